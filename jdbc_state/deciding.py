@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import ANSWER_GRACE_MS, DURABLE, Database, discard, driver_connection, give_back, prelude
 from jdbc_state.errors import CommitUnknownError, StateStoreError
-from jdbc_state.model import DECIDE, Decision, Move, StateRow, claim_lost_error
+from jdbc_state.model import DECIDE, Decision, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
 from jdbc_state.sessions import application_name
 from jdbc_state.settings import StoreSettings
@@ -87,8 +87,7 @@ class SqlDecidingTransaction(OneDecision):
         failover that lost commits the claim may still stand, and what it was placed beside may not.
         """
         with self._deciding():
-            columns, expected = decision.columns(), decision.expected
-            move = Move(DECIDE, self._transactional_id, self._generation, columns, expected=expected)
+            move = decision.move(self._transactional_id, self._generation)
             statement, parameters = self._moves.statement(move)
             # A deferred constraint that fails inside COMMIT would look like an unknown outcome, here like any error.
             checked = prelude("SET CONSTRAINTS ALL IMMEDIATE; ")

@@ -34,6 +34,8 @@ class Transition:
 
 #: The operation of a deciding transaction.
 DECIDE = "decide"
+#: The same where there are no records, so that nothing has to follow.
+DECIDE_ALONE = "take_empty_batch"
 #: Everything that is not here is refused, and leaves the row as it is.
 TRANSITIONS = (
     Transition("mark_initialized", NONE, NONE, "a first recovery took the id over: the row is no longer fresh"),
@@ -149,6 +151,9 @@ class HistoryLine:
 class Decision:
     """What the deciding transaction writes into the row. The names are those of :class:`StateRow`.
 
+    A batch without records has no transaction in Kafka that could be in doubt: with its rows the row is done at once,
+    and keeps the pair that it has.
+
     Args:
         prepared: ``producerId:epoch`` of the Kafka transaction that this database transaction decides.
         expected: ``prepared_transaction_state`` of the row beside which the batch was placed. It is not written: a row
@@ -164,11 +169,16 @@ class Decision:
     kafka_offsets: Mapping[str, tuple[int, int]] = field(hash=False)
     topic_ids: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    def move(self, transactional_id: str, generation: int) -> Move:
+        """The move of the row that writes it, under a claim."""
+        operation = DECIDE if self.record_count else DECIDE_ALONE
+        return Move(operation, transactional_id, generation, self.columns(), expected=self.expected)
+
     def columns(self) -> dict[str, Any]:
         """What it writes into the row beside status and times, by the names of :class:`StateRow`."""
+        pair = {"prepared_transaction_state": self.prepared, "settled": ""} if self.record_count else {}
         return {
-            "prepared_transaction_state": self.prepared,
-            "settled": "",
+            **pair,
             "batch_id": self.batch_id,
             "row_count": self.row_count,
             "record_count": self.record_count,

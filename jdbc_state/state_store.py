@@ -240,7 +240,7 @@ class StateStore(ABC):
         return self._move(Move("mark_owed", transactional_id, generation, action=NOTE_OWED, detail=detail or {}))
 
     def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
-        """Note a batch without records as done; the row keeps its pair, which must be ``expected``."""
+        """Note a batch without rows and records as done; the row keeps its pair, which must be ``expected``."""
         empty = {
             "batch_id": batch_id,
             "row_count": 0,

@@ -43,6 +43,8 @@ public.
 DualWriteSink    stable      the object for ``foreachBatch``
 DualWrite        provisional the same for a service without Spark: a session of SQLAlchemy's and Kafka
 AsyncDualWrite   provisional the same on an event loop
+Records          provisional a topic of a sink with several outputs
+Rows             provisional a table of a sink with several outputs
 BatchReport      stable      the figures of one batch, for ``on_batch``
 DualWriteError   stable      the root of all errors, see `spark_2pc_sink.errors`
 HaltError        stable      the two sides disagree, and a person has to decide
@@ -69,7 +71,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from spark_2pc_sink.errors import DualWriteError, HaltCause, HaltError
     from spark_2pc_sink.ids import PreparedTxnState
-    from spark_2pc_sink.options import OperatorDecision
+    from spark_2pc_sink.options import OperatorDecision, Records, Rows
     from spark_2pc_sink.recovery.api import recover, status
     from spark_2pc_sink.recovery.history import HistoryReport, history
     from spark_2pc_sink.recovery.report import RecoveryReport
@@ -92,7 +94,9 @@ __all__ = [
     "HistoryReport",
     "OperatorDecision",
     "PreparedTxnState",
+    "Records",
     "RecoveryReport",
+    "Rows",
     "StatusReport",
     "VerifyReport",
     "__version__",
@@ -114,6 +118,8 @@ _HOMES = {
     "HaltError": "errors",
     "PreparedTxnState": "ids",
     "OperatorDecision": "options",
+    "Records": "options",
+    "Rows": "options",
     "RecoveryReport": "recovery.report",
     "StatusReport": "recovery.status",
     "recover": "recovery.api",

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.options.outputs import Lane
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +19,17 @@ class SinkLayout:
     """The options of a sink that say what a reader of either side finds; see `SinkOptions` for each.
 
     Expressions are as the user wrote them, and None where the sink chose by the columns of the batch.
+
+    Attributes:
+        table: None where the rows go to no table.
+        records: False where no records are made of the rows.
+        rows: of an output, see `Rows`; None for the rows of the batch.
+        where: of an output, see `Rows`; None for all rows.
+        lanes: of a sink with several outputs one layout for each lane, and nothing beside it; empty for one topic and
+            one table.
     """
 
-    table: str
+    table: str | None = None
     topic: str | None = None
     key: str | None = None
     value: str | None = None
@@ -30,18 +41,52 @@ class SinkLayout:
     upsert_order_by: str | None = None
     upsert_superseded: str = "send_first"
     upsert_late_rows: str = "replace"
+    records: bool = True
+    rows: str | None = None
+    where: str | None = None
+    lanes: tuple[SinkLayout, ...] = ()
 
     @classmethod
-    def of(cls, options: Any) -> SinkLayout:
-        """That of a sink's options."""
-        return cls(**{each.name: getattr(options, each.name) for each in fields(cls)})
+    def of(cls, lanes: tuple[Lane, ...]) -> SinkLayout:
+        """That of a sink's lanes."""
+        if len(lanes) == 1 and lanes[0].alone:
+            return cls._of_lane(lanes[0])
+        return cls(lanes=tuple(map(cls._of_lane, lanes)))
+
+    @classmethod
+    def _of_lane(cls, lane: Lane) -> SinkLayout:
+        noted: dict[str, Any] = {
+            "records": lane.records is not None,
+            "rows": lane.source.rows,
+            "where": lane.source.where,
+        }
+        if lane.records is not None:
+            noted |= {name: getattr(lane.records, name) for name in _RECORD_PARTS}
+            noted["upsert_superseded"] = lane.records.superseded
+        if lane.rows is not None:
+            noted |= {"table": lane.rows.table, "columns": lane.rows.columns, "mode": lane.rows.mode}
+            noted |= {"upsert_keys": lane.rows.keys, "upsert_order_by": lane.rows.order_by}
+            noted["upsert_late_rows"] = lane.rows.late_rows
+        return cls(**noted)
+
+    @property
+    def each(self) -> tuple[SinkLayout, ...]:
+        """The layouts of all lanes."""
+        return self.lanes or (self,)
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> SinkLayout:
         """What `as_json` has made, perhaps in another version: what this one does not know is left out."""
         known = {each.name: found[each.name] for each in fields(cls) if each.name in found}
-        return cls(**{**known, "upsert_keys": tuple(known.get("upsert_keys", ()))})
+        lanes = tuple(map(cls.parse, known.get("lanes", ())))
+        return cls(**{**known, "upsert_keys": tuple(known.get("upsert_keys", ())), "lanes": lanes})
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them."""
-        return {**asdict(self), "upsert_keys": list(self.upsert_keys)}
+        """The fields as JSON has them; where there are lanes, nothing but these."""
+        if self.lanes:
+            return {"lanes": [lane.as_json() for lane in self.lanes]}
+        noted = {name: value for name, value in asdict(self).items() if name != "lanes"}
+        return {**noted, "upsert_keys": list(self.upsert_keys)}
+
+
+_RECORD_PARTS = ("topic", "key", "value", "headers", "partition")

@@ -7,6 +7,7 @@ from dataclasses import MISSING, Field, dataclass
 from typing import Any, Final
 
 from spark_2pc_sink.options.kafka import KafkaOptions
+from spark_2pc_sink.options.outputs import Records, Rows
 from spark_2pc_sink.options.recovery import RecoveryOptions, StatusOptions
 from spark_2pc_sink.options.service import ServiceOptions
 from spark_2pc_sink.options.settings import options_of, setting_of
@@ -25,6 +26,18 @@ option, the rule and the remedy.
 ## `DualWriteSink(...)`
 
 All options are keywords.
+
+{}
+
+## `Records(...)` and `Rows(...)`
+
+Each stands in `writes=[...]`, for a topic or a table. The first option of each may be given without its name.
+
+`Records`:
+
+{}
+
+`Rows`:
 
 {}
 
@@ -116,6 +129,8 @@ def options_page() -> str:
     recovery_shared, recovery = _beside(sink, reference(RecoveryOptions))
     return _PAGE.format(
         _table(sink),
+        _table(reference(Records)),
+        _table(reference(Rows)),
         service_shared,
         _table(service),
         recovery_shared,

@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal
 
 from spark_2pc_sink.options.common import CommonOptions, contradiction
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName, check_topic, parse_identifier
+from spark_2pc_sink.options.outputs import (
+    Lane,
+    Records,
+    Rows,
+    check_upsert,
+    checked_columns,
+    checked_names,
+    ended,
+    lanes_of,
+    needs_order,
+)
+from spark_2pc_sink.options.row_source import RowSource
 from spark_2pc_sink.options.settings import INT32_MAX, milliseconds, setting
 
 #: Options of a sink that are one SQL expression each.
 _EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by")
+#: Options of a sink with one topic and one table, and what Records and Rows call them.
+_OF_RECORDS = {
+    "topic": "topic",
+    "key": "key",
+    "value": "value",
+    "headers": "headers",
+    "partition": "partition",
+    "upsert_superseded": "superseded",
+}
+_BOTH = "pass writes=[Records('orders', key='order_id'), Rows('orders')]"
+_OF_ROWS = {
+    "table": "table",
+    "columns": "columns",
+    "mode": "mode",
+    "upsert_keys": "keys",
+    "upsert_order_by": "order_by",
+    "upsert_late_rows": "late_rows",
+    "create_table": "create_table",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +60,7 @@ class SinkOptions(CommonOptions):
     partition: str | None = setting(
         None, why="SQL expression; None: the column partition if there is one, else as Java's producer partitions"
     )
-    table: str = setting(why="'table' or 'schema.table', quoted as in SQL")
+    table: str | None = setting(None, why="'table' or 'schema.table', quoted as in SQL; required without writes")
     columns: Mapping[str, str] | None = setting(
         None, why="column -> SQL expression; None: every column of the batch that is not one of Kafka's"
     )
@@ -55,6 +87,12 @@ class SinkOptions(CommonOptions):
         "same",
     )
     create_table: bool = setting(default=False, why="create the table from the first batch's schema when it is missing")
+    writes: tuple[Records | Rows, ...] = setting(
+        (),
+        given="Sequence[Records | Rows]",
+        why="several topics and tables, written by one decision; in place of topic, table and what belongs to them. "
+        "Tables are written in this order",
+    )
     batch_attempts_max: int = setting(
         3, at_least=1, at_most=100, why="the number of attempts of a batch before the query fails"
     )
@@ -101,9 +139,7 @@ class SinkOptions(CommonOptions):
         if self.reason is not None and not (self.adopt or self.accept_replay is not None):
             rule = "it says why adopt, accept_loss or accept_replay is set, and none of them is"
             raise contradiction("reason", self.reason, rule, "leave it out")
-        check_topic(self.topic)
-        TableName.parse(self.table)
-        self._check_upsert()
+        self._check_outputs()
         given: object = self.on_batch
         if given is not None and not callable(given):
             rule = "it is a function of one argument, the BatchReport"
@@ -120,9 +156,10 @@ class SinkOptions(CommonOptions):
     @classmethod
     def _converted(cls, given: dict[str, Any]) -> dict[str, Any]:
         given = super()._converted(given)
-        given["columns"] = _columns(given.get("columns"))
-        given |= {name: _ended(given[name]) for name in _EXPRESSIONS if isinstance(given.get(name), str)}
-        given["upsert_keys"] = _names("upsert_keys", given.get("upsert_keys", ()))
+        given["columns"] = checked_columns(given.get("columns"))
+        given |= {name: ended(given[name]) for name in _EXPRESSIONS if isinstance(given.get(name), str)}
+        given["upsert_keys"] = checked_names("upsert_keys", given.get("upsert_keys", ()))
+        given["writes"] = _listed(given.get("writes", ()))
         if given.get("staging_schema") is not None:
             given["staging_schema"] = parse_identifier(given["staging_schema"], option="staging_schema")
         return given
@@ -130,59 +167,53 @@ class SinkOptions(CommonOptions):
     @property
     def layout(self) -> SinkLayout:
         """Where records and rows are, and how both are made of a batch."""
-        return SinkLayout.of(self)
+        return SinkLayout.of(self.lanes)
+
+    @cached_property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The topics and tables, brought together where they get the same rows."""
+        if self.writes:
+            return lanes_of(self.writes)
+        records = Records(**{name: getattr(self, given) for given, name in _OF_RECORDS.items()})
+        rows = Rows(**{name: getattr(self, given) for given, name in _OF_ROWS.items()})
+        return (Lane(0, records, rows, RowSource(), alone=True),)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are known before there is a row."""
+        named = (lane.records.topic for lane in self.lanes if lane.records is not None)
+        return tuple(dict.fromkeys(topic for topic in named if topic is not None))
+
+    def _check_outputs(self) -> None:
+        if not self.writes:
+            if self.table is None:
+                raise contradiction("table", None, "it is required", "pass table=, or writes= with several outputs")
+            check_topic(self.topic)
+            TableName.parse(self.table)
+            self._check_upsert()
+            return
+        for given in self.writes:
+            if not isinstance(given, (Records, Rows)):
+                raise contradiction("writes", given, "it is a list of Records(...) and Rows(...)", _BOTH)
+        for item in fields(self):
+            if item.name in _OF_RECORDS | _OF_ROWS and getattr(self, item.name) != item.default:
+                rule = f"with writes, each output has its own, and {item.name} would belong to none"
+                raise contradiction(item.name, getattr(self, item.name), rule, "move it into Records(...) or Rows(...)")
+        _ = self.lanes
 
     def _check_upsert(self) -> None:
-        if self.mode == "upsert" and not self.upsert_keys:
-            raise contradiction("mode", self.mode, "it needs upsert_keys", "pass upsert_keys=['order_id']")
-        if self.mode == "append":
-            for name in ("upsert_keys", "upsert_order_by"):
-                if getattr(self, name):
-                    raise contradiction(
-                        name, getattr(self, name), "it has no meaning with mode='append'", "pass mode='upsert'"
-                    )
-        for name, usual in (("upsert_superseded", "send_first"), ("upsert_late_rows", "replace")):
-            if self.upsert_order_by is None and getattr(self, name) != usual:
-                raise contradiction(
-                    name,
-                    getattr(self, name),
-                    "it needs an order of the rows with one key",
-                    f"pass upsert_order_by='event_time', or leave {name} out",
-                )
-        unknown = [key for key in self.upsert_keys if self.columns is not None and key not in self.columns]
-        if unknown:
-            raise contradiction(
-                "upsert_keys", unknown[0], "each is one of columns", f"add {unknown[0]!r} to columns={{...}}"
-            )
-
-
-def _columns(given: object) -> dict[str, str] | None:
-    """A copy of the mapping of target columns, or None."""
-    if given is None:
-        return None
-    texts = isinstance(given, Mapping) and all(
-        isinstance(text, str) and text.strip() for item in given.items() for text in item
-    )
-    if not isinstance(given, Mapping) or not given or not texts:
-        raise contradiction(
-            "columns",
-            given,
-            "it is a mapping of table columns to SQL expressions, neither of them empty",
-            "pass columns={'order_id': 'order_id', 'total': 'price * quantity'}, or leave it out for all columns",
+        check_upsert(
+            mode=self.mode,
+            keys=self.upsert_keys,
+            order_by=self.upsert_order_by,
+            late_rows=self.upsert_late_rows,
+            columns=self.columns,
         )
-    return {name: _ended(expression) for name, expression in given.items()}
+        if self.upsert_order_by is None and self.upsert_superseded != "send_first":
+            raise needs_order("upsert_superseded", self.upsert_superseded)
 
 
-def _ended(expression: str) -> str:
-    """An expression that something may stand behind: a comment at its end would take that for its own."""
-    return f"{expression}\n" if "--" in expression else expression
-
-
-def _names(option: str, given: object) -> tuple[str, ...]:
-    """A list of distinct column names; a single text is a common slip that would be read letter by letter."""
-    listed = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
-    names = tuple(given) if isinstance(given, Sequence) and listed else ()
-    good = listed and all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names)
-    if not good:
-        raise contradiction(option, given, "it is a list of distinct column names", f"pass {option}=['order_id']")
-    return names
+def _listed(given: object) -> tuple[Any, ...]:
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
+        return tuple(given)
+    raise contradiction("writes", given, "it is a list of Records(...) and Rows(...)", _BOTH)

@@ -12,6 +12,7 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.record_expressions import (
     RecordExpressions,
     analyze,
@@ -27,6 +28,7 @@ from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
+from spark_2pc_sink.sink.job.lane_work import LaneWork
 from spark_2pc_sink.sink.job.query_checks import (
     RunIds,
     check_environment,
@@ -43,8 +45,8 @@ from spark_2pc_sink.sink.job.run_record import run_record
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
+from spark_2pc_sink.sink.transfer.lane_tables import LaneTables
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
-from spark_2pc_sink.sink.transfer.table_loader import TableLoader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from spark_2pc_sink.options import Lane
     from spark_2pc_sink.sink.report import BatchReport
 
 
@@ -87,7 +90,7 @@ class QueryRun:
             shown_while=lambda: is_running(self._execution),
         )
         # The same connections for both, which take turns: one is kept.
-        self._loader = TableLoader(options, self._store.database)
+        self._tables = LaneTables(options, self._store.database)
         self._topics = TopicMetadata(self._cluster, self._clock)
         self._small_batches = SmallBatches()
         # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
@@ -102,7 +105,7 @@ class QueryRun:
                 kafka=self._kafka,
                 store=self._store,
                 clock=self._clock,
-                topics=() if options.topic is None else (options.topic,),
+                topics=options.topics,
             ),
             kafka=self._kafka,
             store=self._store,
@@ -120,7 +123,7 @@ class QueryRun:
         )
         self._repeatable = Repeatability(spark)
         self._settings = JsonSettings(options.transactional_id)
-        self._analyzed: tuple[StructType, Mapping[str, str], RecordExpressions] | None = None
+        self._analyzed: tuple[StructType, Mapping[str, str], tuple[LaneWork, ...]] | None = None
 
     def goes_on(self, spark: SparkSession, query_id: str) -> bool:
         """True when it is still this run that calls; a query that was started again has a run of its own."""
@@ -135,18 +138,18 @@ class QueryRun:
         spark = batch.sparkSession
         execution = self._execution
         check_environment(spark, execution)
-        expressions = self._expressions(batch)
+        lanes = self._lanes(batch)
         self._repeatable.check_stream(execution)
-        if self._options.topic is not None:
-            self._cluster.partition_counts([self._options.topic])
-        self._loader.prepare(batch, expressions, create=False)
+        if self._options.topics:
+            self._cluster.partition_counts(self._options.topics)
+        self._tables.prepare(batch, {lane.lane.index: lane.expressions for lane in lanes}, create=False)
         for name in ("adopt", "accept_loss", "accept_replay"):
             given = getattr(self._options, name)
             if given is not None and given is not False:
                 once = "is meant for one start only: it disables a safety check for as long as it is set. Remove it"
                 self._log.warning("%s=%s %s", name, given, once)
         recovered = self._driver.recover()
-        self._loader.drop_leftover_staging(recovered.row.generation)
+        self._tables.drop_leftover_staging(recovered.row.generation)
         initialized = recovered.initialized
         self._log.info(
             "claim %d, next pair %s; %s",
@@ -161,13 +164,12 @@ class QueryRun:
     def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
         """Take one batch through the recipe."""
         self._repeatable.check(batch, "the batch")
-        expressions = self._expressions(batch)
         work = SparkBatchWork(
             frame=batch,
             options=self._options,
-            expressions=expressions,
+            lanes=self._lanes(batch),
             topics=self._topics,
-            loader=self._loader,
+            tables=self._tables,
             small_batches=self._small_batches,
             connections=self._connections,
             arrow=self._arrow,
@@ -188,19 +190,22 @@ class QueryRun:
         self._cluster.close()
         self._store.close()
 
-    def _expressions(self, batch: DataFrame) -> RecordExpressions:
-        """The sink's expressions over this batch; analyzed again only when schema or settings have changed."""
+    def _lanes(self, batch: DataFrame) -> tuple[LaneWork, ...]:
+        """The sink's lanes over this batch; analyzed again only when schema or settings have changed."""
         schema, settings = batch.schema, self._settings.now(batch.sparkSession)
         if self._analyzed is None or self._analyzed[:2] != (schema, settings):
-            order_by = self._options.upsert_order_by
-            chosen = choose_expressions(self._options, schema)
-            analyzed = analyze(batch, chosen, order_by)
-            check_places(batch, analyzed, self._options)
-            self._repeatable.check(expressions_frame(batch, analyzed, order_by), "an expression of the sink")
-            in_tasks = with_json(analyzed, schema, settings)
-            self._analyzed = (
-                schema,
-                settings,
-                with_guards(with_key_column(in_tasks, batch), batch),
+            lanes = tuple(
+                LaneWork(lane, self._expressions(batch, lane, settings), self._tables.loaders.get(lane.index))
+                for lane in self._options.lanes
             )
+            self._analyzed = (schema, settings, lanes)
         return self._analyzed[2]
+
+    def _expressions(self, batch: DataFrame, lane: Lane, settings: Mapping[str, str]) -> RecordExpressions:
+        with lane.naming():
+            rows = rows_of(batch, lane.source)
+            analyzed = analyze(rows, choose_expressions(lane, rows.schema), lane.order_by)
+            check_places(rows, analyzed, lane, self._options.transactional_id)
+            self._repeatable.check(expressions_frame(rows, analyzed, lane.order_by), "an expression of the sink")
+            in_tasks = with_json(analyzed, rows.schema, settings)
+            return with_guards(with_key_column(in_tasks, rows), rows)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,6 +24,11 @@ class BatchReport:
         placement: ``RUN`` as written, ``SKIP`` as done before, or ``RESEND`` as written to Kafka only.
         row_count: rows for the table, 0 when skipped; with upsert_order_by also those that others supersede.
         record_count: records in Kafka, 0 when skipped; fewer than rows where superseded ones are left out.
+        outputs: rows or records of each output, by its text, such as ``Rows('orders')``; empty when skipped.
+        rows_deleted: rows that the table had, and that ``delete_when`` has removed.
+        rows_left_out: rows of which the table has taken nothing, as it was told: those that others of their key in the
+            batch supersede, those whose key was there already with ``mode="insert_ignore"``, and those in whose favour
+            ``upsert_where`` or late rows have not decided.
         record_bytes: of the record batches that were sent, compressed; 0 when skipped.
         attempts: how many transactions were begun for it in this call.
         prepared: ``producerId:epoch`` of the Kafka transaction that has the records; '' when there are none.
@@ -36,15 +43,25 @@ class BatchReport:
     placement: Placement
     row_count: int = 0
     record_count: int = 0
+    rows_deleted: int = 0
+    rows_left_out: int = 0
     record_bytes: int = 0
     attempts: int = 0
     prepared: str = ""
     seconds: float = 0.0
     step_seconds: Mapping[str, float] = field(default_factory=dict)
+    outputs: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, row: StateRow, batch_id: int, placement: Placement, *, attempts: int = 0, record_bytes: int = 0
+        cls,
+        row: StateRow,
+        batch_id: int,
+        placement: Placement,
+        *,
+        attempts: int = 0,
+        record_bytes: int = 0,
+        written: WrittenRows = NOTHING_WRITTEN,
     ) -> BatchReport:
         """Read a report off the state row that the batch has left.
 
@@ -54,6 +71,7 @@ class BatchReport:
             placement: of the batch.
             attempts: transactions begun, 0 for a batch that was skipped.
             record_bytes: of the last one.
+            written: what the table has made of the rows of the last one.
         """
         return cls(
             transactional_id=row.transactional_id,
@@ -61,6 +79,8 @@ class BatchReport:
             placement=placement,
             row_count=row.row_count if attempts else 0,
             record_count=row.record_count if attempts else 0,
+            rows_deleted=written.deleted,
+            rows_left_out=written.left_out,
             record_bytes=record_bytes,
             attempts=attempts,
             prepared=row.prepared_transaction_state if row.record_count else "",
@@ -69,8 +89,11 @@ class BatchReport:
     def __str__(self) -> str:
         """One line for a log."""
         steps = ", ".join(f"{name} {seconds:.3f}" for name, seconds in self.step_seconds.items())
+        deleted = f" ({self.rows_deleted} deleted)" if self.rows_deleted else ""
+        left_out = f" ({self.rows_left_out} left out)" if self.rows_left_out else ""
         return (
-            f"{self.transactional_id}: batch {self.batch_id}, {self.placement.name.lower()}: {self.row_count} rows, "
+            f"{self.transactional_id}: batch {self.batch_id}, {self.placement.name.lower()}: {self.row_count} rows"
+            f"{deleted}{left_out}, "
             f"{self.record_count} records, {self.record_bytes} bytes, {self.attempts} transactions, the last "
             f"{self.prepared or 'none'}, {self.seconds:.3f} s ({steps})"
         )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from jdbc_state.sink_log import FIELD, at_work_for, sink_log
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.options import SinkOptions, checks_keywords
+from spark_2pc_sink.options import Records, Rows, SinkOptions, checks_keywords
+from spark_2pc_sink.options.environment import PREFIX, read_environment
+from spark_2pc_sink.options.sourced_options import SourcedOptions
+from spark_2pc_sink.options.toml_file import read_toml_file
 from spark_2pc_sink.sink.job.query_checks import current_query, current_run, stream_execution
 from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
 from spark_2pc_sink.sink.query_run import QueryRun
@@ -35,7 +39,7 @@ class DualWriteSink:
         transactional_id: stable across restarts and different for each sink; both sides fence by it.
         kafka: Kafka client properties, as librdkafka or Kafka name them; ``bootstrap.servers`` is required.
         database: SQLAlchemy URL, dialect postgresql.
-        table: target table, ``table`` or ``schema.table``.
+        table: target table, ``table`` or ``schema.table``; required without ``writes``.
         topic: where rows go; a column named ``topic`` overrides it row by row.
         key: SQL expression over the batch; default: the column ``key`` if there is one, else null.
         value: SQL expression; default: the column ``value`` if there is one, else ``to_json(struct(*))``.
@@ -43,6 +47,8 @@ class DualWriteSink:
         partition: SQL expression; default: the column ``partition``, else as Java's producer partitions.
         columns: column -> SQL expression; default: every column of the batch that is not one of Kafka's.
         mode: ``"append"``, or ``"upsert"`` with ``upsert_keys``.
+        writes: several topics and tables, `Records` and `Rows`, in place of ``topic``, ``table`` and what belongs to
+            them.
         on_batch: called in the driver with the `BatchReport` of each batch that both sides have. Its exception ends the
             query; the batch stays written, and is skipped by the next start.
 
@@ -57,12 +63,12 @@ class DualWriteSink:
         transactional_id: str,
         kafka: Mapping[str, str | int],
         database: str,
-        table: str,
         topic: str | None = None,
         key: str | None = None,
         value: str | None = None,
         headers: str | None = None,
         partition: str | None = None,
+        table: str | None = None,
         columns: Mapping[str, str] | None = None,
         mode: Literal["append", "upsert"] = "append",
         upsert_keys: list[str] | tuple[str, ...] = (),
@@ -70,6 +76,7 @@ class DualWriteSink:
         upsert_superseded: Literal["send_first", "leave_out"] = "send_first",
         upsert_late_rows: Literal["replace", "keep_newer"] = "replace",
         create_table: bool = False,
+        writes: Sequence[Records | Rows] = (),
         batch_attempts_max: int = 3,
         inline_copy_bytes_max: int | None = None,
         local_files: bool = True,
@@ -99,6 +106,38 @@ class DualWriteSink:
         self._options = SinkOptions.parse(**given)
         self._run: QueryRun | None = None
         self._calls = threading.Lock()
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str], **more: Any) -> DualWriteSink:
+        """A sink with the options of a TOML file, which ``spark-2pc --config`` reads too. See docs/configuration.md.
+
+        Args:
+            path: of the file; read here, on the driver.
+            more: options that no file can have, such as ``on_batch``, or other values of those that it has.
+
+        Raises:
+            ConfigurationError: the file cannot be read, or one of its options is refused; the error names the file.
+        """
+        return cls._given_by(read_toml_file(path), more)
+
+    @classmethod
+    def from_env(cls, prefix: str = PREFIX, **more: Any) -> DualWriteSink:
+        """A sink with the options that the environment has, such as ``SPARK_2PC_TABLE``. See docs/configuration.md.
+
+        Args:
+            prefix: of the variables.
+            more: as in `from_toml`.
+
+        Raises:
+            ConfigurationError: a variable with the prefix is no option's, or an option is refused; the error names the
+                variable.
+        """
+        return cls._given_by(read_environment(os.environ, prefix=prefix), more)
+
+    @classmethod
+    def _given_by(cls, found: SourcedOptions, more: dict[str, Any]) -> DualWriteSink:
+        with found.named_in_errors(but=more):
+            return cls(**{**found.keywords, **more})
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; Spark calls this.
@@ -163,6 +202,8 @@ class DualWriteSink:
 
     def __repr__(self) -> str:
         options = self._options
+        if options.writes:
+            return f"<DualWriteSink {options.transactional_id!r} writes={list(map(str, options.writes))}>"
         return f"<DualWriteSink {options.transactional_id!r} topic={options.topic!r} table={options.table!r}>"
 
     def _start(self, batch: DataFrame, query_id: str) -> QueryRun:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
+from spark_2pc_sink.sink.written_rows import WrittenRows
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.one_batch import write_one_batch
 
@@ -36,8 +37,9 @@ def main(options: str, directory: str) -> None:
     )
     finish = CopyThread.finish
 
-    def show(copy: CopyThread, connection: Connection, sources: Sequence[EncodeReceipt]) -> int:
-        print(json.dumps([source.staged_parts for source in sources if source.staged_parts]), flush=True)
+    def show(copy: CopyThread, connection: Connection, sources: Sequence[EncodeReceipt]) -> WrittenRows:
+        parts = [lane.staged_parts for source in sources for lane in source.lanes.values()]
+        print(json.dumps([number for number in parts if number]), flush=True)
         return finish(copy, connection, sources)
 
     CopyThread.finish = show  # type: ignore[assignment,method-assign]

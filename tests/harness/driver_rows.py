@@ -18,6 +18,7 @@ from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.sink.written_rows import WrittenRows
 from spark_2pc_sink.wire.digest import combine_digests, format_digest
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.harness.driver_config import Row
@@ -78,9 +79,10 @@ class RowsWork:
                 topic_ids=topic_ids,
             )
 
-    def copy_into(self, connection: Connection) -> int:
+    def copy_into(self, connection: Connection) -> WrittenRows:
         """COPY the rows into the table."""
-        return len(self._early()) + self._copy(connection, self._pieces())
+        rows = len(self._early()) + self._copy(connection, self._pieces())
+        return WrittenRows(given=rows, written=rows)
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """The digest of the records."""

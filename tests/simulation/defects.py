@@ -21,7 +21,8 @@ from spark_2pc_sink.recovery import diagnosis
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver import batch_driver, batch_placement
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, DecidedBatch, PreparedBatch
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.prepared_batch import DecidedBatch, PreparedBatch
 from tests.simulation import faults
 from tests.simulation.kafka import SimKafka
 from tests.simulation.mutants import Mutant, Replacement
@@ -125,13 +126,13 @@ def _answers_the_same_pair(original: Any) -> Any:
 
 
 def _commit_an_empty_transaction(original: Any) -> Any:
-    def take_empty(self: Any, batch_id: int, producer: ProducerIdAndEpoch) -> None:
+    def keep_pair(self: Any, producer: ProducerIdAndEpoch) -> None:
         answer = self._kafka.end(producer, commit=True)
         if answer.code != Code.NONE:
             raise BatchRetryError(reason=answer.name)
-        original(self, batch_id, answer.producer)
+        original(self, answer.producer)
 
-    return take_empty
+    return keep_pair
 
 
 def _resend_undecided(original: Any) -> Any:
@@ -304,7 +305,7 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant("any answer to EndTxn taken for success", ((SimKafka, "end", _any_answer_is_success),)),
     Mutant("no answer to EndTxn taken for success", ((SimKafka, "end", _no_answer_is_success),)),
     Mutant("abort after EndTxn(commit) without an answer", ((SimKafka, "end", _abort_after_no_answer),)),
-    Mutant("an empty batch commits a transaction", ((BatchDriver, "_take_empty", _commit_an_empty_transaction),)),
+    Mutant("an empty batch commits a transaction", ((BatchDriver, "_keep_pair", _commit_an_empty_transaction),)),
     Mutant(
         "one pair for two transactions below version 2", ((SimKafka, "end", _answers_the_same_pair),), ("tv0", "tv1")
     ),

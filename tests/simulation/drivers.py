@@ -13,6 +13,7 @@ from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.written_rows import WrittenRows
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
 from tests.simulation.broker import PARTITIONS, TOPIC
@@ -122,10 +123,10 @@ class SimWork:
         """A later attempt."""
         raise BatchRetryError(reason="a task ran again")
 
-    def copy_into(self, connection: Connection) -> int:
+    def copy_into(self, connection: Connection) -> WrittenRows:
         """The COPY of what `produce` has left."""
         self._copy(connection, tuple(record for record in self._records if record not in self._written))
-        return len(self._written)
+        return WrittenRows(given=len(self._written), written=len(self._written))
 
     def _copy(self, connection: Connection, records: tuple[Record, ...]) -> None:
         statement: Any = COPY

@@ -41,7 +41,7 @@ DualWriteSink(transactional_id="o", kafka=KAFKA, database=URL, table="t", mode="
 DualWriteSink(transactional_id="o", kafka=KAFKA, database=URL, table="t", upsert_key=["id"])  # did you mean "upsert_k
 DualWriteSink(transactional_id="o", kafka=KAFKA, database=URL, table="t", upsert_keys="id")  # expected "list[str]
 DualWriteSink(transactional_id="o", kafka=KAFKA, database=URL, table="t", on_batch=pages)  # BatchReport
-DualWriteSink(transactional_id="o", kafka=KAFKA, database=URL)  # Missing named argument "table"
+DualWriteSink(transactional_id="o", kafka=KAFKA, table="t")  # Missing named argument "database"
 DualWriteSink(transactional_id="o", kafka="h:9092", database=URL, table="t")  # expected "Mapping[str, str | int]"
 TransactionalWriter(transactional_id="o", kafka={"bootstrap.servers": None})  # expected "str": "str | int"
 TransactionalWriter(transactional_id="o", kafka=KAFKA, topics=["t"])  # did you mean "topic"?

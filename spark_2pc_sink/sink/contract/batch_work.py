@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+    from spark_2pc_sink.sink.written_rows import WrittenRows
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,15 @@ class ProducedBatch:
     """The outcome of all tasks of an attempt: written to Kafka, and encoded for the database.
 
     Attributes:
-        row_count: rows that the tasks read.
+        row_count: rows for all tables.
         record_count: records that Kafka has acknowledged.
         digest: 32 hexadecimal digits over the records, '' when there are none.
         offsets: first and last offset per partition.
         record_bytes: of the record batches that were sent, compressed.
         topic_ids: topic to Kafka's id of it, as text; empty where a broker has no topic ids.
         left_out: rows of which no record was sent, since others of their upsert key supersede them.
+        record_rows: rows for all topics; None where these are those for the tables.
+        outputs: rows or records of each output, by its text, such as ``Rows('orders')``.
     """
 
     row_count: int
@@ -62,6 +65,13 @@ class ProducedBatch:
     record_bytes: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     left_out: int = 0
+    record_rows: int | None = None
+    outputs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def expected_records(self) -> int:
+        """Records that Kafka must have acknowledged."""
+        return (self.row_count if self.record_rows is None else self.record_rows) - self.left_out
 
 
 @dataclass(frozen=True)
@@ -96,8 +106,8 @@ class BatchWork(Protocol):
                 it later. No thread uses the connection any more when this returns or raises.
         """
 
-    def copy_into(self, connection: Connection) -> int:
-        """Write the rows that the last `produce` has left; the number of rows that both have written.
+    def copy_into(self, connection: Connection) -> WrittenRows:
+        """Write the rows that the last `produce` has left; what became of the rows of both.
 
         Args:
             connection: the one that ``open_decision`` gives.

@@ -26,6 +26,21 @@ RESULT_SCHEMA = pa.schema([("receipt", pa.binary())])
 
 
 @dataclass(frozen=True)
+class LaneRows:
+    """The rows of one lane that one attempt of a task has read and encoded.
+
+    Attributes:
+        rows: of the lane's source.
+        copy_rows: rows that it has encoded for the table.
+        staged_parts: in how many parts it has staged them; 0 where they were sent to the driver.
+    """
+
+    rows: int = 0
+    copy_rows: int = 0
+    staged_parts: int = 0
+
+
+@dataclass(frozen=True)
 class EncodeReceipt:
     """The receipt of one attempt of a task that read and encoded rows.
 
@@ -33,10 +48,9 @@ class EncodeReceipt:
         encode_task: the Spark partition id.
         task_attempt: tells the attempts of one encode task apart.
         rows: rows read from Spark.
+        lanes: what they were in each lane, by its index.
         digest: 128-bit digest over the records that were made of them.
         shuffle_batches: how many it handed to tasks that send; 0 for a task that sends its own records.
-        copy_rows: rows that it has encoded for the table.
-        staged_parts: in how many parts it has staged them; 0 where they were sent to the driver.
         topic_ids: of the topics that it has asked about; '' for one that has none (KIP-516).
         partition_counts: of each topic the number of partitions by which keys were hashed.
         arrow_bytes: of all Arrow batches that it read.
@@ -47,10 +61,9 @@ class EncodeReceipt:
     encode_task: int
     task_attempt: int = 0
     rows: int = 0
+    lanes: Mapping[int, LaneRows] = field(default_factory=dict)
     digest: int = 0
     shuffle_batches: int = 0
-    copy_rows: int = 0
-    staged_parts: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     arrow_bytes: int = 0
@@ -69,7 +82,7 @@ class TaskReceipt:
         digest: 128-bit digest over the records that were acknowledged.
         written: what was acknowledged, by partition.
         record_bytes: of the record batches in which that was sent.
-        left_out: superseded records that it was given and has not sent.
+        left_out: of each lane the superseded records that it was given and has not sent.
         left_out_digest: 128-bit digest over them.
         error: why the task refused or gave up; nothing it wrote may be used then.
     """
@@ -80,7 +93,7 @@ class TaskReceipt:
     digest: int = 0
     written: Mapping[TopicPartition, PartitionReceipt] = field(default_factory=dict)
     record_bytes: int = 0
-    left_out: int = 0
+    left_out: Mapping[int, int] = field(default_factory=dict)
     left_out_digest: int = EMPTY_DIGEST
     error: DualWriteError | None = None
 
@@ -107,7 +120,7 @@ class TaskResults:
     @property
     def staged(self) -> bool:
         """True when an encode task has staged rows."""
-        return any(receipt.staged_parts for receipt in self.encoded)
+        return any(lane.staged_parts for receipt in self.encoded for lane in receipt.lanes.values())
 
     @property
     def rows(self) -> int:
@@ -120,9 +133,20 @@ class TaskResults:
         return sum(written.records for receipt in self.receipts for written in receipt.written.values())
 
     @property
-    def left_out(self) -> int:
-        """Superseded records that no task has sent."""
-        return sum(receipt.left_out for receipt in self.receipts)
+    def lane_rows(self) -> Counter[int]:
+        """Rows of each lane."""
+        rows: Counter[int] = Counter()
+        for receipt in self.encoded:
+            rows.update({lane: found.rows for lane, found in receipt.lanes.items()})
+        return rows
+
+    @property
+    def left_out(self) -> Counter[int]:
+        """Of each lane the superseded records that no task has sent."""
+        left_out: Counter[int] = Counter()
+        for receipt in self.receipts:
+            left_out.update(receipt.left_out)
+        return left_out
 
     @property
     def record_bytes(self) -> int:

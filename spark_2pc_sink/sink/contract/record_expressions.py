@@ -18,12 +18,12 @@ from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
-    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.options import Lane
     from spark_2pc_sink.sink.table.catalog import TargetTable
 
 TOPIC = "_2pc_topic"
@@ -56,15 +56,15 @@ _NOT_TAKEN = {
 
 @dataclass(frozen=True)
 class RecordExpressions:
-    """SQL over the batch for each part of a record; None where there is none.
+    """SQL over the rows of a lane for each part of a record, None where there is none; and for the table's columns.
 
     Attributes:
-        topic: a column of the batch, None when all rows go to the sink's topic.
+        topic: a column of the rows, None when all go to the lane's topic.
         key: null keys leave the partition to the sink.
-        value: string or binary.
+        value: string or binary; None where no records are made.
         headers: array<struct<key:string,value:binary>>.
         partition: overrides the partitioner where it is not null.
-        columns: what goes into the table, by column name.
+        columns: what goes into the table, by column name; empty without one.
         taken: columns of the batch that are parts of the record by their names and, as the user did not choose the
             table's columns, go nowhere else.
         json: where tasks build the value from the table's columns themselves, of which; None where Spark does it.
@@ -74,7 +74,7 @@ class RecordExpressions:
 
     topic: str | None
     key: str | None
-    value: str
+    value: str | None
     headers: str | None
     partition: str | None
     columns: Mapping[str, str]
@@ -84,13 +84,22 @@ class RecordExpressions:
     guarded: tuple[str, ...] = ()
 
 
-def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpressions:
-    """Fill in what the user left out from the columns of the batch, by the conventions of Spark's Kafka sink.
+def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
+    """Fill in what the user left out from the columns of the rows, by the conventions of Spark's Kafka sink.
+
+    Args:
+        lane: of the sink.
+        schema: of its rows.
 
     Raises:
         ConfigurationError: there is no topic, or nothing is left for the table.
     """
     names = schema.fieldNames()
+    if lane.records is None:
+        return RecordExpressions(
+            topic=None, key=None, value=None, headers=None, partition=None, columns=_columns(lane, names, frozenset())
+        )
+    options = lane.records
     taken = {
         name
         for name, given in (
@@ -114,7 +123,22 @@ def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpres
             rule="the sink has no topic, and the batch has no column named topic",
             remedy="pass topic='…', or add the column",
         )
-    columns = options.columns or {name: quoted(name) for name in names if name not in taken}
+    return RecordExpressions(
+        topic=None if topic is None else _with_default(topic, options.topic),
+        key=choose(options.key, "key"),
+        value=choose(options.value, "value") or WHOLE_ROW,
+        headers=choose(options.headers, "headers"),
+        partition=choose(options.partition, "partition"),
+        columns=_columns(lane, names, taken),
+        taken=() if lane.rows is None or lane.rows.columns else tuple(name for name in names if name in taken),
+    )
+
+
+def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
+    """What goes into the table: what the user says, or every column that is not taken for the record."""
+    if lane.rows is None:
+        return {}
+    columns = lane.rows.columns or {name: quoted(name) for name in names if name not in taken}
     if not columns:
         raise ConfigurationError(
             option="columns",
@@ -122,15 +146,7 @@ def choose_expressions(options: SinkOptions, schema: StructType) -> RecordExpres
             rule="every column of the batch is one of Kafka's, so no column is left for the table",
             remedy="pass columns={'payload': 'value'} or the like",
         )
-    return RecordExpressions(
-        topic=None if topic is None else _with_default(topic, options.topic),
-        key=choose(options.key, "key"),
-        value=choose(options.value, "value") or WHOLE_ROW,
-        headers=choose(options.headers, "headers"),
-        partition=choose(options.partition, "partition"),
-        columns=dict(columns),
-        taken=() if options.columns else tuple(name for name in names if name in taken),
-    )
+    return dict(columns)
 
 
 def check_taken(expressions: RecordExpressions, target: TargetTable) -> None:
@@ -268,15 +284,25 @@ def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
         fields = frame.selectExpr(*selected).schema.fields
     except (AnalysisException, ParseException):
         # By itself, one says which of them it is.
-        return {option: _type_of(frame, option, sql) for option, sql in named.items()}
+        return {option: type_of(frame, option, sql).simpleString() for option, sql in named.items()}
     return {option: field.dataType.simpleString() for option, field in zip(named, fields, strict=True)}
 
 
-def _type_of(frame: DataFrame, option: str, sql: str) -> str:
+def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
+    """The type of an expression.
+
+    Args:
+        frame: with the columns that it may name.
+        option: that has it, for the message.
+        sql: the expression.
+
+    Raises:
+        ConfigurationError: it does not parse, or names a column that is not there.
+    """
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
 
     try:
-        return frame.selectExpr(f"{sql} AS it").schema[0].dataType.simpleString()
+        return frame.selectExpr(f"{sql} AS it").schema[0].dataType
     except (AnalysisException, ParseException) as error:
         said, _, _ = str(error).strip().partition("\n")  # a ParseException begins with an empty line
         raise ConfigurationError(

@@ -35,12 +35,14 @@ class Transfer:
         encode_task: the Spark partition id.
         task_attempt: tells the attempts of one encode task apart.
         stream: a complete COPY BINARY stream, in chunks.
+        lane: whose rows these are.
     """
 
     attempt: tuple[str, int, int]
     encode_task: int
     task_attempt: int
     stream: tuple[bytes, ...]
+    lane: int = 0
 
 
 class TransferSender(Protocol):
@@ -128,7 +130,7 @@ class Staging(Protocol):
 
 @dataclass(frozen=True)
 class RowEncoderPlan:
-    """How tasks encode rows for the table, and where the COPY bytes go. Can be pickled.
+    """How tasks encode the rows of a lane for its table, and where the COPY bytes go. Can be pickled.
 
     Attributes:
         columns: how each column is checked and encoded.
@@ -136,6 +138,7 @@ class RowEncoderPlan:
         sender: brings transfers to the driver.
         inline_bytes_max: COPY bytes of one transfer; a task that makes more stages them.
         row_key: the column that tells rows apart in error texts; None for the upsert keys.
+        lane: the index of the lane.
     """
 
     columns: ColumnPlan
@@ -143,3 +146,4 @@ class RowEncoderPlan:
     sender: TransferSender
     inline_bytes_max: int
     row_key: str | None
+    lane: int = 0

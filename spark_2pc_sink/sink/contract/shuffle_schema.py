@@ -21,6 +21,7 @@ SHUFFLE_SCHEMA: Final = pa.schema(
         ("encode_task", pa.int32()),
         ("task_attempt", pa.int64()),
         ("number", pa.int64()),
+        ("lane", pa.int32()),
         ("kind", pa.string()),
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -31,8 +32,8 @@ SHUFFLE_SCHEMA: Final = pa.schema(
     ]
 )
 SHUFFLE_DDL: Final = (
-    f"{SALT} int, encode_task int, task_attempt bigint, number bigint, kind string, topic string, partition int, "
-    "records int, digest binary, row_key string, payload binary"
+    f"{SALT} int, encode_task int, task_attempt bigint, number bigint, lane int, kind string, topic string, "
+    "partition int, records int, digest binary, row_key string, payload binary"
 )
 #: The order in which a task gets its shuffle batches where it needs to know all indexes before the first record.
 INDEXES_FIRST: Final = (f"kind <> '{INDEX_KIND}'", "encode_task", "task_attempt", "number")

@@ -58,45 +58,68 @@ class UpsertRecordsPlan:
 
 
 @dataclass(frozen=True)
-class TaskPlan:
-    """Everything that a task needs to know.
+class LanePlan:
+    """How tasks treat the rows of one lane. Can be pickled.
 
     Attributes:
-        ticket: the transaction.
-        kafka: how to reach the brokers.
-        topic: of the sink; None when every row names its own.
-        topics: what the driver knows of topics.
-        salts: for each task that sends, what brings a row of a shuffle to it; their number is that of these tasks.
-        timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.
-        row_encoder: how rows become COPY bytes; None for a resend, when the database has them.
-        stage_attempts_max: spark.stage.maxConsecutiveAttempts, 1 where a stage never runs again.
-        shuffle_folder: of the shuffle files of tasks on one machine; None where Spark moves all of it.
-        shuffle_bytes_max: above so many bytes an encode task gives up (`arrow_batch_size`); None for no limit.
+        index: of the lane.
+        packed: the column that has the rows, as a struct or as an array of structs; None where they are the rows that
+            Spark hands over.
+        sends: False where no records are made of the rows.
+        topic: of the records; None when every row names its own.
+        row_encoder: how rows become COPY bytes; None without a table, and for a resend, when the database has them.
         json: the columns whose JSON is the value; None where the value is a column.
         key_column: the column that is the key, or whose text is; None where the key is a column of its own.
         upsert_records: how records of one upsert key follow the table; None without an order, or without a key.
         guarded: columns that are refused where they are no text.
     """
 
-    ticket: TransactionTicket
-    kafka: KafkaOptions
-    topic: str | None
-    topics: Topics
-    salts: tuple[int, ...]
-    timestamp_ms: int
-    row_encoder: RowEncoderPlan | None
-    stage_attempts_max: int = 1
-    shuffle_folder: Path | None = None
-    shuffle_bytes_max: int | None = None
+    index: int = 0
+    packed: str | None = None
+    sends: bool = True
+    topic: str | None = None
+    row_encoder: RowEncoderPlan | None = None
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
     upsert_records: UpsertRecordsPlan | None = None
     guarded: tuple[str, ...] = ()
 
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """Everything that a task needs to know.
+
+    Attributes:
+        ticket: the transaction.
+        kafka: how to reach the brokers.
+        lanes: what becomes of the rows; for a resend only lanes with records.
+        topics: what the driver knows of topics.
+        salts: for each task that sends, what brings a row of a shuffle to it; their number is that of these tasks.
+        timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.
+        stage_attempts_max: spark.stage.maxConsecutiveAttempts, 1 where a stage never runs again.
+        shuffle_folder: of the shuffle files of tasks on one machine; None where Spark moves all of it.
+        shuffle_bytes_max: above so many bytes an encode task gives up (`arrow_batch_size`); None for no limit.
+    """
+
+    ticket: TransactionTicket
+    kafka: KafkaOptions
+    lanes: tuple[LanePlan, ...]
+    topics: Topics
+    salts: tuple[int, ...]
+    timestamp_ms: int
+    stage_attempts_max: int = 1
+    shuffle_folder: Path | None = None
+    shuffle_bytes_max: int | None = None
+
     @property
     def tasks(self) -> int:
         """How many tasks share the partitions."""
         return len(self.salts)
+
+    @property
+    def compares(self) -> bool:
+        """True where records of some lane follow the table: a task then needs all indexes before the first record."""
+        return any(lane.upsert_records is not None for lane in self.lanes)
 
     def open_session(self) -> ProduceSession:
         """A session of this process in the transaction."""

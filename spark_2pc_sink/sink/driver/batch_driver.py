@@ -9,10 +9,9 @@ step that takes a `DecidedBatch` is `BatchDriver._complete`, and no step takes o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jdbc_state import Decision
 from jdbc_state.actions import ACCEPT_REPLAY
 from jdbc_state.model import lost_commits_error
 from jdbc_state.sessions import application_name
@@ -34,7 +33,7 @@ from spark_2pc_sink.errors import (
     SupersededError,
     TransactionExpiredError,
 )
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, missing_id_topics
 from spark_2pc_sink.recipe.replay_decision import Placement
@@ -43,8 +42,10 @@ from spark_2pc_sink.recipe.steps import Observer, Step
 from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
 from spark_2pc_sink.sink.driver.decision_scope import DecisionScope
+from spark_2pc_sink.sink.driver.prepared_batch import DecidedBatch, PreparedBatch
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 from spark_2pc_sink.sink.report import BatchReport
+from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -68,24 +69,6 @@ _PERMANENT = (
     LocalProtocolError,
     TransactionExpiredError,
 )
-
-
-@dataclass(frozen=True)
-class PreparedBatch:
-    """A batch whose records are all acknowledged and invisible; nothing is decided yet."""
-
-    batch_id: int
-    producer: ProducerIdAndEpoch
-    produced: ProducedBatch
-    begun_s: float
-
-
-@dataclass(frozen=True)
-class DecidedBatch:
-    """A batch that the database has. It can only be completed: there is no way back."""
-
-    producer: ProducerIdAndEpoch
-    written: WrittenRecords
 
 
 class BatchDriver:
@@ -147,6 +130,8 @@ class BatchDriver:
         self._restore_deadline_ms = restore_deadline_ms
         self._transactions = 0
         self._record_bytes = 0
+        self._outputs: Mapping[str, int] = {}
+        self._written = NOTHING_WRITTEN
         self._row: StateRow | None = None
         self._initialized: InitializedProducer | None = None
         self._producer: ProducerIdAndEpoch | None = None
@@ -204,8 +189,11 @@ class BatchDriver:
             if error is not None:
                 placement = self._place(batch_id)
             if error is None or placement is Placement.SKIP:
-                sent = self._record_bytes
-                return BatchReport.of(self._claimed(), batch_id, first, attempts=attempt, record_bytes=sent)
+                sent, written = self._record_bytes, self._written
+                report = BatchReport.of(
+                    self._claimed(), batch_id, first, attempts=attempt, record_bytes=sent, written=written
+                )
+                return replace(report, outputs=self._outputs)
         raise BatchAttemptsExhaustedError(
             batch_id=batch_id, attempts=self._attempts_max, last_error=f"{type(error).__name__}: {error}"
         ) from error
@@ -278,18 +266,24 @@ class BatchDriver:
         begun_s = self._clock.now_s()
         generation = self._claimed().generation
         self._transactions += 1
+        self._written = NOTHING_WRITTEN
         producer = self._begin(work)
         self._observer(Step.BEGIN)
         ticket = self._ticket(producer, kafka_only=kafka_only)
         with DecisionScope(lambda: self._store.deciding(self._transactional_id, generation)) as scope:
             produced = self._produce(work, ticket, scope)
+            prepared = PreparedBatch(batch_id, producer, produced, begun_s)
             decided: DecidedBatch | None = None
+            alone = not produced.record_count and produced.row_count > 0 and not kafka_only
             if produced.record_count:
-                prepared = PreparedBatch(batch_id, producer, produced, begun_s)
                 self._observer(Step.PREPARE)
                 decided = self._decide(prepared, work, scope, kafka_only=kafka_only)
+            elif alone:
+                self._decide_alone(prepared, work, scope)
+        if decided is None and not alone:
+            self._take_empty(batch_id)
         if decided is None:
-            self._take_empty(batch_id, producer)
+            self._keep_pair(producer)
             return
         self._observer(Step.DECIDE)
         self._complete(decided)
@@ -310,11 +304,12 @@ class BatchDriver:
         """Step 3, and what must be true of it."""
         produced = work.produce(ticket, scope.open_decision)
         self._record_bytes = produced.record_bytes
+        self._outputs = produced.outputs
         self._observer(Step.PRODUCE)
-        if produced.row_count != produced.record_count + produced.left_out:
+        if produced.record_count != produced.expected_records:
             raise BatchRetryError(
-                reason=f"the tasks read {produced.row_count} rows and left {produced.left_out} out, Kafka acknowledged "
-                f"{produced.record_count} records"
+                reason=f"the tasks read rows for {produced.expected_records} records beside {produced.left_out} that "
+                f"are left out, Kafka acknowledged {produced.record_count} records"
             )
         if ticket.kafka_only:
             replay = Replay(produced.record_count, produced.digest)
@@ -327,8 +322,8 @@ class BatchDriver:
             generation = self._claimed().generation
             self._store.note_action(self._transactional_id, generation, ACCEPT_REPLAY, {"did": did})
 
-    def _take_empty(self, batch_id: int, producer: ProducerIdAndEpoch) -> None:
-        """No record was acknowledged, so there is nothing to be committed in Kafka: only the row moves on.
+    def _take_empty(self, batch_id: int) -> None:
+        """There are no rows and no records, so there is nothing to be committed: only the row moves on.
 
         An owed batch can only come here when a person has accepted a replay without records.
         """
@@ -340,6 +335,9 @@ class BatchDriver:
             self._row = self._store.take_empty_batch(
                 self._transactional_id, row.generation, batch_id, row.prepared_transaction_state
             )
+
+    def _keep_pair(self, producer: ProducerIdAndEpoch) -> None:
+        """No record was acknowledged, so there is nothing to be committed in Kafka: the pair serves the next batch."""
         if self._kafka.transaction_version >= EPOCH_BUMP_VERSION:
             self._producer = producer
         else:
@@ -371,31 +369,37 @@ class BatchDriver:
             BatchRetryError: not all rows arrived; nothing was written.
             TransactionExpiredError: Kafka would abort the transaction before it could be committed.
         """
-        row = self._claimed()
         produced = batch.produced
-        transaction = scope.transaction
         if not kafka_only:
-            rows = work.copy_into(transaction.connection)
-            if rows != produced.row_count:
-                raise BatchRetryError(
-                    reason=f"{produced.row_count} rows were sent to Kafka, {rows} arrived in the table"
-                )
+            self._copy_rows(produced, work, scope)
         self._check_time_left(batch)
         self._decided = str(batch.producer)
-        transaction.decide(
-            Decision(
-                prepared=str(PreparedTxnState.of(batch.producer)),
-                expected=row.prepared_transaction_state,
-                batch_id=batch.batch_id,
-                row_count=produced.row_count,
-                record_count=produced.record_count,
-                digest=produced.digest,
-                kafka_offsets={str(partition): offsets for partition, offsets in produced.offsets.items()},
-                topic_ids=produced.topic_ids,
-            )
-        )
+        rows = self._claimed().row_count if kafka_only else produced.row_count
+        scope.transaction.decide(batch.decision(self._claimed(), row_count=rows))
         scope.commit()
         return DecidedBatch(batch.producer, WrittenRecords(batch.batch_id, produced.offsets, produced.topic_ids))
+
+    def _decide_alone(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope) -> None:
+        """Step 5 of a batch with rows and without records: nothing of it is in Kafka, so the row is done with COMMIT.
+
+        Raises:
+            CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
+            SupersededError: a newer driver has claimed; nothing was written.
+            BatchRetryError: not all rows arrived; nothing was written.
+        """
+        self._copy_rows(batch.produced, work, scope)
+        scope.transaction.decide(batch.decision(self._claimed(), row_count=batch.produced.row_count))
+        scope.commit()
+        self._observer(Step.DECIDE)
+        self._row = self._store.check_generation(self._transactional_id, self._claimed().generation)
+
+    def _copy_rows(self, produced: ProducedBatch, work: BatchWork, scope: DecisionScope) -> None:
+        """Write the rest of the rows."""
+        self._written = work.copy_into(scope.transaction.connection)
+        if self._written.given != produced.row_count:
+            raise BatchRetryError(
+                reason=f"{produced.row_count} rows were read for tables, {self._written.given} arrived there"
+            )
 
     def _check_time_left(self, batch: PreparedBatch) -> None:
         initialized = self._initialized

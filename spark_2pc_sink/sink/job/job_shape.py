@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import SparkSession
 
 #: Rows that the driver takes by itself; more are shared out.
@@ -75,20 +77,20 @@ class JobShape:
     senders: int
 
 
-def shape_of(at_once: int, *, partitions: int | None, chosen: bool, compared: bool = False) -> JobShape:
+def shape_of(at_once: int, *, partitions: Collection[int] | None, chosen: bool, compared: bool = False) -> JobShape:
     """The shape of the job of a batch that tasks write.
 
     Args:
         at_once: how many tasks can run at a time.
-        partitions: how many Kafka partitions there are to own; None where rows name their topics, which may have any
-            number of them.
+        partitions: how many partitions each topic has; None where rows name their topics, which may have any number
+            of them.
         chosen: rows choose their partitions, by key for instance. Otherwise any task may write any row.
         compared: tasks that send compare rows with one key, for which they need to be told of all of them first.
     """
-    senders = at_once if partitions is None else min(at_once, partitions)
-    # Without a choice of partitions rows need not move, unless there are fewer to own than tasks at a time.
-    exchange = compared or (at_once > 1 and (chosen or senders < at_once))
-    return JobShape(exchange, senders)
+    most, fewest = (max(partitions), min(partitions)) if partitions else (at_once, at_once)
+    # Without a choice of partitions rows need not move, unless a topic has fewer to own than tasks run at a time.
+    exchange = compared or (at_once > 1 and (chosen or fewest < at_once))
+    return JobShape(exchange, min(at_once, most))
 
 
 def balanced_salts(spark: SparkSession, tasks: int) -> tuple[int, ...]:

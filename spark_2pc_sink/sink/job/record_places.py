@@ -15,44 +15,48 @@ from spark_2pc_sink.sink.contract.record_expressions import same_semantics
 from spark_2pc_sink.sink.table.spark_sql import quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
 
-    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.options import Lane, Rows
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
 
 
-def check_places(frame: DataFrame, expressions: RecordExpressions, options: SinkOptions) -> None:
+def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, transactional_id: str) -> None:
     """Refuse to leave records out, or warn, where records of one upsert key may have several keys or partitions.
 
     Args:
-        frame: the batch, for its columns.
-        expressions: of the sink, analyzed.
-        options: of the sink.
+        frame: the rows of the lane, for their columns.
+        expressions: of the lane, analyzed.
+        lane: of the sink.
+        transactional_id: the sink's id.
 
     Raises:
         ConfigurationError: records are to be left out, and rows of one upsert key need not have one place.
     """
-    if options.upsert_order_by is None:
+    records, rows = lane.records, lane.rows
+    if records is None or rows is None or rows.order_by is None:
         return
-    leave_out = options.upsert_superseded == "leave_out"
+    leave_out = records.superseded == "leave_out"
     if expressions.key is None:
         if leave_out:
-            raise _refused(options, "the records have no key, by which a later one would supersede them")
+            raise _refused(rows, "the records have no key, by which a later one would supersede them")
         return
-    others = _made_of_others(frame, expressions, options.upsert_keys)
+    others = _made_of_others(frame, expressions, rows.keys)
     if not others:
         return
     made = f"their {' and '.join(others)} {'are' if len(others) > 1 else 'is'} not made of upsert_keys alone"
     if leave_out:
-        raise _refused(options, f"{made}, so rows with one upsert key may have several")
-    sink_log(__name__, options.transactional_id).warning(
+        raise _refused(rows, f"{made}, so rows with one upsert key may have several")
+    sink_log(__name__, transactional_id).warning(
         "of the records, %s. Where rows with one upsert key have several, the last record of a key need not be the "
         "row that the table keeps",
         made,
     )
 
 
-def _made_of_others(frame: DataFrame, expressions: RecordExpressions, upsert_keys: tuple[str, ...]) -> list[str]:
+def _made_of_others(frame: DataFrame, expressions: RecordExpressions, upsert_keys: Sequence[str]) -> list[str]:
     """Which parts of a record's place take more than the upsert keys."""
     made_of = [expressions.columns[key] for key in upsert_keys if key in expressions.columns]
     # A batch that has nothing but the upsert keys: what can be evaluated there is made of them.
@@ -79,11 +83,11 @@ def _evaluates(frame: DataFrame, sql: str) -> bool:
     return True
 
 
-def _refused(options: SinkOptions, rule: str) -> ConfigurationError:
+def _refused(rows: Rows, rule: str) -> ConfigurationError:
     return ConfigurationError(
         option="upsert_superseded",
-        value=options.upsert_superseded,
+        value="leave_out",
         rule=rule,
-        remedy=f"make the key of the upsert keys, as key={options.upsert_keys[0]!r} is; or send them, with "
+        remedy=f"make the key of the upsert keys, as key={rows.keys[0]!r} is; or send them, with "
         "upsert_superseded='send_first'",
     )

@@ -8,6 +8,7 @@ it reads. The few rows of a small batch are collected, and sent from here.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -18,9 +19,10 @@ from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
+from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.contract.shuffle_schema import INDEXES_FIRST, SALT, SHUFFLE_DDL
-from spark_2pc_sink.sink.contract.task_plan import TaskPlan, UpsertRecordsPlan
+from spark_2pc_sink.sink.contract.task_plan import TaskPlan
 from spark_2pc_sink.sink.contract.topics import Topics
 from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, balanced_salts, shape_of
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
@@ -31,7 +33,7 @@ from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -40,16 +42,17 @@ if TYPE_CHECKING:
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-    from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
     from spark_2pc_sink.sink.contract.topics import Connections
     from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
     from spark_2pc_sink.sink.job.job_shape import SmallBatches
+    from spark_2pc_sink.sink.job.lane_work import LaneWork
     from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
     from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
+    from spark_2pc_sink.sink.transfer.lane_tables import LaneTables
     from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
-    from spark_2pc_sink.sink.transfer.table_loader import TableLoader
+    from spark_2pc_sink.sink.written_rows import WrittenRows
 
 _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 #: Spark's default of spark.stage.maxConsecutiveAttempts.
@@ -64,9 +67,9 @@ class SparkBatchWork:
     Args:
         frame: the batch.
         options: of the sink.
-        expressions: checked against the frame's schema.
+        lanes: of the sink, with expressions checked against the frame's schema.
         topics: asks Kafka about topics.
-        loader: how rows get into the table.
+        tables: how rows get into the tables.
         small_batches: whether this one is likely to be small.
         connections: to the brokers, for batches that are sent from here.
         arrow: bounds what Python workers are handed.
@@ -80,9 +83,9 @@ class SparkBatchWork:
         *,
         frame: DataFrame,
         options: SinkOptions,
-        expressions: RecordExpressions,
+        lanes: Sequence[LaneWork],
         topics: TopicMetadata,
-        loader: TableLoader,
+        tables: LaneTables,
         small_batches: SmallBatches,
         connections: Connections,
         arrow: ArrowBatchSize,
@@ -92,9 +95,9 @@ class SparkBatchWork:
     ) -> None:
         self._frame = frame
         self._options = options
-        self._expressions = expressions
+        self._lanes = tuple(lanes)
         self._topics = topics
-        self._loader = loader
+        self._tables = tables
         self._small_batches = small_batches
         self._connections = connections
         self._arrow = arrow
@@ -108,20 +111,23 @@ class SparkBatchWork:
 
     def partitions(self) -> list[TopicPartition]:
         """Every partition of every topic of the batch; with a topic column this reads the batch once more."""
-        if self._expressions.topic is None:
-            counts = self._topics.counts([str(self._options.topic)])
-        else:
-            named = self._frame.selectExpr(f"{self._expressions.topic} AS topic").distinct().collect()
-            topics = [row.topic for row in named if row.topic is not None]
-            # Those that do not exist are refused with their rows, when these are read.
-            counts = self._topics.counts_of_existing(topics)
+        counts: dict[str, int] = {}
+        for lane in self._lanes:
+            if lane.chooses_topics:
+                rows = rows_of(self._frame, lane.lane.source)
+                named = rows.selectExpr(f"{lane.expressions.topic} AS topic").distinct().collect()
+                # Those that do not exist are refused with their rows, when these are read.
+                counts |= self._topics.counts_of_existing(row.topic for row in named if row.topic is not None)
+            elif lane.topic is not None:
+                counts |= self._topics.counts([lane.topic])
         return [TopicPartition(topic, partition) for topic, count in counts.items() for partition in range(count)]
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
-        self._loader.prepare(self._frame, self._expressions, create=self._options.create_table)
+        expressions = {lane.lane.index: lane.expressions for lane in self._lanes}
+        self._tables.prepare(self._frame, expressions, create=True)
         # What an attempt before has staged; each that fails is followed by a new claim.
-        self._loader.drop_leftover_staging(ticket.generation)
+        self._tables.drop_leftover_staging(ticket.generation)
         self._ticket = ticket
         with self._forgetting():
             self._folder = None if self._local is None else self._local.begin(ticket)
@@ -131,17 +137,9 @@ class SparkBatchWork:
                 with self._copy_thread(ticket, open_decision) as self._copy:
                     results = self._run_job(ticket)
         self._results = results
-        return ProducedBatch(
-            row_count=results.rows,
-            record_count=results.records,
-            digest=format_digest(results.digest) if results.records else "",
-            offsets=results.offsets,
-            topic_ids=results.topic_ids,
-            record_bytes=results.record_bytes,
-            left_out=results.left_out,
-        )
+        return self._produced(results, kafka_only=ticket.kafka_only)
 
-    def copy_into(self, connection: Connection) -> int:
+    def copy_into(self, connection: Connection) -> WrittenRows:
         """Write the rows that `produce` has not; see `BatchWork.copy_into`."""
         if self._results is None or self._copy is None:
             raise LocalProtocolError(operation="copy_into", state="no rows", rule="produce() comes first")
@@ -153,7 +151,7 @@ class SparkBatchWork:
         spark = self._frame.sparkSession
         at_once = int(spark.sparkContext.defaultParallelism)
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
-        if plan.upsert_records is not None and plan.upsert_records.leave_out:
+        if any(lane.upsert_records is not None and lane.upsert_records.leave_out for lane in plan.lanes):
             # Which records there are is known where all rows of a key are. Shuffle batches may be of any size: a bound.
             self._arrow.forget()
             plan = replace(plan, salts=balanced_salts(spark, at_once), shuffle_bytes_max=self._arrow.apply(spark))
@@ -162,7 +160,8 @@ class SparkBatchWork:
             rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
             answers = self._map_in_arrow(rows, task_function(run_reread_task, plan), RESULT_DDL)
         results = read_results(answers.toArrow(), tasks_expected=None)
-        records = results.rows - results.left_out
+        sending = [lane.lane.index for lane in self._lanes if lane.lane.records is not None]
+        records = sum(results.lane_rows[lane] - results.left_out[lane] for lane in sending)
         return Replay(records, format_digest(results.digest) if records else "")
 
     def discard(self) -> None:
@@ -172,7 +171,7 @@ class SparkBatchWork:
         if self._local is not None:
             self._local.end()
         if folder is None and ticket is not None and results is not None and results.staged:
-            self._loader.drop_staging(ticket)
+            self._tables.drop_staging(ticket)
 
     @contextmanager
     def _forgetting(self) -> Iterator[None]:
@@ -180,18 +179,19 @@ class SparkBatchWork:
         try:
             yield
         except BatchRetryError:
-            self._loader.forget()
+            self._tables.forget()
             raise
 
     def _copy_thread(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> CopyThread:
-        staging = self._loader.staging(ticket, self._folder)
         return CopyThread(
             self._channel,
             ticket.attempt,
             open_decision=open_decision,
-            table=self._loader.table,
-            staged=staging.staged,
-            look_s=min(staging.look_s, self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE),
+            targets=self._tables.targets(ticket, self._folder),
+            look_s=min(
+                self._tables.look_s(ticket, self._folder),
+                self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE,
+            ),
             early=self._small_batches.expected,
         )
 
@@ -225,9 +225,9 @@ class SparkBatchWork:
         at_once = int(spark.sparkContext.defaultParallelism)
         shape = shape_of(
             at_once,
-            partitions=self._partition_count(known),
-            chosen=record_expressions.chooses_partitions(self._expressions),
-            compared=self._upsert_records_plan() is not None,
+            partitions=None if any(lane.chooses_topics for lane in self._lanes) else known.values(),
+            chosen=any(record_expressions.chooses_partitions(lane.expressions) for lane in self._lanes),
+            compared=any(lane.upsert_records is not None for lane in self._lanes),
         )
         plan = replace(
             self._plan(ticket, self._known_topics(known), salts=balanced_salts(spark, shape.senders), at_once=at_once),
@@ -258,7 +258,7 @@ class SparkBatchWork:
         rows = self._selected(frame, [], kafka_only=plan.ticket.kafka_only)
         encoded = self._map_in_arrow(rows, task_function(run_encode_task, plan), SHUFFLE_DDL)
         shuffle_batches = encoded.repartition(plan.tasks, SALT)
-        if plan.upsert_records is not None:
+        if plan.compares:
             shuffle_batches = shuffle_batches.sortWithinPartitions(*(F.expr(column) for column in INDEXES_FIRST))
         return shuffle_batches.selectExpr("*", record_expressions.attempt_sql()).mapInArrow(function, RESULT_DDL)
 
@@ -269,7 +269,7 @@ class SparkBatchWork:
         )
 
     def _known_counts(self) -> dict[str, int]:
-        return {} if self._options.topic is None else self._topics.counts([self._options.topic])
+        return self._topics.counts(self._options.topics) if self._options.topics else {}
 
     def _known_topics(self, counts: dict[str, int], own: Connections | None = None) -> Topics:
         limits = {topic: self._topics.limits(topic) for topic in counts}
@@ -278,59 +278,59 @@ class SparkBatchWork:
 
     def _plan(self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int) -> TaskPlan:
         context = self._frame.sparkSession.sparkContext
-        row_encoder: RowEncoderPlan | None = None
-        if not ticket.kafka_only:
-            staging = self._loader.staging(ticket, self._folder)
-            row_encoder = self._loader.encoder_plan(at_once, self._channel.sender(context), staging)
+        active = self._active(kafka_only=ticket.kafka_only)
+        plans = []
+        for lane in active:
+            row_encoder: RowEncoderPlan | None = None
+            if lane.loader is not None and not ticket.kafka_only:
+                staging = lane.loader.staging(ticket, self._folder)
+                row_encoder = lane.loader.encoder_plan(at_once, self._channel.sender(context), staging)
+            plans.append(lane.plan(row_encoder, packed_with_others=len(active) > 1))
         return TaskPlan(
             ticket=ticket,
             kafka=self._options.kafka,
-            topic=self._options.topic,
+            lanes=tuple(plans),
             topics=topics,
             salts=salts,
             timestamp_ms=time.time_ns() // 1_000_000,
-            row_encoder=row_encoder,
             shuffle_folder=None if self._folder is None else self._folder / "shuffle",
-            json=self._expressions.json,
-            key_column=self._expressions.key_column,
-            upsert_records=self._upsert_records_plan(),
-            guarded=self._expressions.guarded,
         )
 
-    def _upsert_records_plan(self) -> UpsertRecordsPlan | None:
-        """How records follow the table where upsert_order_by chooses among rows; None without keys to keep them by."""
-        options = self._options
-        if options.upsert_order_by is None or self._expressions.key is None:
-            return None
-        return UpsertRecordsPlan(keys=options.upsert_keys, leave_out=options.upsert_superseded == "leave_out")
+    def _active(self, *, kafka_only: bool) -> tuple[LaneWork, ...]:
+        """The lanes that have something to do: all, or those with records."""
+        return tuple(lane for lane in self._lanes if lane.lane.records is not None or not kafka_only)
 
     def _selected(self, frame: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:
-        """One column for each thing that is needed to encode a row, and ``more``."""
-        record = record_expressions.record_sql(self._expressions)
-        if kafka_only:
-            shared = record_expressions.shared_columns(self._expressions)
-            if self._upsert_records_plan() is not None:
-                shared += record_expressions.upsert_order_columns(
-                    self._expressions, self._options.upsert_keys, str(self._options.upsert_order_by)
-                )
-            return frame.selectExpr(*record, *shared, *more)
-        columns, encoded = self._loader.select_lists()
-        if encoded is None:
-            selected = [*record, *columns, *more]
-            return frame if record_expressions.is_everything(selected, self._frame) else frame.selectExpr(*selected)
-        return frame.selectExpr(*record, *columns).selectExpr(
-            *record_expressions.record_columns(self._expressions), *encoded, *more
-        )
+        """One column for each thing that is needed to encode a row, or for each of several lanes; and ``more``."""
+        active = self._active(kafka_only=kafka_only)
+        if len(active) == 1:
+            return active[0].alone(frame, more, kafka_only=kafka_only)
+        return frame.selectExpr(*(lane.packed(frame, kafka_only=kafka_only) for lane in active), *more)
 
     def _map_in_arrow(self, frame: DataFrame, function: TaskFunction, schema: str) -> DataFrame:
         """``mapInArrow``, also where PySpark could not look the columns up: it takes their names for SQL."""
-        if not any(mark in name for name in self._expressions.columns for mark in ".`"):
+        if not any(mark in name for name in frame.columns for mark in ".`"):
             return frame.mapInArrow(function, schema)
         numbered = frame.toDF(*(f"column_{number}" for number in range(len(frame.columns))))
         return numbered.mapInArrow(renaming(function, frame.columns), schema)
 
-    def _partition_count(self, known: dict[str, int]) -> int | None:
-        """How many partitions there are to own; None where rows name their topics."""
-        if self._expressions.topic is not None or self._options.topic is None:
-            return None
-        return known[self._options.topic]
+    def _produced(self, results: TaskResults, *, kafka_only: bool) -> ProducedBatch:
+        rows, left_out = results.lane_rows, results.left_out
+        outputs: Counter[str] = Counter()
+        for lane in self._active(kafka_only=kafka_only):
+            index = lane.lane.index
+            if lane.lane.records is not None:
+                outputs[str(lane.lane.records)] += rows[index] - left_out[index]
+            if lane.lane.rows is not None and not kafka_only:
+                outputs[str(lane.lane.rows)] += rows[index]
+        return ProducedBatch(
+            row_count=sum(rows[lane.lane.index] for lane in self._lanes if lane.lane.rows is not None),
+            record_rows=sum(rows[lane.lane.index] for lane in self._lanes if lane.lane.records is not None),
+            record_count=results.records,
+            digest=format_digest(results.digest) if results.records else "",
+            offsets=results.offsets,
+            topic_ids=results.topic_ids,
+            record_bytes=results.record_bytes,
+            left_out=left_out.total(),
+            outputs=outputs,
+        )

@@ -150,13 +150,14 @@ class TargetTable:
         return next((column for column in self.columns if column.name == name), None)
 
 
-def read_target(connection: Connection, table: str, *, upsert: bool = False) -> TargetTable:
+def read_target(connection: Connection, table: str, *, upsert: bool = False, deletes: bool = False) -> TargetTable:
     """Read columns and unique keys of a table.
 
     Args:
         connection: inside a transaction; nothing is changed.
         table: as PostgreSQL reads it, see :meth:`TableName.parse`; without a schema it is looked up along search_path.
         upsert: see `refuse_unfit`.
+        deletes: see `refuse_unfit`.
 
     Raises:
         ConfigurationError: the name is no name, there is no such table, or it is none that may be written, see
@@ -175,7 +176,7 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False) -> 
             )
         oid, schema, relation = found
         name = TableName(name=relation, schema=schema)
-        refuse_unfit(read_tree(cursor, name, lock=False), wanted, upsert=upsert)
+        refuse_unfit(read_tree(cursor, name, lock=False), wanted, upsert=upsert, deletes=deletes)
         columns = _columns(cursor, oid)
         cursor.execute(_UNIQUE_KEYS, (oid,))
         unique_keys = tuple(

@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
+from spark_2pc_sink.sink.table.conflict_rule import REPLACE, ConflictRule
 from spark_2pc_sink.sink.table.identifiers import TableName
 from spark_2pc_sink.sink.table.late_rows import LateRows
 from spark_2pc_sink.sink.table.spark_sql import quoted
@@ -28,6 +29,8 @@ from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_column
 
 #: What the names of columns begin with that are the sink's own and not the table's.
 OWN_PREFIX = "_2pc_"
+#: The name under which delete_when stands beside the table's columns: true for a row that deletes the one of its key.
+DELETE_COLUMN = f"{OWN_PREFIX}delete"
 
 # to_json alone leaves out fields that are null.
 _JSON_NULLS = "'ignoreNullFields', 'false'"
@@ -90,6 +93,9 @@ class ColumnPlan:
         upsert_keys: in the order of the unique index; empty for append.
         order: where upsert_order_by is given, the column that carries it; it is copied last and never stored.
         late_rows: where rows that are older than those of the table are passed over; None where they replace them.
+        delete: where delete_when is given, the column that carries it; it is copied behind all others and never stored.
+        conflict: what becomes of a row whose key is in the table.
+        lane: of the rows, where several go into one transaction.
     """
 
     table: TableName
@@ -97,11 +103,29 @@ class ColumnPlan:
     upsert_keys: tuple[str, ...] = ()
     order: PlannedColumn | None = None
     late_rows: LateRows | None = None
+    delete: PlannedColumn | None = None
+    conflict: ConflictRule = REPLACE
+    lane: int = 0
+
+    @property
+    def mode(self) -> str:
+        """The sink's mode that this is a plan of."""
+        return "insert_ignore" if self.conflict.ignore else "upsert" if self.upsert_keys else "append"
+
+    @property
+    def own_columns(self) -> tuple[PlannedColumn, ...]:
+        """The columns that are copied and not stored."""
+        return tuple(column for column in (self.order, self.delete) if column is not None)
 
     @property
     def copied(self) -> tuple[PlannedColumn, ...]:
         """All columns that a task encodes, in order."""
-        return self.columns if self.order is None else (*self.columns, self.order)
+        return (*self.columns, *self.own_columns)
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The columns that a row changes where its key is in the table; none where that row stays as it is."""
+        return self.conflict.updated(self.names, self.upsert_keys)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,6 +149,8 @@ def plan_columns(
     *,
     upsert_keys: Sequence[str] = (),
     order: DataType | None = None,
+    deletes: bool = False,
+    conflict: ConflictRule = REPLACE,
     expressions: Mapping[str, str] | None = None,
 ) -> ColumnPlan:
     """Match the columns of a batch with those of the table.
@@ -134,6 +160,8 @@ def plan_columns(
         target: from `read_target`.
         upsert_keys: columns that make a row the same row; empty for append.
         order: the Spark type of the column `ORDER_COLUMN`, where the batch has one (upsert_order_by).
+        deletes: the batch has the column `DELETE_COLUMN` (delete_when).
+        conflict: what becomes of a row whose key is in the table.
         expressions: by a field's name the Spark SQL that it was made of, to be shown in remedies; where it is left out,
             the field is a column of the batch.
 
@@ -151,11 +179,14 @@ def plan_columns(
         if column is None:
             raise AssertionError(f"column {name} was not checked")
         columns.append(_planned(name, spark_type, column, refuse_null=name in keys, made_of=made_of[name]))
+    conflict.check(names, keys)
     return ColumnPlan(
         table=target.table,
         columns=tuple(columns),
         upsert_keys=keys,
         order=None if order is None else _planned_order(order),
+        delete=_PLANNED_DELETE if deletes else None,
+        conflict=conflict,
     )
 
 
@@ -252,7 +283,7 @@ def _planned(
         _check_json(name, spark_type, made_of)
         return PlannedColumn(
             name=name,
-            expression=_to_json(name, spark_type),
+            expression=json_sql(quoted(name), spark_type),
             arrow_type=pa.string(),
             nullable=nullable,
             storage=json_storage(column),
@@ -286,6 +317,17 @@ def _planned_order(spark_type: DataType) -> PlannedColumn:
     )
 
 
+#: Spark has made a null of it false.
+_PLANNED_DELETE = PlannedColumn(
+    name=DELETE_COLUMN,
+    expression=quoted(DELETE_COLUMN),
+    arrow_type=pa.bool_(),
+    nullable=False,
+    storage=Storage(),
+    target=TargetColumn(name=DELETE_COLUMN, type_name="boolean", base_type="bool"),
+)
+
+
 def _storage(spark_type: DataType, column: TargetColumn) -> Storage | None:
     if not column.is_array:
         return scalar_storage(spark_type, column)
@@ -294,10 +336,16 @@ def _storage(spark_type: DataType, column: TargetColumn) -> Storage | None:
     return scalar_storage(spark_type.elementType, column)
 
 
-def _to_json(name: str, spark_type: DataType) -> str:
+def json_sql(source: str, spark_type: DataType) -> str:
+    """Spark SQL for a value as JSON that loses nothing.
+
+    Args:
+        source: SQL of the value.
+        spark_type: its type.
+    """
     timestamps = any(_class(part) in _TIMESTAMP_TYPES for part in _parts(spark_type))
     options = f"{_JSON_NULLS}, {_JSON_TIMESTAMPS}" if timestamps else _JSON_NULLS
-    return guarded(f"to_json({quoted(name)}, map({options}))", [(quoted(name), spark_type)])
+    return guarded(f"to_json({source}, map({options}))", [(source, spark_type)])
 
 
 def _check_json(name: str, spark_type: DataType, made_of: str) -> None:

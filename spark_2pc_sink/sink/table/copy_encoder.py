@@ -39,6 +39,7 @@ class CopyEncoder:
     def __init__(self, plan: ColumnPlan, *, row_key: str | None = None) -> None:
         self._plan = plan
         self._row_keys = plan.upsert_keys if row_key is None else (row_key,)
+        self._read_by_deletion = {*plan.upsert_keys, *(column.name for column in plan.own_columns)}
         self._schema: Any = None
         self._encoder: ArrowToPostgresBinaryEncoder | None = None
         self._finished = False
@@ -61,7 +62,8 @@ class CopyEncoder:
         """
         if self._finished:
             raise LocalProtocolError(operation="encode", state="finished", rule="a finished stream takes no more rows")
-        arrays = [self._prepared(batch, column) for column in self._plan.copied]
+        deleting = self._deleting(batch)
+        arrays = [self._prepared(batch, column, deleting) for column in self._plan.copied]
         header = b""
         if self._encoder is None:
             self._schema, self._encoder = self._start(arrays)
@@ -90,7 +92,14 @@ class CopyEncoder:
         }
         return schema, ArrowToPostgresBinaryEncoder.new_with_encoders(schema, encoders)
 
-    def _prepared(self, batch: Any, column: PlannedColumn) -> Any:
+    def _deleting(self, batch: Any) -> Any | None:
+        """True for rows that delete; None where no row does."""
+        if self._plan.delete is None:
+            return None
+        deleting = batch.column(self._plan.delete.name)
+        return deleting if pc.any(deleting).as_py() else None
+
+    def _prepared(self, batch: Any, column: PlannedColumn, deleting: Any | None) -> Any:
         index = batch.schema.get_field_index(column.name)
         if index < 0:
             raise LocalProtocolError(
@@ -105,15 +114,23 @@ class CopyEncoder:
                 state=f"column {column.name} arrives as {values.type}",
                 rule=f"it is {column.arrow_type}, as planned from the batch's schema",
             )
-        if not column.nullable and values.null_count > 0:
-            rule = f"the table's column is {column.target.type_name} NOT NULL, or an upsert key"
-            raise self._refusal(batch, column, _first(values.is_null()), "null", rule)
+        if deleting is not None and column.name not in self._read_by_deletion:
+            # Nothing but its key counts: the event of a deletion may have no more.
+            self._refuse_null(batch, column, pc.and_not(values.is_null(), deleting))
+            values = pc.if_else(deleting, pa.scalar(None, values.type), values)
+        elif values.null_count > 0:
+            self._refuse_null(batch, column, values.is_null())
         scalars = pc.list_flatten(values) if column.element_oid else values
         for check in column.storage.checks:
             offenders = check.offenders(scalars)
             if offenders is not None:
                 raise self._unstorable(batch, column, values, offenders, check.rule)
         return _wire(column, values, scalars)
+
+    def _refuse_null(self, batch: Any, column: PlannedColumn, absent: Any) -> None:
+        if not column.nullable and pc.any(absent).as_py():
+            rule = f"the table's column is {column.target.type_name} NOT NULL, or an upsert key"
+            raise self._refusal(batch, column, _first(absent), "null", rule)
 
     def _unstorable(
         self, batch: Any, column: PlannedColumn, values: Any, offenders: Any, rule: str

@@ -21,6 +21,7 @@ SELECT current_user, current_database(),
   (SELECT coalesce(bool_and(has_column_privilege(%(table)s, name, 'SELECT')), true) FROM unnest(%(read)s::text[]) name),
   (SELECT coalesce(bool_and(has_column_privilege(%(table)s, name, 'UPDATE')), true)
    FROM unnest(%(updated)s::text[]) name),
+  NOT %(deletes)s OR has_table_privilege(%(table)s, 'DELETE'),
   has_database_privilege(current_database(), 'TEMPORARY'),
   row_security_active(%(table)s)
 """
@@ -38,12 +39,17 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
             security, which COPY does not support.
     """
     upsert = bool(plan.upsert_keys)
-    updated = [name for name in plan.names if name not in plan.upsert_keys] if upsert else []
     table = str(plan.table)
+    asked = {
+        "table": table,
+        "read": list(plan.names) if upsert else [],
+        "updated": list(plan.updated) if upsert else [],
+        "deletes": plan.delete is not None,
+    }
     with driver_connection(connection).cursor() as cursor:
-        cursor.execute(_PRIVILEGES, {"table": table, "read": list(plan.names) if upsert else [], "updated": updated})
-        [(role, database, insert, select, update, temporary, row_security)] = cursor.fetchall()
-    has = {"INSERT": insert, "SELECT": select, "UPDATE": update}
+        cursor.execute(_PRIVILEGES, asked)
+        [(role, database, insert, select, update, delete, temporary, row_security)] = cursor.fetchall()
+    has = {"INSERT": insert, "SELECT": select, "UPDATE": update, "DELETE": delete}
     missing = [name for name, granted in has.items() if not granted]
     grants = [f"GRANT {', '.join(missing)} ON {table} TO {quote_identifier(role)}"] if missing else []
     if upsert and not temporary:
@@ -53,7 +59,7 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
         raise ConfigurationError(
             option="table",
             value=table,
-            rule=f"role {role!r} lacks {' and '.join(missing)}, which mode={'upsert' if upsert else 'append'!r} needs",
+            rule=f"role {role!r} lacks {' and '.join(missing)}, which mode={plan.mode!r} needs",
             remedy=f"have the owner run: {'; '.join(grants)}",
         )
     if row_security and not upsert:

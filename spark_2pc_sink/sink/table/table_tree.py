@@ -29,8 +29,8 @@ FROM pg_catalog.pg_class WHERE oid = {table}::regclass
 
 # Not pg_partition_tree, which locks every partition: whoever alters one of them would hold up each batch. Only a
 # partitioned table hands rows on; what inherits from a plain one gets none of them.
-# Rules of partitions do not concern rows that come by their parent. ev_type: 2 is UPDATE, 3 is INSERT. tgtype: 1 is
-# FOR EACH ROW, 2 is BEFORE. ev_enabled and tgenabled: D is DISABLE.
+# Rules of partitions do not concern rows that come by their parent. ev_type: 2 is UPDATE, 3 is INSERT, 4 is DELETE.
+# tgtype: 1 is FOR EACH ROW, 2 is BEFORE. ev_enabled and tgenabled: D is DISABLE.
 _TREE = """
 WITH RECURSIVE tree AS (
   SELECT c.oid, c.relkind, c.relpersistence FROM pg_catalog.pg_class c WHERE c.oid = {table}::regclass
@@ -49,6 +49,8 @@ SELECT (SELECT relkind = 'p' FROM tree WHERE oid = {table}::regclass),
    WHERE relkind NOT IN ('r', 'p') OR relpersistence <> 'p' ORDER BY oid LIMIT 1),
   (SELECT min(rulename) FROM pg_catalog.pg_rewrite
    WHERE ev_class = {table}::regclass AND ev_type IN ('2', '3') AND ev_enabled <> 'D'),
+  (SELECT min(rulename) FROM pg_catalog.pg_rewrite
+   WHERE ev_class = {table}::regclass AND ev_type = '4' AND ev_enabled <> 'D'),
   (SELECT count(*) > 0 FROM triggers), (SELECT coalesce(bool_or(skips), false) FROM triggers),
   (SELECT coalesce(sum(pg_catalog.pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint FROM tree)
 """
@@ -88,6 +90,7 @@ class TableTree:
         partitioned: partitions take its rows; others may be attached while rows are written.
         unfit: the first of the table and its partitions that is no table, or none that outlives a crash.
         rule: the first rule for INSERT or UPDATE; '' without one. COPY passes by rules.
+        delete_rule: the first rule for DELETE; '' without one.
         triggers: True where a trigger is enabled, whatever it does.
         skipping_triggers: True where one of them could leave a row out: FOR EACH ROW and BEFORE.
         deleted: rows that this transaction has deleted here, and perhaps what the session has deleted before: only the
@@ -97,6 +100,7 @@ class TableTree:
     partitioned: bool = False
     unfit: Unfit | None = None
     rule: str = ""
+    delete_rule: str = ""
     triggers: bool = False
     skipping_triggers: bool = False
     deleted: int = 0
@@ -116,22 +120,23 @@ def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: boo
     if cursor.fetchall() == [(True,)]:
         return TableTree()
     cursor.execute(sql.SQL(_TREE).format(table=name))
-    [(partitioned, unfit, rule, triggers, skipping_triggers, deleted)] = cursor.fetchall()
+    [(partitioned, unfit, rule, delete_rule, triggers, skipping_triggers, deleted)] = cursor.fetchall()
     found = None if unfit is None else Unfit(*unfit)
-    return TableTree(partitioned, found, rule or "", triggers, skipping_triggers, deleted)
+    return TableTree(partitioned, found, rule or "", delete_rule or "", triggers, skipping_triggers, deleted)
 
 
-def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool) -> None:
+def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bool = False) -> None:
     """Refuse a target in which rows could be lost, or be there without the decision.
 
     Args:
         tree: of the table.
         table: for the message.
         upsert: rows are inserted; else they are copied.
+        deletes: rows are deleted too.
 
     Raises:
         ConfigurationError: it, or one of its partitions, is a view, a foreign table or the like, or is unlogged; or it
-            has a rule that an upsert would obey.
+            has a rule that an upsert, or a deletion, would obey.
     """
     if tree.unfit is not None:
         rule, remedy = _why_unfit(tree.unfit, str(table), partitioned=tree.partitioned)
@@ -144,6 +149,15 @@ def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool) -> None:
             "go elsewhere, and PostgreSQL does not tell how many",
             remedy=f"DROP RULE {quote_identifier(tree.rule)} ON {table}, and do its work in a trigger; or pass "
             "mode='append', whose COPY passes by rules",
+        )
+    if tree.delete_rule and deletes:
+        raise ConfigurationError(
+            option="table",
+            value=str(table),
+            rule=f"its rule {tree.delete_rule!r} rewrites what is deleted: rows that delete_when removes may stay, and "
+            "PostgreSQL does not tell how many",
+            remedy=f"DROP RULE {quote_identifier(tree.delete_rule)} ON {table}, and do its work in a trigger; or leave "
+            "out delete_when, and mark deleted rows in a column",
         )
 
 

@@ -7,6 +7,7 @@ transaction: it writes with the pair that it was given, or refuses, and says in 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.contract.task_plan import TaskPlan
+    from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskPlan
 
 
 def run_encode_and_send_task(
@@ -62,15 +63,17 @@ class _EncodeAndSendTask:
         self._plan = plan
         self._identity = identity
         self._task = identity.task
-        self._partitioner = RowPartitioner(plan.topic, plan.topics.partition_count, self._own)
+        self._partitioners = {
+            lane.index: RowPartitioner(lane.topic, plan.topics.partition_count, self._own) for lane in plan.lanes
+        }
         # Making one asks nobody anything: a task without rows needs no broker.
         self._session = plan.open_session()
-        self._left_out = 0
+        self._left_out: Counter[int] = Counter()
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReceipt:
         with TaskInput(self._plan, self._identity) as rows:
-            for batch in rows.read(batches):
-                self._produce(batch)
+            for lane, batch in rows.read(batches):
+                self._produce(lane, batch)
             rows.finish()
             written = self._session.flush()
         digest = self._session.digest
@@ -80,15 +83,15 @@ class _EncodeAndSendTask:
             digest=digest,
             written=written,
             record_bytes=self._session.record_bytes,
-            left_out=self._left_out,
+            left_out=dict(self._left_out),
         )
 
-    def _produce(self, batch: pa.RecordBatch) -> None:
-        if self._plan.upsert_records is not None:
-            sent = arranged(self._plan.upsert_records, batch)
-            self._left_out += batch.num_rows - sent.num_rows
+    def _produce(self, lane: LanePlan, batch: pa.RecordBatch) -> None:
+        if lane.upsert_records is not None:
+            sent = arranged(lane.upsert_records, batch)
+            self._left_out[lane.index] += batch.num_rows - sent.num_rows
             batch = sent
-        parts = list(self._partitioner.split_batch(batch))
+        parts = list(self._partitioners[lane.index].split_batch(batch))
         self._session.meet(part.partition for part in parts)
         for part in parts:
             self._session.append(part.partition, part.rows)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
 
 
 def run_encode_task(
@@ -57,28 +57,39 @@ def run_reread_task(
         plan: what to do, for Kafka only.
         identity: of the task.
     """
-    partitioner, encoder = _partitioner(plan), _encoder(plan)
+    lanes = _encoders(plan)
     digest = EMPTY_DIGEST
     try:
         with TaskInput(plan, identity) as rows:
-            for batch in rows.read(batches):
-                for part in partitioner.split_batch(batch):
-                    encoded = encoder.append(part.partition, part.rows)
+            for lane, batch in rows.read(batches):
+                for part in lanes[lane.index].partitioner.split_batch(batch):
+                    encoded = lanes[lane.index].encoder.append(part.partition, part.rows)
                     digest = combine_digests(digest, *(each.digest for each in encoded))
-            digest = combine_digests(digest, *(each.digest for each in encoder.finish()))
+            for each in lanes.values():
+                digest = combine_digests(digest, *(encoded.digest for encoded in each.encoder.finish()))
         receipt = TaskReceipt(task=identity.task, encoded=(rows.receipt(digest),), digest=digest)
     except DualWriteError as error:
         receipt = TaskReceipt(task=identity.task, error=error)
     yield receipt.to_result()
 
 
-def _partitioner(plan: TaskPlan) -> RowPartitioner:
-    """Rows without a key may go to any partition."""
-    return RowPartitioner(plan.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
+class _LaneEncoder:
+    """Encodes the records of one lane. Rows without a key may go to any partition.
+
+    Args:
+        plan: of the task.
+        lane: of that plan.
+    """
+
+    def __init__(self, plan: TaskPlan, lane: LanePlan) -> None:
+        self.plan = lane
+        self.partitioner = RowPartitioner(lane.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
+        self.encoder = RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
+        self.index = None if lane.upsert_records is None else IndexBuilder()
 
 
-def _encoder(plan: TaskPlan) -> RecordEncoder:
-    return RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
+def _encoders(plan: TaskPlan) -> dict[int, _LaneEncoder]:
+    return {lane.index: _LaneEncoder(plan, lane) for lane in plan.lanes if lane.sends}
 
 
 class _EncodeTask:
@@ -87,35 +98,38 @@ class _EncodeTask:
     def __init__(self, plan: TaskPlan, identity: TaskIdentity) -> None:
         self._plan = plan
         self._identity = identity
-        self._partitioner = _partitioner(plan)
-        self._encoder = _encoder(plan)
+        self._lanes = _encoders(plan)
         folder = plan.shuffle_folder
         self._file = None if folder is None else ShuffleFile(folder, identity.task, identity.task_attempt)
         self._shuffle_batches = 0
         self._shuffle_bytes = 0
         self._digest = EMPTY_DIGEST
-        self._index = IndexBuilder()
 
     def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with TaskInput(self._plan, self._identity) as rows:
             # The receipt follows when the file is closed: who has it reads the shuffle batches.
             with self._file or nullcontext():
-                for batch in rows.read(batches):
-                    yield from self._encode(batch)
-                yield from self._records(self._encoder.finish())
-            yield from (self.shuffled(index, owner) for owner, index in self._index.finish())
+                for lane, batch in rows.read(batches):
+                    yield from self._encode(self._lanes[lane.index], batch)
+                for each in self._lanes.values():
+                    yield from self._records(each, each.encoder.finish())
+            for each in self._lanes.values():
+                made = () if each.index is None else each.index.finish()
+                yield from (self.shuffled(index, owner, each.plan.index) for owner, index in made)
             rows.finish()
             yield self.shuffled(self._receipt(rows))
 
-    def _encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        upsert_records = self._plan.upsert_records
+    def _encode(self, lane: _LaneEncoder, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        upsert_records = lane.plan.upsert_records
         partitioned = None if upsert_records is None else PartitionedIndex(row_index(upsert_records, batch))
-        for part in self._partitioner.split_batch(batch):
-            if partitioned is not None:
-                self._index.append(part.partition, partitioned.of(part))
-            yield from self._records(self._encoder.append(part.partition, part.rows))
+        for part in lane.partitioner.split_batch(batch):
+            if lane.index is not None and partitioned is not None:
+                lane.index.append(part.partition, partitioned.of(part))
+            yield from self._records(lane, lane.encoder.append(part.partition, part.rows))
 
-    def shuffled(self, content: EncodedBatch | RowIndex | EncodeReceipt, owner: int | None = None) -> pa.RecordBatch:
+    def shuffled(
+        self, content: EncodedBatch | RowIndex | EncodeReceipt, owner: int | None = None, lane: int = 0
+    ) -> pa.RecordBatch:
         """The next shuffle batch, on its way to the task ``owner``; the receipt goes to any one."""
         if isinstance(content, RowIndex):
             self._count(content.nbytes)
@@ -123,7 +137,7 @@ class _EncodeTask:
             self._count(len(content.payload))
         salt = self._plan.salts[self._identity.task % self._plan.tasks if owner is None else owner]
         number, self._shuffle_batches = self._shuffle_batches, self._shuffle_batches + 1
-        made = ShuffleBatch(self._identity.task, self._identity.task_attempt, number, content)
+        made = ShuffleBatch(self._identity.task, self._identity.task_attempt, number, content, lane)
         return made.to_row(salt, self._file)
 
     def _count(self, shuffle_bytes: int) -> None:
@@ -135,14 +149,14 @@ class _EncodeTask:
                 f"than {limit} bytes, which are only moved where Spark counts the bytes of Arrow batches"
             )
 
-    def _records(self, batches: Iterable[EncodedBatch]) -> Iterator[pa.RecordBatch]:
+    def _records(self, lane: _LaneEncoder, batches: Iterable[EncodedBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             self._digest = combine_digests(self._digest, batch.digest)
             owner = owner_of(batch.partition.topic, batch.partition.partition, self._plan.tasks)
-            yield self.shuffled(batch, owner)
-            index = None if self._plan.upsert_records is None else self._index.encoded(batch, owner)
+            yield self.shuffled(batch, owner, lane.plan.index)
+            index = None if lane.index is None else lane.index.encoded(batch, owner)
             if index is not None:
-                yield self.shuffled(index, owner)
+                yield self.shuffled(index, owner, lane.plan.index)
 
     def _receipt(self, rows: TaskInput) -> EncodeReceipt:
         return replace(

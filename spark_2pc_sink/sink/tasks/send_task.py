@@ -7,7 +7,8 @@ Like every task that sends, it does so in its first attempt only.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
@@ -88,18 +89,24 @@ class _SendTask:
         self._task = task
         # Making one asks nobody anything: a task without shuffle batches needs no broker.
         self._session = session
-        self._arrangement = None if plan.upsert_records is None else Arrangement(plan, plan.upsert_records)
+        # Of the lanes whose records follow a table.
+        self._arrangements = {
+            lane.index: Arrangement(plan, lane.upsert_records) for lane in plan.lanes if lane.upsert_records is not None
+        }
         self._taken: Counter[tuple[int, int]] = Counter()
         self._newest: dict[tuple[int, int, bool], int] = {}
         self._encoded: list[EncodeReceipt] = []
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        arrangement, folder = self._arrangement, self._plan.shuffle_folder
+        arrangements, folder = self._arrangements, self._plan.shuffle_folder
         try:
-            with ShuffleFiles(folder) if folder else nullcontext() as files, arrangement or nullcontext():
+            with ExitStack() as stack:
+                files = stack.enter_context(ShuffleFiles(folder)) if folder else None
+                for arrangement in arrangements.values():
+                    stack.enter_context(arrangement)
                 for batch in batches:
                     self._take(batch, files)
-                for encoded in arrangement.finish() if arrangement else ():
+                for encoded in chain.from_iterable(each.finish() for each in arrangements.values()):
                     self._session.append_encoded(encoded)
             written = self._session.flush()
             yield TaskReceipt(
@@ -109,8 +116,8 @@ class _SendTask:
                 digest=self._session.digest,
                 written=written,
                 record_bytes=self._session.record_bytes,
-                left_out=arrangement.left_out if arrangement else 0,
-                left_out_digest=arrangement.left_out_digest if arrangement else EMPTY_DIGEST,
+                left_out={lane: each.left_out for lane, each in arrangements.items()},
+                left_out_digest=combine_digests(*(each.left_out_digest for each in arrangements.values())),
             ).to_result()
         except BaseException:
             self._plan.topics.connections.drop()
@@ -134,13 +141,14 @@ class _SendTask:
 
     def _arranged(self, made: ShuffleBatch, content: EncodedBatch | RowIndex) -> Iterable[EncodedBatch]:
         """The record batches of a shuffle batch that are to be sent now."""
+        arrangement = self._arrangements.get(made.lane)
         if isinstance(content, RowIndex):
-            if self._arrangement is not None:
-                self._arrangement.index(made.encode_task, made.task_attempt, content)
+            if arrangement is not None:
+                arrangement.index(made.encode_task, made.task_attempt, content)
             return ()
-        if self._arrangement is None:
+        if arrangement is None:
             return (content,)
-        return self._arrangement.arrange(made.encode_task, made.task_attempt, content)
+        return arrangement.arrange(made.encode_task, made.task_attempt, content)
 
     def _send(self, batch: EncodedBatch) -> None:
         topic, partition = batch.partition.topic, batch.partition.partition

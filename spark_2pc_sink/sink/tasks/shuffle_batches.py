@@ -105,12 +105,14 @@ class ShuffleBatch:
         number: its place among the shuffle batches of the attempt, from 0.
         content: a record batch, the index of records that a task gets, or the receipt of the task attempt, which
             comes last.
+        lane: of the records.
     """
 
     encode_task: int
     task_attempt: int
     number: int
     content: EncodedBatch | RowIndex | EncodeReceipt
+    lane: int = 0
 
     def to_row(self, salt: int, file: ShuffleFile | None = None) -> pa.RecordBatch:
         """The row.
@@ -120,7 +122,7 @@ class ShuffleBatch:
             file: where a record batch is put; None for the row itself.
         """
         content = self.content
-        cells: list[Any] = [salt, self.encode_task, self.task_attempt, self.number]
+        cells: list[Any] = [salt, self.encode_task, self.task_attempt, self.number, self.lane]
         if isinstance(content, EncodedBatch):
             digest = content.digest.to_bytes(_DIGEST_BYTES, "big")
             place = (content.partition.topic, content.partition.partition)
@@ -172,7 +174,7 @@ def read_shuffle_batches(batch: pa.RecordBatch, files: ShuffleFiles | None = Non
                 digest=int.from_bytes(plain["digest"][row], "big"),
                 row_key=plain["row_key"][row],
             )
-        yield ShuffleBatch(encode_task, task_attempt, plain["number"][row], content)
+        yield ShuffleBatch(encode_task, task_attempt, plain["number"][row], content, plain["lane"][row])
 
 
 _PLAIN: Final = frozenset(SHUFFLE_SCHEMA.names) - {SALT, "payload"}

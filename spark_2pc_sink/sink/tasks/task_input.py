@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.sink.contract import record_expressions
-from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, LaneRows
 from spark_2pc_sink.sink.contract.record_json import json_values
 from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
 from spark_2pc_sink.sink.table.value_checks import ValidText
+from spark_2pc_sink.sink.tasks.packed_rows import unpacked
 from spark_2pc_sink.sink.tasks.row_partitioner import describe_row, record_column
 from spark_2pc_sink.sink.transfer.row_encoder import RowEncoder
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
 
 
 class TaskInput:
@@ -34,9 +35,7 @@ class TaskInput:
     def __init__(self, plan: TaskPlan, identity: TaskIdentity) -> None:
         self._plan = plan
         self._identity = identity
-        self._encoder: RowEncoder | None = None
-        if plan.row_encoder is not None:
-            self._encoder = RowEncoder(plan.row_encoder, plan.ticket, identity.task, identity.task_attempt)
+        self._lanes = [_LaneInput(lane, plan, identity) for lane in plan.lanes]
         self._rows = self._arrow_bytes = 0
 
     def __enter__(self) -> TaskInput:
@@ -47,11 +46,13 @@ class TaskInput:
     ) -> None:
         if kind is not None:
             self._plan.topics.connections.drop()
-        if self._encoder is not None:
-            self._encoder.close()
+        for lane in self._lanes:
+            lane.close()
 
-    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches that have rows, with keys and values; each is encoded for the table when the next is asked for.
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[LanePlan, pa.RecordBatch]]:
+        """The batches of lanes with records that have rows, with keys and values.
+
+        All rows are encoded for their tables; those of a batch when the next is asked for.
 
         Raises:
             UnstorableValueError, BatchRetryError, DatabaseUnreachableError: see `RowEncoder.write`.
@@ -61,15 +62,18 @@ class TaskInput:
                 continue
             self._rows += batch.num_rows
             self._arrow_bytes += batch.nbytes
-            completed = _completed(self._plan, batch)
-            yield completed
-            if self._encoder is not None:
-                self._encoder.write(completed)
+            for lane in self._lanes:
+                completed = lane.rows_of(batch)
+                if completed is None:
+                    continue
+                if lane.plan.sends:
+                    yield lane.plan, completed
+                lane.write(completed)
 
     def finish(self) -> None:
         """All rows are read; those for the driver are on their way after this."""
-        if self._encoder is not None:
-            self._encoder.finish()
+        for lane in self._lanes:
+            lane.finish()
 
     def receipt(self, digest: int) -> EncodeReceipt:
         """The receipt of the rows, after `finish`.
@@ -81,15 +85,58 @@ class TaskInput:
             encode_task=self._identity.task,
             task_attempt=self._identity.task_attempt,
             rows=self._rows,
+            lanes={lane.plan.index: lane.receipt() for lane in self._lanes},
             digest=digest,
-            copy_rows=0 if self._encoder is None else self._encoder.rows,
-            staged_parts=0 if self._encoder is None else self._encoder.staged_parts,
             arrow_bytes=self._arrow_bytes,
             topic_ids=dict(self._plan.topics.ids),
         )
 
 
-def _completed(plan: TaskPlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+class _LaneInput:
+    """The rows of one lane.
+
+    Args:
+        lane: of the plan.
+        plan: of the task.
+        identity: of the task.
+    """
+
+    def __init__(self, lane: LanePlan, plan: TaskPlan, identity: TaskIdentity) -> None:
+        self.plan = lane
+        self._rows = 0
+        self._encoder: RowEncoder | None = None
+        if lane.row_encoder is not None:
+            self._encoder = RowEncoder(lane.row_encoder, plan.ticket, identity.task, identity.task_attempt)
+
+    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The rows of the lane, completed; None where there are none."""
+        rows = batch if self.plan.packed is None else unpacked(batch.column(self.plan.packed))
+        self._rows += rows.num_rows
+        return _completed(self.plan, rows) if rows.num_rows else None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Encode rows for the table."""
+        if self._encoder is not None:
+            self._encoder.write(rows)
+
+    def finish(self) -> None:
+        """All rows are read."""
+        if self._encoder is not None:
+            self._encoder.finish()
+
+    def close(self) -> None:
+        """Give back what the encoder holds."""
+        if self._encoder is not None:
+            self._encoder.close()
+
+    def receipt(self) -> LaneRows:
+        """What became of the rows, after `finish`."""
+        if self._encoder is None:
+            return LaneRows(self._rows)
+        return LaneRows(self._rows, self._encoder.rows, self._encoder.staged_parts)
+
+
+def _completed(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with their keys and values, made here unless Spark has done it, and with order keys.
 
     Raises:

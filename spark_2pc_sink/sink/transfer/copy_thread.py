@@ -1,10 +1,11 @@
-"""The copy thread: writes the COPY bytes of an attempt into the table while tasks still run."""
+"""The copy thread: writes the COPY bytes of an attempt into the tables while tasks still run."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import psycopg2
@@ -13,6 +14,7 @@ from jdbc_state.connections import driver_connection
 from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.sink.transfer.copy_channel import TransferEnd
+from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
+    from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, LaneRows
     from spark_2pc_sink.sink.contract.row_transfer import StagedParts, Transfer
     from spark_2pc_sink.sink.table.table_writer import TableRows
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
@@ -28,6 +30,23 @@ if TYPE_CHECKING:
 #: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
 #: bounded by itself.
 _GRACE_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class CopyTarget:
+    """Where the rows of one lane go.
+
+    Attributes:
+        lane: its index.
+        table: what writes through a connection.
+        staged: what shows to it of the rows that tasks have staged.
+        waits: True where no row may come before all those of the tables before it, to which it refers.
+    """
+
+    lane: int
+    table: Callable[[Connection], TableRows]
+    staged: Callable[[Connection], StagedParts]
+    waits: bool = False
 
 
 class CopyThread:
@@ -42,8 +61,7 @@ class CopyThread:
         channel: where transfers arrive.
         attempt: whose transfers.
         open_decision: opens the transaction that will decide, at its first call, and gives its connection.
-        table: what writes through a connection.
-        staged: what shows to it of the rows that tasks have staged.
+        targets: the tables, in the order in which they are written; none where the sink has no table.
         look_s: seconds without rows after which they are looked for, which is also a sign of life to the server.
         early: open the transaction before the first row: in a small batch all rows come at once, and would wait for it.
     """
@@ -54,16 +72,14 @@ class CopyThread:
         attempt: tuple[str, int, int],
         *,
         open_decision: Callable[[], Connection],
-        table: Callable[[Connection], TableRows],
-        staged: Callable[[Connection], StagedParts],
+        targets: Sequence[CopyTarget],
         look_s: float,
         early: bool,
     ) -> None:
         self._channel = channel
         self._attempt = attempt
         self._open_decision = open_decision
-        self._open_table = table
-        self._open_staged = staged
+        self._targets = {target.lane: target for target in targets}
         self._look_s = look_s
         self._early = early
         # Its log is that of the sink which starts it.
@@ -72,10 +88,11 @@ class CopyThread:
             target=context.run, args=(self._copy_arriving,), name="spark_2pc_sink copy", daemon=True
         )
         self._connection: Connection | None = None
-        self._table: TableRows | None = None
-        self._staged: StagedParts | None = None
+        self._tables: dict[int, TableRows] = {}
+        self._staged: dict[int, StagedParts] = {}
         self._error: Exception | None = None
-        self._received: dict[int, int] = {}
+        self._received: dict[tuple[int, int], int] = {}
+        self._held: dict[int, list[Transfer]] = {}
         self._given_up = False
 
     def __enter__(self) -> CopyThread:
@@ -105,8 +122,11 @@ class CopyThread:
                     cut(driver_connection(self._connection))
             self._thread.join(_GRACE_S)
 
-    def finish(self, connection: Connection, encoded: Sequence[EncodeReceipt]) -> int:
-        """Write what is staged still, and say how many rows the batch had in all.
+    def finish(self, connection: Connection, encoded: Sequence[EncodeReceipt]) -> WrittenRows:
+        """Write what is staged still, and say what the tables have made of all rows.
+
+        What deletes rows comes first, from the last table to the first; then tables are written in their order, so that
+        a row is there before another one that refers to it. Deferred constraints are checked behind all of them.
 
         Args:
             connection: of the deciding transaction.
@@ -114,52 +134,81 @@ class CopyThread:
 
         Raises:
             BatchRetryError: what was written is not what they say.
-            ConstraintError, DuplicateKeyError: see `TableRows.finish`.
+            ConstraintError, DuplicateKeyError: see `TableRows`.
         """
-        staged = self._staged_parts(connection)
-        if any(receipt.staged_parts for receipt in encoded):
-            self._write_staged(connection)
+        for target in self._targets.values():
+            if not target.waits:
+                self._write_rest(target, connection, encoded)
+        for lane in reversed(self._targets):
+            self._table_rows(lane, connection).delete()
+        for lane, target in self._targets.items():
+            if target.waits:
+                self._write_rest(target, connection, encoded)
+            self._table_rows(lane, connection).write()
+        written = NOTHING_WRITTEN
+        for lane in self._targets:
+            given = sum(rows.copy_rows for rows in _of_lane(encoded, lane))
+            written += self._table_rows(lane, connection).finish(given)
+        return written
+
+    def _write_rest(self, target: CopyTarget, connection: Connection, encoded: Sequence[EncodeReceipt]) -> None:
+        """Write all that has not been written of a lane, and see that it is what was sent."""
+        lane = target.lane
+        for transfer in self._held.pop(lane, ()):
+            self._table_rows(lane, connection).copy(transfer.stream)
+        staged = self._staged_parts(lane, connection)
+        if any(rows.staged_parts for rows in _of_lane(encoded, lane)):
+            self._write_staged(lane, connection)
         sent = {
-            receipt.encode_task: (receipt.task_attempt, receipt.staged_parts)
+            receipt.encode_task: (receipt.task_attempt, receipt.lanes[lane].staged_parts)
             for receipt in encoded
-            if receipt.copy_rows
+            if lane in receipt.lanes and receipt.lanes[lane].copy_rows
         }
-        written = {task: (task_attempt, 0) for task, task_attempt in self._received.items()} | staged.taken
+        received = {task: (attempt, 0) for (of_lane, task), attempt in self._received.items() if of_lane == lane}
+        written = received | staged.taken
         if sent != written:
             raise BatchRetryError(
                 reason=f"encode tasks sent rows as {sent} says, (task attempt, staged parts) of each, and {written} "
                 "were written"
             )
-        rows = sum(receipt.copy_rows for receipt in encoded)
-        self._table_rows(connection).finish(rows)
-        return rows
 
     def _copy_arriving(self) -> None:
         try:
-            if self._early:
-                self._table_rows(self._opened())
+            for lane in self._targets if self._early else ():
+                self._table_rows(lane, self._opened())
             while not self._given_up:
                 arrived = self._channel.take(self._attempt, self._look_s)
                 if isinstance(arrived, TransferEnd):
                     return
                 if arrived is not None:
                     self._write(arrived)
-                else:
-                    self._write_staged(self._opened())
+                elif self._targets:
+                    self._look()
         except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for this one
             self._error = error
 
+    def _look(self) -> None:
+        """Write what is staged of those that need not wait; a look in any case, which is a sign of life."""
+        connection = self._opened()
+        for lane, target in self._targets.items():
+            if not target.waits:
+                self._write_staged(lane, connection)
+
     def _write(self, transfer: Transfer) -> None:
-        if transfer.encode_task in self._received:
+        key = (transfer.lane, transfer.encode_task)
+        if key in self._received:
             raise BatchRetryError(
                 reason=f"encode task {transfer.encode_task} ran again, and its rows were on their way already"
             )
-        self._received[transfer.encode_task] = transfer.task_attempt
-        self._table_rows(self._opened()).copy(transfer.stream)
+        self._received[key] = transfer.task_attempt
+        if self._targets[transfer.lane].waits:
+            self._held.setdefault(transfer.lane, []).append(transfer)
+        else:
+            self._table_rows(transfer.lane, self._opened()).copy(transfer.stream)
 
-    def _write_staged(self, connection: Connection) -> None:
-        for stream in self._staged_parts(connection).arrived():
-            self._table_rows(connection).copy(stream)
+    def _write_staged(self, lane: int, connection: Connection) -> None:
+        for stream in self._staged_parts(lane, connection).arrived():
+            self._table_rows(lane, connection).copy(stream)
             if self._given_up:
                 return
 
@@ -168,12 +217,16 @@ class CopyThread:
             self._connection = self._open_decision()
         return self._connection
 
-    def _table_rows(self, connection: Connection) -> TableRows:
-        if self._table is None:
-            self._table = self._open_table(connection)
-        return self._table
+    def _table_rows(self, lane: int, connection: Connection) -> TableRows:
+        if lane not in self._tables:
+            self._tables[lane] = self._targets[lane].table(connection)
+        return self._tables[lane]
 
-    def _staged_parts(self, connection: Connection) -> StagedParts:
-        if self._staged is None:
-            self._staged = self._open_staged(connection)
-        return self._staged
+    def _staged_parts(self, lane: int, connection: Connection) -> StagedParts:
+        if lane not in self._staged:
+            self._staged[lane] = self._targets[lane].staged(connection)
+        return self._staged[lane]
+
+
+def _of_lane(encoded: Sequence[EncodeReceipt], lane: int) -> list[LaneRows]:
+    return [receipt.lanes[lane] for receipt in encoded if lane in receipt.lanes]

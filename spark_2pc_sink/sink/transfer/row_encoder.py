@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RowEncoder:
-    """Encodes the rows of one task; a transfer brings the COPY bytes to the driver, or staging those of many rows.
+    """Encodes the rows of a lane in one task; a transfer brings the COPY bytes to the driver, or staging if many.
 
     Args:
         plan: from the driver.
@@ -75,7 +75,10 @@ class RowEncoder:
         if self._stage is not None:
             self._stage.finish(tail)
         elif self.rows:
-            transfer = Transfer(self._ticket.attempt, self._encode_task, self._task_attempt, (*self._stream, tail))
+            stream = (*self._stream, tail)
+            transfer = Transfer(
+                self._ticket.attempt, self._encode_task, self._task_attempt, stream, lane=self._plan.lane
+            )
             self._plan.sender.add([transfer])
 
     def close(self) -> None:

@@ -55,7 +55,9 @@ _REASONS_MAX = 3
 _LOCK_NOT_AVAILABLE = "55P03"
 
 _STAGE = "_2pc_stage_"
-_NAME = re.compile(rf"{_STAGE}(?P<owner>[0-9a-f]{{10}})_(?P<generation>\d+)_(?P<attempt>\d+)_(?P<task>\d+)")
+_NAME = re.compile(
+    rf"{_STAGE}(?P<owner>[0-9a-f]{{10}})_(?P<generation>\d+)_(?P<attempt>\d+)_(?P<task>\d+)(?:_(?P<lane>\d+))?"
+)
 _OWNER_CHARACTERS = 10
 #: With its row's header and the other columns, just below the 8160 bytes of a row that a page of 8 KiB takes.
 SLICE_BYTES = 8096
@@ -76,17 +78,19 @@ class StagingName:
         generation: the claim under which the batch runs.
         attempt: the transaction within the claim.
         task: the Spark partition.
+        lane: of the rows; the name of the first does not have it.
     """
 
     owner: str
     generation: int
     attempt: int
     task: int
+    lane: int = 0
 
     @classmethod
-    def of(cls, owner: str, ticket: TransactionTicket, task: int) -> StagingName:
+    def of(cls, owner: str, ticket: TransactionTicket, task: int, lane: int = 0) -> StagingName:
         """The name for a task of an attempt."""
-        return cls(owner, ticket.generation, ticket.transaction, task)
+        return cls(owner, ticket.generation, ticket.transaction, task, lane)
 
     @classmethod
     def parse(cls, text: str) -> StagingName | None:
@@ -94,10 +98,12 @@ class StagingName:
         found = _NAME.fullmatch(text)
         if found is None:
             return None
-        return cls(found["owner"], int(found["generation"]), int(found["attempt"]), int(found["task"]))
+        numbers = (int(found[name] or 0) for name in ("generation", "attempt", "task", "lane"))
+        return cls(found["owner"], *numbers)
 
     def __str__(self) -> str:
-        return f"{_STAGE}{self.owner}_{self.generation}_{self.attempt}_{self.task}"
+        lane = f"_{self.lane}" if self.lane else ""
+        return f"{_STAGE}{self.owner}_{self.generation}_{self.attempt}_{self.task}{lane}"
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,8 @@ class TableStaging:
         session: how a task connects.
         schema: of the tables.
         owner: see `owner_of`.
-        ticket: of the attempt; with owner and the number of an encode task it names a table.
+        ticket: of the attempt; with owner, lane and the number of an encode task it names a table.
+        lane: of the rows.
         look_s: see `Staging`; each look is a query.
         part_bytes: see `Staging`; large enough that the cost of one more transaction does not matter.
     """
@@ -164,17 +171,18 @@ class TableStaging:
     schema: str
     owner: str
     ticket: TransactionTicket
+    lane: int = 0
     look_s: float = 0.2
     part_bytes: int = 8 * 1024 * 1024
 
     def store(self, encode_task: int, task_attempt: int) -> _TableStore:
         """See `Staging.store`."""
-        name = StagingName.of(self.owner, self.ticket, encode_task)
+        name = StagingName.of(self.owner, self.ticket, encode_task, self.lane)
         return _TableStore(self.session, name=name, schema=self.schema, task_attempt=task_attempt)
 
     def staged(self, connection: Connection) -> StagedTables:
         """See `Staging.staged`; the transaction is READ COMMITTED: each look sees what was committed before it."""
-        return StagedTables(self.owner, self.ticket, connection, self.schema)
+        return StagedTables(self.owner, self.ticket, connection, self.schema, self.lane)
 
 
 class _TableStore:
@@ -258,17 +266,22 @@ class StagedTables(StagedParts):
         ticket: of the attempt.
         connection: of the transaction that decides.
         schema: of the tables.
+        lane: of the rows.
     """
 
-    def __init__(self, owner: str, ticket: TransactionTicket, connection: Connection, schema: str) -> None:
+    def __init__(
+        self, owner: str, ticket: TransactionTicket, connection: Connection, schema: str, lane: int = 0
+    ) -> None:
         super().__init__()
+        self._lane = lane
         self._connection = driver_connection(connection)
         self._schema = schema
         self._prefix = str(StagingName.of(owner, ticket, 0)).removesuffix("0")
 
     def _places(self) -> list[tuple[int, StagingName]]:
         with self._connection.cursor() as cursor:
-            return [(name.task, name) for name in staging_names(cursor, self._schema, self._prefix)]
+            names = staging_names(cursor, self._schema, self._prefix)
+        return [(name.task, name) for name in names if name.lane == self._lane]
 
     def _read(self, place: StagingName, number: int) -> tuple[int, Stream] | None:
         # Not ordered here: the server knows nothing about so new a table, and would rather sort than follow an index.

@@ -1,4 +1,4 @@
-"""The table loader: the driver's plan of how a batch's rows get into the table."""
+"""The table loader: the driver's plan of how the rows of one lane get into their table."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from sqlalchemy import text
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan, json_sql, plan_columns
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
 from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.table.late_rows import order_in_table
 from spark_2pc_sink.sink.table.privileges import check_privileges
 from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows, UpsertedRows
+from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
@@ -35,11 +37,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
     from sqlalchemy import Connection
 
     from jdbc_state.connections import Database
-    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.options import Lane, SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.contract.row_transfer import Staging, TransferSender
@@ -51,15 +53,20 @@ _log = sink_log(__name__)
 
 
 class TableLoader:
-    """Matches batch and table, tells tasks how to encode, and opens the table for COPY in the deciding transaction.
+    """Matches rows and table, tells tasks how to encode, and opens the table for COPY in the deciding transaction.
 
     Args:
         options: of the sink.
+        lane: of the sink, with a table.
         database: opens connections for everything that is not part of a decision.
     """
 
-    def __init__(self, options: SinkOptions, database: Database) -> None:
+    def __init__(self, options: SinkOptions, lane: Lane, database: Database) -> None:
+        if lane.rows is None:
+            raise LocalProtocolError(operation="load", state="a lane without a table", rule="it has no rows to load")
         self._options = options
+        self._rows = lane.rows
+        self._lane = lane
         self._database = database
         self._owner = owner_of(
             options.transactional_id, state_schema=options.state_schema, state_table=options.state_table
@@ -67,12 +74,12 @@ class TableLoader:
         self._schema: StructType | None = None
         self._plan: ColumnPlan | None = None
         self._selected: list[str] = []
+        self._sources: list[tuple[str, DataType]] = []
         self._unchanged = False
         self._row_key: str | None = None
-        self._cleared = 0
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
-        """Match the batch's schema with the table; done again only when the schema has changed.
+        """Match the schema of the lane's rows with the table; done again only when the schema has changed.
 
         Args:
             batch: for its schema.
@@ -85,37 +92,41 @@ class TableLoader:
         """
         if self._plan is not None and batch.schema == self._schema:
             return
-        order_by = self._options.upsert_order_by
-        selected = [f"{guarded_sql(sql, batch)} AS {quoted(name)}" for name, sql in expressions.columns.items()]
+        order_by = self._rows.order_by
+        rows = rows_of(batch, self._lane.source)
+        sources = {name: guarded_sql(sql, rows) for name, sql in expressions.columns.items()}
+        selected = [f"{sql} AS {quoted(name)}" for name, sql in sources.items()]
         ordered = [] if order_by is None else [f"{order_by} AS {ORDER_COLUMN}"]
-        fields = batch.selectExpr(*selected, *ordered).schema.fields
+        fields = rows.selectExpr(*selected, *ordered).schema.fields
         columns, order = (fields, None) if order_by is None else (fields[:-1], fields[-1].dataType)
         with self._transaction("reading the target table") as connection:
-            if self._options.create_table and not _exists(connection, self._options.table):
+            if self._rows.create_table and not _exists(connection, self._rows.table):
                 if not create:
                     return
-                ddl = create_table_ddl(columns, self._options.table, upsert_keys=self._options.upsert_keys)
+                ddl = create_table_ddl(columns, self._rows.table, upsert_keys=self._rows.keys)
                 # Past SQLAlchemy, which would have psycopg2 look for parameters behind each percent sign of a name.
                 with driver_connection(connection).cursor() as cursor:
                     cursor.execute(ddl)
-            target = read_target(connection, self._options.table, upsert=self._options.mode == "upsert")
+            target = read_target(connection, self._rows.table, upsert=self._rows.mode == "upsert")
             record_expressions.check_taken(expressions, target)
             plan = plan_columns(
                 [(field.name, field.dataType) for field in columns],
                 target,
-                upsert_keys=self._options.upsert_keys,
+                upsert_keys=self._rows.keys,
                 order=order,
                 expressions=expressions.columns,
             )
-            if order_by is not None and self._options.upsert_late_rows == "keep_newer":
-                late_rows = order_in_table(order_by, expressions.columns, target, self._options.upsert_keys)
+            if order_by is not None and self._rows.late_rows == "keep_newer":
+                late_rows = order_in_table(order_by, expressions.columns, target, self._rows.keys)
                 plan = replace(plan, late_rows=late_rows)
             check_privileges(connection, plan)
-        self._plan = plan
+        self._plan = replace(plan, lane=self._lane.index)
         self._schema = batch.schema
         self._selected = [*selected, *ordered]
+        made_of = [*sources.values(), *([] if order_by is None else [order_by])]
+        self._sources = [(sql, field.dataType) for sql, field in zip(made_of, fields, strict=True)]
         self._unchanged = not ordered and all(sql == quoted(name) for name, sql in expressions.columns.items())
-        self._row_key = record_expressions.KEY if expressions.key and not self._options.upsert_keys else None
+        self._row_key = record_expressions.KEY if expressions.key and not self._rows.keys else None
 
     def select_lists(self) -> tuple[list[str], list[str] | None]:
         """The columns to select of the batch, and of the result of that; None where one select does both.
@@ -129,6 +140,24 @@ class TableLoader:
         if self._unchanged:
             return list(plan.expressions), None
         return self._selected, list(plan.expressions)
+
+    def packed_columns(self) -> list[str]:
+        """The columns in the form in which they are encoded, by one select: a lane among several has no second."""
+        packed = []
+        for column, (sql, kind) in zip(self._planned().copied, self._sources, strict=True):
+            encoded = sql if column.expression == quoted(column.name) else json_sql(f"({sql})", kind)
+            packed.append(f"{encoded} AS {quoted(column.name)}")
+        return packed
+
+    @property
+    def lane(self) -> Lane:
+        """Whose rows these are."""
+        return self._lane
+
+    @property
+    def plan(self) -> ColumnPlan | None:
+        """What is written where; None before the table is there."""
+        return self._plan
 
     def encoder_plan(self, tasks: int, sender: TransferSender, staging: Staging) -> RowEncoderPlan:
         """How a task encodes rows.
@@ -146,6 +175,7 @@ class TableLoader:
             # Not more than a part unless it is wished: rows that wait for a task's end are written later.
             inline_bytes_max=min(staging.part_bytes, INLINE_BYTES_MAX // tasks) if given is None else given // tasks,
             row_key=self._row_key,
+            lane=self._lane.index,
         )
 
     def table(self, connection: Connection) -> TableRows:
@@ -154,7 +184,7 @@ class TableLoader:
         Raises:
             BatchRetryError: the table was altered since it was planned.
         """
-        kind = UpsertedRows if self._options.mode == "upsert" else AppendedRows
+        kind = KeyedRows if self._planned().upsert_keys else AppendedRows
         return kind(connection, self._planned())
 
     def staging(self, ticket: TransactionTicket, folder: Path | None) -> Staging:
@@ -165,7 +195,7 @@ class TableLoader:
             folder: one that the driver and all tasks see; None where there is none.
         """
         if folder is not None:
-            return FileStaging(folder / "rows")
+            return FileStaging(folder / f"rows-{self._lane.index}")
         options = self._options
         session = StagingSession(
             database=options.database,
@@ -174,36 +204,34 @@ class TableLoader:
             lock_timeout_ms=options.lock_timeout_ms,
             statement_timeout_ms=options.statement_timeout_ms,
         )
-        return TableStaging(session, self._staging_schema(), self._owner, ticket)
+        return TableStaging(session, self.staging_schema, self._owner, ticket, self._lane.index)
 
     def forget(self) -> None:
         """Match batch and table anew before the next attempt: the table may have been altered."""
         self._schema = None
 
-    def drop_leftover_staging(self, generation: int) -> None:
-        """Drop the staging tables of older claims of this sink, once for each claim; see `drop_staging`."""
-        if self._plan is None or generation == self._cleared:
-            return
-        self._cleared = generation
-        self._drop_staging((generation, 0))
+    @property
+    def staging_schema(self) -> str:
+        """Where staging tables are made."""
+        return self._options.staging_schema or self._planned().table.schema or "public"
 
-    def drop_staging(self, ticket: TransactionTicket) -> None:
-        """Drop the staging tables of an attempt that is over, and what earlier ones have left.
+    def drop_staging(self, ended: tuple[int, int]) -> None:
+        """Drop the staging tables of the sink in this schema whose attempts are over.
 
         Nothing depends on it, as no name is used twice, and anyone who reads the whole database (pg_dump) may hold a
         lock on one for hours. So what cannot be dropped at once is left: to the next attempt that stages, and to the
         next claim.
-        """
-        self._drop_staging((ticket.generation, ticket.transaction))
 
-    def _drop_staging(self, ended: tuple[int, int]) -> None:
+        Args:
+            ended: see `drop_ended_staging`.
+        """
         try:
             with self._database.requests(
                 "dropping staging tables", lock_timeout_ms=DROP_LOCK_TIMEOUT_MS, patient=False
             ) as connection:
                 result = drop_ended_staging(
                     connection,
-                    schema=self._staging_schema(),
+                    schema=self.staging_schema,
                     owner=self._owner,
                     ended=ended,
                 )
@@ -221,9 +249,6 @@ class TableLoader:
             lock_timeout_ms=self._options.lock_timeout_ms,
             statement_timeout_ms=self._options.statement_timeout_ms,
         )
-
-    def _staging_schema(self) -> str:
-        return self._options.staging_schema or self._planned().table.schema or "public"
 
     def _planned(self) -> ColumnPlan:
         if self._plan is None:

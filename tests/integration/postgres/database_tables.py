@@ -12,11 +12,13 @@ from pyspark.sql import types as t
 
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.table.conflict_rule import REPLACE, ConflictRule
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.table.copy_stream import Stream
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows, UpsertedRows
-from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
+from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
+from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows
+from spark_2pc_sink.sink.written_rows import WrittenRows
 
 #: The columns of most tests: the key, and something to overwrite.
 ORDERS = {"id": t.LongType(), "item": t.StringType()}
@@ -47,19 +49,25 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
 
 def append(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream]) -> int:
     """Rows of streams into the target; how many there were."""
-    return _write(AppendedRows(connection, plan), streams)
+    return _write(AppendedRows(connection, plan), streams).given
 
 
 def upsert(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream]) -> tuple[int, int]:
     """The same by key; how many rows there were, and how many were written."""
-    target = UpsertedRows(connection, plan)
-    return _write(target, streams), target.written
+    done = write_by_key(connection, plan, streams)
+    return done.given, done.written
 
 
-def _write(target: TableRows, streams: Iterable[Stream]) -> int:
+def write_by_key(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream]) -> WrittenRows:
+    """The same by key, with all counts."""
+    return _write(KeyedRows(connection, plan), streams)
+
+
+def _write(target: TableRows, streams: Iterable[Stream]) -> WrittenRows:
     rows = sum([target.copy(stream) for stream in streams])
-    target.finish(rows)
-    return rows
+    target.delete()
+    target.write()
+    return target.finish(rows)
 
 
 def create(url: str, fields: Mapping[str, t.DataType], table: str = "orders", *, keys: Sequence[str] = ()) -> None:
@@ -74,10 +82,15 @@ def plan_of(
     *,
     keys: Sequence[str] = (),
     order: t.DataType | None = None,
+    deletes: bool = False,
+    conflict: ConflictRule = REPLACE,
 ) -> ColumnPlan:
     """A plan against the table as it is."""
     with transaction(url) as connection:
-        return plan_columns(list(fields.items()), read_target(connection, table), upsert_keys=keys, order=order)
+        target = read_target(connection, table)
+        return plan_columns(
+            list(fields.items()), target, upsert_keys=keys, order=order, deletes=deletes, conflict=conflict
+        )
 
 
 def stream(plan: ColumnPlan, *batches: Any) -> list[bytes]:
@@ -87,12 +100,12 @@ def stream(plan: ColumnPlan, *batches: Any) -> list[bytes]:
 
 
 def orders(plan: ColumnPlan, *values: tuple[Any, ...]) -> list[bytes]:
-    """One task's stream of such rows; the order is the third of a tuple."""
+    """One task's stream of such rows; behind their columns come the order and whether they delete."""
     return stream(plan, orders_batch(plan, *values))
 
 
 def orders_batch(plan: ColumnPlan, *values: tuple[Any, ...]) -> Any:
-    """Rows of `ORDERS`, with the order where the plan has one."""
+    """Rows of `ORDERS`, with what else the plan copies."""
     columns = [list(column) for column in zip(*values, strict=True)] or [[] for _ in plan.copied]
     arrays = [pa.array(column, planned.arrow_type) for column, planned in zip(columns, plan.copied, strict=True)]
-    return pa.record_batch(arrays, names=[*ORDERS, *([ORDER_COLUMN] if plan.order else [])])
+    return pa.record_batch(arrays, names=list(plan.copied_names))

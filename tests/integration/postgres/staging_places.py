@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, LaneRows
 from spark_2pc_sink.sink.table.table_writer import AppendedRows
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
-from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
+from spark_2pc_sink.sink.transfer.copy_thread import CopyTarget, CopyThread
 from spark_2pc_sink.sink.transfer.row_encoder import PartWriter
 from spark_2pc_sink.sink.transfer.staging_tables import StagingName, StagingSession, TableStaging, owner_of
 from tests.integration.postgres.database_tables import orders, rows
@@ -84,7 +84,12 @@ def stage(place: Staging, plan: ColumnPlan, *values: tuple[Any, ...], source: in
         for piece in pieces:
             writer.write(piece)
         writer.finish(tail)
-    return EncodeReceipt(source, task_attempt=RUN, copy_rows=len(values), staged_parts=writer.parts)
+    return copied(source, len(values), task_attempt=RUN, staged_parts=writer.parts)
+
+
+def copied(source: int, rows: int, *, task_attempt: int, staged_parts: int = 0) -> EncodeReceipt:
+    """The account of a task that has encoded so many rows."""
+    return EncodeReceipt(source, task_attempt=task_attempt, lanes={0: LaneRows(rows, rows, staged_parts)})
 
 
 def copying(
@@ -100,8 +105,7 @@ def copying(
         channel or CopyChannel(),
         TICKET.attempt,
         open_decision=lambda: connection,
-        table=lambda opened: kind(opened, plan),
-        staged=place.staged,
+        targets=[CopyTarget(0, lambda opened: kind(opened, plan), place.staged)],
         look_s=look_s,
         early=False,
     )
@@ -109,7 +113,7 @@ def copying(
 
 def taken(copy: CopyThread) -> bool:
     """True when it has taken something that was staged."""
-    return copy._staged is not None and bool(copy._staged.taken)
+    return 0 in copy._staged and bool(copy._staged[0].taken)
 
 
 def table(url: str) -> list[tuple[Any, ...]]:

@@ -20,14 +20,14 @@ from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.sink.contract.row_transfer import Staging, Transfer
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.copy_stream import CopyReader
-from spark_2pc_sink.sink.table.table_writer import UpsertedRows
+from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 from spark_2pc_sink.sink.transfer.staging_tables import StagedTables
 from spark_2pc_sink.sink.transfer.table_loader import TableLoader
 from spark_2pc_sink.testing import wait_until
 from tests.integration.postgres.database_tables import ORDERS, create, orders, plan_of, rows, run, transaction
-from tests.integration.postgres.staging_places import LARGE, TICKET, copying, stage, tables
+from tests.integration.postgres.staging_places import LARGE, TICKET, copied, copying, stage, tables
 from tests.integration.state.state_stores import ID, claim, settings, sql_store
 
 IDLE_TIMEOUT_S = 1.2
@@ -57,8 +57,11 @@ def test_a_transaction_that_waits_for_tasks_outlives_the_idle_timeout(
             long = f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND now() - xact_start > '{3 * IDLE_TIMEOUT_S}s'"
             wait_until(lambda: rows(database, long), deadline_s=30, what="a transaction of some age")
             channel.extend([Transfer(TICKET.attempt, 1, 8, tuple(orders(plan, (2, "late"))))])
-        sources = EncodeReceipt(0, task_attempt=7, copy_rows=1), EncodeReceipt(1, task_attempt=8, copy_rows=1)
-        assert copy.finish(connection, sources) == 2
+        sources = (
+            copied(0, 1, task_attempt=7),
+            copied(1, 1, task_attempt=8),
+        )
+        assert copy.finish(connection, sources).given == 2
     assert rows(database, "SELECT id, item FROM orders ORDER BY id") == [(1, "early"), (2, "late")]
 
 
@@ -130,20 +133,20 @@ def attempt(store: SqlStateStore, plan: ColumnPlan, place: Staging, staged: Enco
     channel = CopyChannel()
     row = claim(store)
     with store.deciding(ID, row.generation) as deciding:
-        with copying(deciding.connection, plan, place, channel, UpsertedRows) as copy:
+        with copying(deciding.connection, plan, place, channel, KeyedRows) as copy:
             channel.extend([Transfer(TICKET.attempt, 0, 7, tuple(orders(plan, (1, LARGE))))])
-        sources = EncodeReceipt(0, task_attempt=7, copy_rows=1), staged
-        assert copy.finish(deciding.connection, sources) == 2
+        sources = copied(0, 1, task_attempt=7), staged
+        assert copy.finish(deciding.connection, sources).given == 2
         assert deciding.connection.exec_driver_sql("SELECT count(*) FROM orders").scalar() == 2
 
 
 @pytest.mark.parametrize(
     ("owner", "method", "call"),
     [
-        (UpsertedRows, "__init__", 1),
+        (KeyedRows, "__init__", 1),
         (CopyReader, "read", 3),
-        (UpsertedRows, "finish", 1),
-        (UpsertedRows, "_check_deferred", 1),
+        (KeyedRows, "write", 1),
+        (KeyedRows, "_check_deferred", 1),
         (StagedTables, "_read", 1),
     ],
     ids=["LOCK TABLE", "COPY", "INSERT", "SET CONSTRAINTS", "reading what is staged"],
@@ -187,7 +190,7 @@ def test_a_server_that_stands_still_ends_the_look_at_the_table(stopper: Stopper)
         statement_timeout_ms=STATEMENT_TIMEOUT_MS,
     )
     database = Database(url, settings())
-    loader = TableLoader(options, database)
+    loader = TableLoader(options, options.lanes[0], database)
 
     def look(*, stop: bool) -> None:
         with loader._transaction("test") as connection:

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
 from spark_2pc_sink.sink.contract.row_transfer import Transfer
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
+from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
+from spark_2pc_sink.sink.table.table_writer import AppendedRows
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.staging_files import FileStaging
 from spark_2pc_sink.testing.wait import wait_until
@@ -32,6 +32,7 @@ from tests.integration.postgres.staging_places import (
     LARGE,
     RUN,
     TICKET,
+    copied,
     copying,
     name,
     stage,
@@ -82,7 +83,7 @@ def test_rows_of_many_tasks_reach_the_target_and_no_part_is_left(
     with transaction(database) as connection:
         with copying(connection, plan, place, channel) as copy:
             channel.extend([Transfer(TICKET.attempt, 3, 7, tuple(orders(plan, (99, "inline"))))])
-        assert copy.finish(connection, [*sources, EncodeReceipt(3, task_attempt=7, copy_rows=1)]) == 7
+        assert copy.finish(connection, [*sources, copied(3, 1, task_attempt=7)]).given == 7
     assert [row[0] for row in table(database)] == [0, 1, 2, 10, 11, 12, 99]
     # Tables go after the decision, all at once; files one by one, when they are read.
     assert left(place, database) == (0 if isinstance(place, FileStaging) else 3)
@@ -119,7 +120,7 @@ def test_a_running_job_s_rows_are_written(database: str, plan: ColumnPlan, place
         with copying(connection, plan, place) as copy:
             source = stage(place, plan, (1, "a"))
             wait_until(lambda: taken(copy), deadline_s=20, what="the staged rows")
-        assert copy.finish(connection, [source]) == 1
+        assert copy.finish(connection, [source]).given == 1
     assert table(database) == [(1, "a")]
 
 
@@ -164,7 +165,7 @@ def test_rows_of_a_run_that_died_are_not_taken_for_those_of_the_next(
     """A4: the first has staged a part, the second staged none."""
     stage(place, plan, (1, "first"))
     channel = CopyChannel()
-    second = EncodeReceipt(0, task_attempt=8, copy_rows=1)
+    second = copied(0, 1, task_attempt=8)
     with transaction(database, commit=False) as connection:
         with copying(connection, plan, place, channel) as copy:
             wait_until(lambda: taken(copy), deadline_s=20, what="the staged rows")
@@ -192,7 +193,7 @@ def test_row_that_a_trigger_swallows_is_not_taken_for_a_crash(database: str, pla
         copying(connection, plan, place).finish(connection, [source])
 
 
-@pytest.mark.parametrize("kind", [AppendedRows, UpsertedRows])
+@pytest.mark.parametrize("kind", [AppendedRows, KeyedRows])
 def test_rows_that_have_vanished_are_noticed(database: str, place: Staging, kind: Any) -> None:
     """C10: never commit without them."""
     create(database, ORDERS, keys=["id"])

@@ -12,7 +12,8 @@ from jdbc_state.connections import Database
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
+from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
+from spark_2pc_sink.sink.table.table_writer import AppendedRows
 from spark_2pc_sink.sink.transfer.staging_tables import (
     DROP_LOCK_TIMEOUT_MS,
     LEFTOVERS_MAX,
@@ -102,7 +103,7 @@ def test_a_part_is_put_while_the_store_is_open(database: str, plan: ColumnPlan) 
         store.put(0, orders(plan, (1, "a")))
 
 
-@pytest.mark.parametrize("kind", [AppendedRows, UpsertedRows])
+@pytest.mark.parametrize("kind", [AppendedRows, KeyedRows])
 def test_crash_of_the_server_empties_staging_and_is_noticed(start_postgres: Callable[..., Any], kind: Any) -> None:
     """C10: "UNLOGGED staging is emptied by crash recovery: never commit an empty stage silently"."""
     server = start_postgres()
@@ -210,12 +211,12 @@ def test_a_database_that_is_gone_is_no_error_and_not_waited_for(
     server = start_postgres()
     url = server.create_database("shop")
     connections = Database(url, settings(connect_deadline_ms=20_000))
-    loader = TableLoader(loading(url), connections)
-    loader.drop_staging(TICKET)
+    loader = loader_of(loading(url), connections)
+    loader.drop_staging((TICKET.generation, TICKET.transaction))
     assert caplog.text == ""
     server.kill()
     begun_s = time.monotonic()
-    loader.drop_staging(TICKET)
+    loader.drop_staging((TICKET.generation, TICKET.transaction))
     assert time.monotonic() - begun_s < 10
     assert "staging tables may be left, to be dropped later: dropping staging tables" in caplog.text
     connections.close()
@@ -224,14 +225,18 @@ def test_a_database_that_is_gone_is_no_error_and_not_waited_for(
 def test_a_sink_of_the_same_id_beside_another_state_table_keeps_its_rows(database: str, plan: ColumnPlan) -> None:
     """C10: of another Kafka cluster, say. Their claims are counted apart: no generation says anything of the other."""
     connections = Database(database, settings())
-    one, other = (TableLoader(loading(database, state_table=name), connections) for name in ("state", "other_state"))
+    one, other = (loader_of(loading(database, state_table=name), connections) for name in ("state", "other_state"))
     under_way = ticket(generation=2)
     stage(other.staging(under_way, None), plan, (1, "a"))
-    one.drop_staging(TICKET)
+    one.drop_staging((TICKET.generation, TICKET.transaction))
     with transaction(database) as connection:
         assert list(one.staging(under_way, None).staged(connection).arrived()) == []
         assert len(list(other.staging(under_way, None).staged(connection).arrived())) == 1
     connections.close()
+
+
+def loader_of(options: SinkOptions, connections: Database) -> TableLoader:
+    return TableLoader(options, options.lanes[0], connections)
 
 
 def loading(url: str, **more: Any) -> SinkOptions:

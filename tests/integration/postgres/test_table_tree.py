@@ -15,9 +15,10 @@ from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.table.row_errors import refused_rows
 from spark_2pc_sink.sink.table.table_tree import read_tree
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, UpsertedRows
+from spark_2pc_sink.sink.table.table_writer import AppendedRows
 from tests.integration.postgres.database_tables import append, orders, plan_of, rows, run, transaction, upsert
 
 LONG = t.LongType()
@@ -57,7 +58,7 @@ def way(request: pytest.FixtureRequest, database: str) -> Callable[..., int]:
 def put(url: str, plan: ColumnPlan, *values: tuple[Any, ...], meanwhile: Callable[[], None] | None = None) -> int:
     """One batch; ``meanwhile`` is called after its first rows, before its end."""
     full = [(*value, 1) for value in values] if plan.order else values
-    kind = UpsertedRows if plan.upsert_keys else AppendedRows
+    kind = KeyedRows if plan.upsert_keys else AppendedRows
     with transaction(url) as connection:
         target = kind(connection, plan)
         for value in full:

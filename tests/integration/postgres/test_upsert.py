@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConstraintError, DuplicateKeyError
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-from spark_2pc_sink.sink.table.table_writer import SHOWN_KEYS_MAX
+from spark_2pc_sink.sink.table.keyed_statements import SHOWN_KEYS_MAX
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from tests.integration.postgres.database_tables import (
     ORDERS,

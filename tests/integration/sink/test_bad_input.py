@@ -339,7 +339,8 @@ def test_a_topic_column_that_is_no_text(spark: SparkSession) -> None:
 def _analyzed(frame: DataFrame, **options: Any) -> ConfigurationError | None:
     """What the sink says to these options before it is connected to anything."""
     given = {"transactional_id": "t", "kafka": {"bootstrap.servers": "h:1"}, "database": "postgresql://h/d"}
-    chosen = choose_expressions(SinkOptions.parse(**given, topic="orders", table="t", **options), frame.schema)
+    [lane] = SinkOptions.parse(**given, topic="orders", table="t", **options).lanes
+    chosen = choose_expressions(lane, frame.schema)
     try:
         analyze(frame, chosen, None)
     except ConfigurationError as error:

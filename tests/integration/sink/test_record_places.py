@@ -31,8 +31,9 @@ COLUMNS = {"id": "id", "null": "`null`", "at": "at"}
 def check(spark: SparkSession, **given: Any) -> None:
     frame = spark.createDataFrame([], "id bigint, `null` string, at timestamp, other int")
     options = SinkOptions.parse(**OPTIONS, **given)
-    expressions = analyze(frame, choose_expressions(options, frame.schema), options.upsert_order_by)
-    check_places(frame, expressions, options)
+    [lane] = options.lanes
+    expressions = analyze(frame, choose_expressions(lane, frame.schema), lane.order_by)
+    check_places(frame, expressions, lane, options.transactional_id)
 
 
 @pytest.mark.parametrize(

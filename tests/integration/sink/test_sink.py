@@ -23,6 +23,7 @@ from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.sink.transfer.staging_files import StagedFiles
 from spark_2pc_sink.sink.transfer.staging_tables import StagedTables, StagingName
+from spark_2pc_sink.sink.written_rows import WrittenRows
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.harness.streams import FileStream
 from tests.integration.postgres import database_tables
@@ -289,10 +290,9 @@ def note_staged(monkeypatch: pytest.MonkeyPatch) -> list[StagedParts]:
     staged: list[StagedParts] = []
     original = CopyThread.finish
 
-    def finish(copy: CopyThread, *arguments: Any) -> int:
+    def finish(copy: CopyThread, *arguments: Any) -> WrittenRows:
         rows = original(copy, *arguments)
-        assert copy._staged is not None
-        staged.append(copy._staged)
+        staged.append(copy._staged[0])
         return rows
 
     monkeypatch.setattr(CopyThread, "finish", finish)

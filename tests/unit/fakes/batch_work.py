@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.sink.written_rows import WrittenRows
 from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
 
 
@@ -50,12 +51,12 @@ class FakeWork:
             left_out=self.left_out,
         )
 
-    def copy_into(self, connection: Any) -> int:
+    def copy_into(self, connection: Any) -> WrittenRows:
         self.log.append("copy")
         connection.execute("copy")
         if self.fail_copy:
             raise self.fail_copy.pop(0)
-        return self.copied
+        return WrittenRows(given=self.copied, written=self.copied)
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         assert ticket.kafka_only

@@ -99,10 +99,7 @@ class MemoryDecidingTransaction(OneDecision):
         """Keep the row as it will be, for COMMIT."""
         with self._deciding():
             self.recorded.execute(DECIDE, decision)
-            columns, expected = decision.columns(), decision.expected
-            self.pending = self._store.moved(
-                Move(DECIDE, self.transactional_id, self.generation, columns, expected=expected)
-            )
+            self.pending = self._store.moved(decision.move(self.transactional_id, self.generation))
 
 
 class MemoryStateStore(StateStore):

@@ -45,12 +45,12 @@ def test_a_row_is_what_a_reader_needs() -> None:
     assert (kafka["request.timeout.ms"].default, kafka["request.timeout.ms"].range) == ("30000", "1 to 86400000 ms")
     sink = rows(SinkOptions)
     assert str(sink["topic"]).startswith(r"| `topic` | `str \| None` | `None` | where rows go;")
-    assert str(sink["table"]).startswith("| `table` | `str` | required | ")
+    assert str(sink["database"]).startswith("| `database` | `str` | required | ")
     assert sink["mode"].type == "Literal['append', 'upsert']"
 
 
 def test_required_options_come_first_and_shared_ones_last() -> None:
     names = list(rows(SinkOptions))
-    assert names[:5] == ["transactional_id", "kafka", "database", "table", "topic"]
+    assert names[:4] == ["transactional_id", "kafka", "database", "topic"]
     common = rows(CommonOptions)
     assert names[-len(common) + 3 :] == list(common)[3:]

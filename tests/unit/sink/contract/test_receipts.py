@@ -150,9 +150,9 @@ def test_an_encode_task_has_one_receipt(encoded: tuple[int, ...]) -> None:
 def test_records_that_were_left_out_are_part_of_the_rows_and_not_of_the_batch() -> None:
     """C9: rows read are records sent and records left out, by their digests."""
     encode_task = EncodeReceipt(0, task_attempt=7, rows=5, digest=2**128 - 1, shuffle_batches=1)
-    account = TaskReceipt(0, (encode_task,), taken={(0, 7): 1}, digest=2**128 - 4, left_out=2, left_out_digest=3)
+    account = TaskReceipt(0, (encode_task,), taken={(0, 7): 1}, digest=2**128 - 4, left_out={0: 2}, left_out_digest=3)
     results = read(account.to_result(), tasks_expected=1)
-    assert (results.rows, results.left_out, results.digest) == (5, 2, 2**128 - 4)
+    assert (results.rows, results.left_out[0], results.digest) == (5, 2, 2**128 - 4)
     with pytest.raises(BatchRetryError, match="digest"):
         read(replace(account, left_out_digest=2).to_result(), tasks_expected=1)
 

@@ -89,7 +89,7 @@ def chosen(**options: Any) -> RecordExpressions:
     given = SinkOptions.parse(
         transactional_id="t", kafka={"bootstrap.servers": "h:1"}, database="postgresql://h/d", table="t", **options
     )
-    return choose_expressions(given, StructType([StructField(name, IntegerType()) for name in names]))
+    return choose_expressions(given.lanes[0], StructType([StructField(name, IntegerType()) for name in names]))
 
 
 def table_of(*names: str, unwritable: str = "") -> TargetTable:

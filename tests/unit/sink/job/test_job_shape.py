@@ -35,13 +35,13 @@ from spark_2pc_sink.sink.job.job_shape import (
     ],
 )
 def test_the_shape_of_a_job(at_once: int, partitions: int | None, chosen: bool, shape: JobShape) -> None:
-    assert shape_of(at_once, partitions=partitions, chosen=chosen) == shape
+    assert shape_of(at_once, partitions=None if partitions is None else [partitions], chosen=chosen) == shape
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_rows_that_are_compared_are_exchanged(at_once: int) -> None:
     """Also where one task does all: it is told of all rows before the first record."""
-    shape = shape_of(at_once, partitions=12, chosen=True, compared=True)
+    shape = shape_of(at_once, partitions=[12], chosen=True, compared=True)
     assert shape == JobShape(exchange=True, senders=at_once)
 
 

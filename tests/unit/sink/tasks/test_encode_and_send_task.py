@@ -15,7 +15,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
-from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
+from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.contract.topics import Topics, worker_connections
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task
 from spark_2pc_sink.wire.api_versions import Api
@@ -56,11 +56,10 @@ def run(kafka: KafkaOptions, *, attempt_number: int = 0, transaction: int = 1) -
     plan = TaskPlan(
         ticket=ticket,
         kafka=kafka,
-        topic="t",
+        lanes=(LanePlan(topic="t"),),
         topics=Topics(kafka, counts={"t": 2}),
         salts=(0,),
         timestamp_ms=1_700_000_000_000,
-        row_encoder=None,
         stage_attempts_max=1,
     )
     columns = {

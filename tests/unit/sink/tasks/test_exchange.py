@@ -26,7 +26,7 @@ from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.contract.shuffle_schema import SALT, SHUFFLE_DDL
-from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
+from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.contract.topics import Connections, Topics, worker_connections
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
@@ -70,11 +70,10 @@ def plan(fake: FakeCluster, request: pytest.FixtureRequest, tmp_path: Path) -> I
     yield TaskPlan(
         ticket,
         kafka,
-        "t",
+        (LanePlan(topic="t"),),
         topics,
         SALTS,
         1_700_000_000_000,
-        row_encoder=None,
         stage_attempts_max=4,
         shuffle_folder=folder,
     )

@@ -21,7 +21,7 @@ from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.contract.shuffle_schema import INDEX_KIND, SALT
-from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan, UpsertRecordsPlan
+from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan, UpsertRecordsPlan
 from spark_2pc_sink.sink.contract.topics import Topics
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.tasks import upsert_records
@@ -103,14 +103,12 @@ def plan_of(*, leave_out: bool, folder: Path | None = None, batch_bytes_max: int
     return Plan(
         ticket=TransactionTicket("orders", PAIR, 2, 1, 1, "test", kafka_only=True),
         kafka=kafka,
-        topic="t",
+        lanes=(LanePlan(topic="t", upsert_records=UpsertRecordsPlan(("id",), leave_out=leave_out)),),
         topics=Topics(kafka, counts={"t": PARTITIONS}, limits=limits),
         salts=SALTS,
         timestamp_ms=1_700_000_000_000,
-        row_encoder=None,
         stage_attempts_max=1,
         shuffle_folder=folder,
-        upsert_records=UpsertRecordsPlan(("id",), leave_out=leave_out),
     )
 
 
@@ -201,7 +199,7 @@ def test_whatever_the_split(leave_out: bool, index_rows: int, rows: list[Row], t
         patched.setattr(upsert_records, "INDEX_ROWS", index_rows)
         results = exchange(plan, inputs)
     check(plan.records(), rows, leave_out=leave_out)
-    assert (results.rows, results.rows - results.left_out) == (len(rows), results.records)
+    assert (results.rows, results.rows - results.left_out[0]) == (len(rows), results.records)
     alone = plan_of(leave_out=leave_out)
     alone = replace(alone, salts=SALTS[:1])
     by_driver = add_up([write_alone([batch_of(rows, text=text)], alone)], tasks_expected=1)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
-from spark_2pc_sink.sink.contract.receipts import EncodeReceipt
+from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, LaneRows
 from spark_2pc_sink.sink.contract.row_transfer import Transfer
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
-from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
+from spark_2pc_sink.sink.transfer.copy_thread import CopyTarget, CopyThread
+from spark_2pc_sink.sink.written_rows import WrittenRows
 from spark_2pc_sink.testing import wait_until
 
 ATTEMPT = ("orders", 1, 1)
@@ -31,6 +32,7 @@ class Table:
     def __init__(self) -> None:
         self.copied: list[bytes] = []
         self.finished: int | None = None
+        self.done: list[str] = []
         self.refuse: Exception | None = None
         self.answer: socket.socket | None = None
         self.waiting = threading.Event()
@@ -45,8 +47,16 @@ class Table:
         self.copied.append(b"".join(stream))
         return len(stream)
 
-    def finish(self, rows: int) -> None:
+    def delete(self) -> None:
+        self.done.append("delete")
+
+    def write(self) -> None:
+        self.done.append("write")
+
+    def finish(self, rows: int) -> WrittenRows:
+        self.done.append("finish")
         self.finished = rows
+        return WrittenRows(given=rows, written=rows)
 
 
 class Staged:
@@ -62,6 +72,11 @@ class Staged:
         while self.streams:
             self.taken[1] = (7, self.taken.get(1, (7, 0))[1] + 1)
             yield [self.streams.pop(0)]
+
+
+def copied(task: int, rows: int, *, task_attempt: int, staged_parts: int = 0, lane: int = 0) -> EncodeReceipt:
+    """What a task says that has encoded so many rows for one table."""
+    return EncodeReceipt(task, task_attempt=task_attempt, lanes={lane: LaneRows(rows, rows, staged_parts)})
 
 
 class Rig:
@@ -84,14 +99,13 @@ class Rig:
             self.channel,
             ATTEMPT,
             open_decision=self.open_decision,
-            table=lambda _: self.table,
-            staged=lambda _: staged,
+            targets=[CopyTarget(0, lambda _: self.table, lambda _: staged)],
             look_s=look_s,
             early=early,
         )
 
     def finish(self, copy: CopyThread, *encoded: EncodeReceipt) -> int:
-        return copy.finish(self.open_decision(), encoded)
+        return copy.finish(self.open_decision(), encoded).given
 
     def run(self, *attempts: int, fail: bool = False) -> None:
         """A job of one encode_task that runs so often, and fails at last or not."""
@@ -126,11 +140,12 @@ def test_rows_are_written_while_the_job_runs(rig: Rig) -> None:
     assert rig.table.copied == [b"ab", b"c"]
     assert rig.begun == 1
     encoded = (
-        EncodeReceipt(0, task_attempt=7, copy_rows=2),
-        EncodeReceipt(1, task_attempt=7, copy_rows=1),
+        copied(0, 2, task_attempt=7),
+        copied(1, 1, task_attempt=7),
         EncodeReceipt(2),
     )
     assert rig.finish(copy, *encoded) == rig.table.finished == 3
+    assert rig.table.done == ["delete", "write", "finish"]
     assert rig.staged.looks == 0
 
 
@@ -157,8 +172,8 @@ def test_rows_that_are_staged_are_written_while_the_job_runs(rig: Rig) -> None:
         rig.arrive(0, b"c")
     rig.staged.streams.append(b"d")
     encoded = (
-        EncodeReceipt(0, task_attempt=7, copy_rows=1),
-        EncodeReceipt(1, task_attempt=7, copy_rows=3, staged_parts=3),
+        copied(0, 1, task_attempt=7),
+        copied(1, 3, task_attempt=7, staged_parts=3),
     )
     assert rig.finish(copy, *encoded) == 4
     assert rig.table.copied == [b"a", b"b", b"c", b"d"]
@@ -186,9 +201,12 @@ def test_an_encode_task_that_ran_again_ends_the_attempt(rig: Rig) -> None:
     "encoded",
     [
         [],
-        [EncodeReceipt(0, task_attempt=8, copy_rows=1)],
-        [EncodeReceipt(0, task_attempt=7, copy_rows=1, staged_parts=1)],
-        [EncodeReceipt(0, task_attempt=7, copy_rows=1), EncodeReceipt(1, task_attempt=7, copy_rows=1)],
+        [copied(0, 1, task_attempt=8)],
+        [copied(0, 1, task_attempt=7, staged_parts=1)],
+        [
+            copied(0, 1, task_attempt=7),
+            copied(1, 1, task_attempt=7),
+        ],
     ],
     ids=["of no encode task", "of another attempt", "by another way", "one encode task missing"],
 )

@@ -1,0 +1,329 @@
+"""Outputs of a sink: the topics and tables of one decision, and the lanes in which their rows travel.
+
+A lane is at most one topic and at most one table that get the same rows. A sink with one topic and one table has one
+lane; its options are the keywords of the sink itself (`SinkOptions`), with longer names for some of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from functools import wraps
+from itertools import zip_longest
+from typing import Any, Final, Literal, TypeVar
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.keywords import check_keywords
+from spark_2pc_sink.options.names import TableName, check_topic
+from spark_2pc_sink.options.row_source import RowSource
+from spark_2pc_sink.options.settings import check_settings, setting
+
+_Output = TypeVar("_Output", bound=type)
+
+#: Names of a sink's options that an output spells shorter.
+SHORTER: Final = {
+    "upsert_keys": "keys",
+    "upsert_order_by": "order_by",
+    "upsert_superseded": "superseded",
+    "upsert_late_rows": "late_rows",
+}
+_LONG_NAME: Final = re.compile(rf"\b({'|'.join(SHORTER)})\b")
+
+
+def _checks_keywords(output: _Output) -> _Output:
+    """Let an unknown keyword of an output fail as an unknown option does."""
+    made = output.__init__  # type: ignore[misc]
+    known = {item.name: item.default is MISSING for item in fields(output)}
+
+    @wraps(made)
+    def checked(self: Any, *args: Any, **given: Any) -> None:
+        check_keywords({**dict(zip(known, args, strict=False)), **given}, known)
+        made(self, *args, **given)
+
+    output.__init__ = checked  # type: ignore[misc]
+    return output
+
+
+@_checks_keywords
+@dataclass(frozen=True)
+class Records:
+    """A topic of a sink, and the records that go there: one for each row of its source.
+
+    Raises:
+        ConfigurationError: a value is out of bounds, or two of them contradict each other.
+    """
+
+    topic: str | None = setting(None, why="where rows go; a column named topic overrides it row by row")
+    _: KW_ONLY
+    rows: str | None = setting(
+        None, why="'explode(expression) AS name' makes a row of each element of an array; None: the rows of the batch"
+    )
+    where: str | None = setting(None, why="SQL condition; only rows where it is true go here. None: all")
+    key: str | None = setting(None, why="SQL expression; None: the column key if there is one, else null")
+    value: str | None = setting(
+        None, why="SQL expression; None: the column value if there is one, else to_json(struct(*))"
+    )
+    headers: str | None = setting(None, why="SQL expression; None: the column headers if there is one")
+    partition: str | None = setting(
+        None, why="SQL expression; None: the column partition if there is one, else as Java's producer partitions"
+    )
+    superseded: Literal["send_first", "leave_out"] = setting(
+        "send_first",
+        why="where a table with order_by gets the same rows: the records of rows that order_by passed over in their "
+        "batch are sent before the one that the table keeps, or not at all",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        check_topic(self.topic)
+        _end_expressions(self, ("rows", "where", "key", "value", "headers", "partition"))
+        _ = self.source.explosion
+
+    @property
+    def source(self) -> RowSource:
+        """Which rows go there."""
+        return RowSource(self.rows, self.where)
+
+    def __str__(self) -> str:
+        return f"Records({'' if self.topic is None else repr(self.topic)})"
+
+
+@_checks_keywords
+@dataclass(frozen=True)
+class Rows:
+    """A table of a sink, and what is written there for each row of its source.
+
+    Raises:
+        ConfigurationError: a value is out of bounds, or two of them contradict each other.
+    """
+
+    table: str = setting(why="'table' or 'schema.table', quoted as in SQL")
+    _: KW_ONLY
+    rows: str | None = setting(
+        None, why="'explode(expression) AS name' makes a row of each element of an array; None: the rows of the batch"
+    )
+    where: str | None = setting(None, why="SQL condition; only rows where it is true go here. None: all")
+    columns: Mapping[str, str] | None = setting(
+        None,
+        why="column -> SQL expression; None: every column, but not one of Kafka's where a topic gets the same rows",
+    )
+    mode: Literal["append", "upsert"] = setting("append", why="'upsert' replaces rows with the same keys")
+    keys: Sequence[str] = setting(
+        (),
+        given="list[str] | tuple[str, ...]",
+        why="the columns of a unique key of the table; only with mode='upsert'",
+    )
+    order_by: str | None = setting(
+        None,
+        why="SQL expression; of rows with one key in a batch the greatest wins. None: a batch that has one key twice "
+        "is refused",
+    )
+    late_rows: Literal["replace", "keep_newer"] = setting(
+        "replace",
+        why="a row may be older, by order_by, than the one that an earlier batch has left in the table. It replaces "
+        "that one; or the table keeps the newer one, and Kafka gets the late record all the same",
+    )
+    create_table: bool = setting(default=False, why="create the table from the first batch's schema when it is missing")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        TableName.parse(self.table)
+        object.__setattr__(self, "columns", checked_columns(self.columns))
+        object.__setattr__(self, "keys", checked_names("keys", self.keys))
+        _end_expressions(self, ("rows", "where", "order_by"))
+        _ = self.source.explosion
+        with named_as_in(self):
+            check_upsert(
+                mode=self.mode,
+                keys=self.keys,
+                order_by=self.order_by,
+                late_rows=self.late_rows,
+                columns=self.columns,
+            )
+
+    @property
+    def source(self) -> RowSource:
+        """Which rows go there."""
+        return RowSource(self.rows, self.where)
+
+    def __str__(self) -> str:
+        return f"Rows({self.table!r})"
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What travels together: the rows of one source, for a topic, for a table, or for both.
+
+    Attributes:
+        index: its place among the lanes of the sink, from 0.
+        records: the topic; None where no records are made of the rows.
+        rows: the table; None where the rows go to no table.
+        source: which rows.
+        alone: True where topic and table are the keywords of the sink itself.
+    """
+
+    index: int
+    records: Records | None
+    rows: Rows | None
+    source: RowSource
+    alone: bool = False
+
+    @property
+    def order_by(self) -> str | None:
+        """By what rows with one key are ordered; None without."""
+        return None if self.rows is None else self.rows.order_by
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Have errors about options of this lane name them as the user spells them, and the output that has them."""
+        if self.alone:
+            yield
+            return
+        with named_as_in(*(output for output in (self.records, self.rows) if output is not None)):
+            yield
+
+
+@contextmanager
+def named_as_in(*outputs: Records | Rows) -> Iterator[None]:
+    """Let a `ConfigurationError` name options as outputs spell them, and which outputs these are."""
+    try:
+        yield
+    except ConfigurationError as error:
+        spelled = [_LONG_NAME.sub(lambda found: SHORTER[found[1]], text) for text in (error.option, error.rule)]
+        remedy = _LONG_NAME.sub(lambda found: SHORTER[found[1]], error.remedy)
+        where = " and ".join(map(str, outputs))
+        raise ConfigurationError(
+            option=f"{where}: {spelled[0]}", value=error.value, rule=spelled[1], remedy=remedy
+        ) from error
+
+
+def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
+    """Bring outputs with the same rows together: the first topic of a source with its first table, and so on.
+
+    Args:
+        outputs: in the order in which tables are written.
+
+    Raises:
+        ConfigurationError: there are none, two of them are the same, or one asks for what its lane does not have.
+    """
+    if not outputs:
+        raise _refused_writes((), "there is no output", "pass writes=[Records('orders'), Rows('orders')]")
+    _refuse_doubles(outputs)
+    sources: dict[RowSource, tuple[list[Records], list[Rows]]] = {}
+    for output in outputs:
+        records, rows = sources.setdefault(output.source, ([], []))
+        if isinstance(output, Records):
+            records.append(output)
+        else:
+            rows.append(output)
+    pairs = [(source, *pair) for source, (records, rows) in sources.items() for pair in zip_longest(records, rows)]
+    # Tables in the order in which the user has written them: one that refers to another comes behind it.
+    places = {id(output): place for place, output in enumerate(outputs)}
+    pairs.sort(key=lambda pair: places[id(pair[2] or pair[1])])
+    lanes = tuple(Lane(index, records, rows, source) for index, (source, records, rows) in enumerate(pairs))
+    for lane in lanes:
+        _check_superseded(lane)
+    return lanes
+
+
+def _refuse_doubles(outputs: Sequence[Records | Rows]) -> None:
+    tables = Counter(TableName.parse(output.table) for output in outputs if isinstance(output, Rows))
+    for table, number in tables.items():
+        if number > 1:
+            rule = f"each table is written by one output, and {table} by {number}"
+            raise _refused_writes(outputs, rule, "put both into one, with columns={...} and where='a OR b'")
+    for place, output in enumerate(outputs):
+        if output in outputs[:place]:
+            rule = f"{output} stands there twice, so each row would go there twice"
+            raise _refused_writes(outputs, rule, "remove one of the two, or give it another where, key or value")
+
+
+def _check_superseded(lane: Lane) -> None:
+    if lane.records is None or lane.records.superseded == "send_first" or lane.order_by is not None:
+        return
+    with lane.naming():
+        raise ConfigurationError(
+            option="superseded",
+            value=lane.records.superseded,
+            rule="it needs a table with order_by that gets the same rows",
+            remedy="give Records and Rows the same rows and where, or leave superseded out",
+        )
+
+
+def _refused_writes(outputs: Sequence[Records | Rows], rule: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(option="writes", value=[str(output) for output in outputs], rule=rule, remedy=remedy)
+
+
+def check_upsert(
+    *, mode: str, keys: Sequence[str], order_by: str | None, late_rows: str, columns: Mapping[str, str] | None
+) -> None:
+    """Refuse what contradicts the mode of a table; options are named as those of a sink are.
+
+    Raises:
+        ConfigurationError: keys are missing, or something is given that has no meaning in the mode.
+    """
+    if mode == "upsert" and not keys:
+        raise _contradiction("mode", mode, "it needs upsert_keys", "pass upsert_keys=['order_id']")
+    if mode == "append":
+        for name, given in (("upsert_keys", keys), ("upsert_order_by", order_by)):
+            if given:
+                raise _contradiction(name, given, "it has no meaning with mode='append'", "pass mode='upsert'")
+    if order_by is None and late_rows != "replace":
+        raise needs_order("upsert_late_rows", late_rows)
+    unknown = [key for key in keys if columns is not None and key not in columns]
+    if unknown:
+        raise _contradiction(
+            "upsert_keys", unknown[0], "each is one of columns", f"add {unknown[0]!r} to columns={{...}}"
+        )
+
+
+def needs_order(name: str, given: str) -> ConfigurationError:
+    """The error for an option that has a meaning only where rows with one key have an order."""
+    rule = "it needs an order of the rows with one key"
+    return _contradiction(name, given, rule, f"pass upsert_order_by='event_time', or leave {name} out")
+
+
+def _contradiction(option: str, value: object, rule: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
+
+
+def checked_columns(given: object) -> dict[str, str] | None:
+    """A copy of the mapping of target columns, or None."""
+    if given is None:
+        return None
+    texts = isinstance(given, Mapping) and all(
+        isinstance(text, str) and text.strip() for item in given.items() for text in item
+    )
+    if not isinstance(given, Mapping) or not given or not texts:
+        raise _contradiction(
+            "columns",
+            given,
+            "it is a mapping of table columns to SQL expressions, neither of them empty",
+            "pass columns={'order_id': 'order_id', 'total': 'price * quantity'}, or leave it out for all columns",
+        )
+    return {name: ended(expression) for name, expression in given.items()}
+
+
+def checked_names(option: str, given: object) -> tuple[str, ...]:
+    """A list of distinct column names; a single text is a common slip that would be read letter by letter."""
+    listed = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+    names = tuple(given) if isinstance(given, Sequence) and listed else ()
+    good = listed and all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names)
+    if not good:
+        raise _contradiction(option, given, "it is a list of distinct column names", f"pass {option}=['order_id']")
+    return names
+
+
+def ended(expression: str) -> str:
+    """An expression that something may stand behind: a comment at its end would take that for its own."""
+    return f"{expression}\n" if "--" in expression else expression
+
+
+def _end_expressions(output: Records | Rows, names: Sequence[str]) -> None:
+    for name in names:
+        given = getattr(output, name)
+        if given is not None:
+            object.__setattr__(output, name, ended(given))

@@ -1,0 +1,143 @@
+"""Row source of an output: which rows of a batch it gets, and whether a row becomes several."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from spark_2pc_sink.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Spark's generators that are none of ours, and how to say the same.
+_OTHER_GENERATORS: Final = {
+    "explode_outer": "explode(if(coalesce(size(lines), 0) > 0, lines, array(null))) AS line",
+    "posexplode": "explode(transform(lines, (l, i) -> struct(i AS pos, l AS line))) AS numbered",
+    "posexplode_outer": "explode(transform(lines, (l, i) -> struct(i AS pos, l AS line))) AS numbered",
+    "inline": "explode(lines) AS line",
+    "inline_outer": "explode(lines) AS line",
+    "stack": "explode(array(struct(a AS x), struct(b AS x))) AS one",
+    "json_tuple": "columns or value with get_json_object(...)",
+}
+_CALL: Final = re.compile(r"(?P<function>\w+)\s*\(")
+_ALIAS: Final = re.compile(r"\s*\bAS\s+(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<bare>[A-Za-z_]\w*))\s*", re.IGNORECASE)
+_EXAMPLE: Final = "pass rows='explode(lines) AS line'"
+
+
+@dataclass(frozen=True)
+class Explosion:
+    """One row of a batch becomes as many as an array has elements.
+
+    Attributes:
+        array: SQL over the batch for the array; a row where it is null or empty becomes no row.
+        name: of the element, beside the columns of the batch.
+    """
+
+    array: str
+    name: str
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """The rows that an output gets. Outputs of one source share the work of their rows.
+
+    Attributes:
+        rows: 'explode(expression) AS name'; None for the rows of the batch.
+        where: SQL condition over these rows; only those go out where it is true. None for all.
+    """
+
+    rows: str | None = None
+    where: str | None = None
+
+    @property
+    def everything(self) -> bool:
+        """True for the rows of the batch as they are."""
+        return self.rows is None and self.where is None
+
+    @property
+    def explosion(self) -> Explosion | None:
+        """What `rows` says; None where the rows are those of the batch.
+
+        Raises:
+            ConfigurationError: it is no ``explode(expression) AS name``.
+        """
+        return None if self.rows is None else parse_rows(self.rows)
+
+
+def parse_rows(text: str) -> Explosion:
+    """Read ``explode(expression) AS name``.
+
+    Args:
+        text: the option ``rows``.
+
+    Raises:
+        ConfigurationError: it has another form, or another generator than explode.
+    """
+    stripped = text.strip()
+    call = _CALL.match(stripped)
+    if call is None:
+        raise _refused(text, "it is 'explode(expression) AS name'", _EXAMPLE)
+    function = call["function"].lower()
+    if function in _OTHER_GENERATORS:
+        raise _refused(text, f"explode is the only generator, and this is {function}", _remedy(function))
+    end = _closing(stripped, call.end())
+    alias = None if end is None else _ALIAS.fullmatch(stripped, end + 1)
+    if function != "explode" or end is None or alias is None or not stripped[call.end() : end].strip():
+        raise _refused(text, "it is 'explode(expression) AS name'", _EXAMPLE)
+    name = alias["bare"] if alias["quoted"] is None else alias["quoted"].replace("``", "`")
+    return Explosion(stripped[call.end() : end].strip(), name)
+
+
+def with_columns_for_star(sql: str, columns: str) -> str:
+    """An expression in which a ``*`` that stands for all columns, as in ``struct(*)``, is these columns.
+
+    Args:
+        sql: an expression.
+        columns: SQL list.
+    """
+    starred = [place for place, character in _unquoted(sql) if character == "*" and _stands_alone(sql, place)]
+    for place in reversed(starred):
+        sql = f"{sql[:place]}{columns}{sql[place + 1 :]}"
+    return sql
+
+
+def _stands_alone(sql: str, place: int) -> bool:
+    """True for an argument; a product has a factor before it."""
+    before, after = sql[:place].rstrip(), sql[place + 1 :].lstrip()
+    return before.endswith(("(", ",")) and after.startswith((")", ","))
+
+
+def _closing(text: str, start: int) -> int | None:
+    """The place of the parenthesis that closes the one before ``start``; None where there is none."""
+    depth = 1
+    for place, character in _unquoted(text, start):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth == 0:
+            return place
+    return None
+
+
+def _unquoted(text: str, start: int = 0) -> Iterator[tuple[int, str]]:
+    """The characters of SQL that stand in no text and in no quoted name."""
+    quote, escaped = "", False
+    for place in range(start, len(text)):
+        character = text[place]
+        if escaped:
+            escaped = False
+        elif quote:
+            escaped = character == "\\" and quote != "`"
+            quote = "" if character == quote else quote
+        elif character in "'\"`":
+            quote = character
+        else:
+            yield place, character
+
+
+def _remedy(function: str) -> str:
+    return f"say it with explode, as in {_OTHER_GENERATORS[function]!r}"
+
+
+def _refused(text: str, rule: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(option="rows", value=text, rule=rule, remedy=remedy)

@@ -1,0 +1,21 @@
+"""SQL of a user, looked at without a database: its statements, apart from quotes and comments."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# What may have any characters in it: '…', E'…' with backslashes, "…", $tag$…$tag$, and comments.
+_OPAQUE: Final = re.compile(
+    r"""[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$|--[^\n]*|/\*.*?\*/""",
+    re.DOTALL,
+)
+
+
+def bare_statements(text: str) -> list[str]:
+    """The statements of a text, in lower case, with a blank in place of each quoted text and comment; none is empty.
+
+    PostgreSQL decides what it takes. This is for what must be noticed before it is asked.
+    """
+    bare = _OPAQUE.sub(" ", text).lower().split(";")
+    return [" ".join(statement.split()) for statement in bare if statement.strip()]

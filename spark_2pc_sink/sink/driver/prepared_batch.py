@@ -1,0 +1,51 @@
+"""A batch between its steps: prepared, with nothing decided; and decided, with no way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jdbc_state import Decision
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
+
+if TYPE_CHECKING:
+    from jdbc_state import StateRow
+    from spark_2pc_sink.recipe.kept_records import WrittenRecords
+    from spark_2pc_sink.sink.contract.batch_work import ProducedBatch
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """A batch whose records are all acknowledged and invisible; nothing is decided yet."""
+
+    batch_id: int
+    producer: ProducerIdAndEpoch
+    produced: ProducedBatch
+    begun_s: float
+
+    def decision(self, row: StateRow, *, row_count: int) -> Decision:
+        """What the database transaction writes into the state row.
+
+        Args:
+            row: beside which the batch was placed.
+            row_count: rows that the database has of it.
+        """
+        produced = self.produced
+        return Decision(
+            prepared=str(PreparedTxnState.of(self.producer)),
+            expected=row.prepared_transaction_state,
+            batch_id=self.batch_id,
+            row_count=row_count,
+            record_count=produced.record_count,
+            digest=produced.digest,
+            kafka_offsets={str(partition): offsets for partition, offsets in produced.offsets.items()},
+            topic_ids=produced.topic_ids,
+        )
+
+
+@dataclass(frozen=True)
+class DecidedBatch:
+    """A batch that the database has. It can only be completed: there is no way back."""
+
+    producer: ProducerIdAndEpoch
+    written: WrittenRecords

@@ -1,0 +1,212 @@
+"""The statements that write a batch's rows by key. Pure: SQL of a plan.
+
+The rows of a batch gather in a temporary table (`gathered`). Those that may be written are its winners: all, or where
+there is an order, of each key those with the greatest. Ties stay, to be refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from psycopg2 import sql
+
+from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+
+#: Of the keys that occur more than once, how many a message names.
+SHOWN_KEYS_MAX: Final = 5
+
+#: Counts, for the rest of the transaction, the rows that guards keep out.
+KEPT_SETTING: Final = "spark_2pc_sink.kept"
+# ON CONFLICT asks once for each row whose key is there, when it has locked that row. Only here does it show whether a
+# row was kept out: triggers that come before may have changed what the guard compares, or swallow the row behind it.
+_COUNTED: Final = (
+    "CASE WHEN {guard} THEN true ELSE set_config({name}, (current_setting({name})::bigint + 1)::text, true) IS NULL END"
+)
+
+# The rows of the target in a statement that compares them with those of the batch.
+_THERE: Final = "there"
+_EXCLUDED: Final = "excluded"
+_WINNERS: Final = "winners"
+
+
+def gathered(plan: ColumnPlan) -> TableName:
+    """The table in which rows gather. It lives until the transaction ends, in the session's own schema."""
+    return TableName(name=f"_2pc_upsert_{plan.lane}" if plan.lane else "_2pc_upsert", schema="pg_temp")
+
+
+def gathered_ddl(plan: ColumnPlan) -> sql.Composable:
+    """A table with the columns that tasks encode, of the target's own types and collations."""
+    own = [
+        sql.SQL(", NULL::{} AS {}").format(sql.SQL(column.target.type_name), sql.Identifier(column.name))
+        for column in plan.own_columns
+    ]
+    return sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {}{} FROM {} WITH NO DATA").format(
+        gathered(plan).identifier, identifiers(plan.names), sql.SQL("").join(own), plan.table.identifier
+    )
+
+
+def winners(plan: ColumnPlan, *, deleting: bool | None = None, alias: str = _WINNERS) -> sql.Composable:
+    """The rows that may be written, as a table of a FROM clause.
+
+    They are compared by order keys (`upsert_order`), which have one order everywhere.
+
+    Args:
+        plan: of the batch.
+        deleting: those that delete a row, or those that do not; None for both.
+        alias: their name.
+    """
+    delete = plan.delete
+    conditions: list[sql.Composable] = []
+    source: sql.Composable = gathered(plan).identifier
+    if plan.order is not None:
+        source = sql.SQL(
+            "(SELECT *, rank() OVER (PARTITION BY {keys} ORDER BY {order} DESC NULLS LAST) AS _2pc_rank "
+            "FROM {source}) AS ranked"
+        ).format(
+            keys=identifiers(plan.upsert_keys),
+            order=sql.Identifier(plan.order.name),
+            source=gathered(plan).identifier,
+        )
+        conditions.append(sql.SQL("_2pc_rank = 1"))
+    if delete is not None and deleting is not None:
+        conditions.append(sql.SQL("" if deleting else "NOT ") + sql.Identifier(delete.name))
+    named = sql.SQL(" AS {}").format(sql.Identifier(alias))
+    if not conditions:
+        return source + named
+    columns = plan.names if delete is None else (*plan.names, delete.name)
+    chosen = sql.SQL("(SELECT {} FROM {} WHERE {})").format(
+        identifiers(columns), source, sql.SQL(" AND ").join(conditions)
+    )
+    return chosen + named
+
+
+def write_statement(
+    plan: ColumnPlan, *, counting: bool = False, source: sql.Composable | None = None
+) -> sql.Composable:
+    """Insert the winners in the order of their keys, and update what is there as the plan says.
+
+    Args:
+        plan: of the batch.
+        counting: count the rows that the plan's guards keep out, see `KEPT_SETTING`.
+        source: other rows than the winners that do not delete.
+    """
+    there = _target_alias(plan)
+    updated = plan.updated
+    update = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in updated)
+    guards: list[sql.Composable] = []
+    if plan.late_rows is not None:
+        guards.append(plan.late_rows.not_older(given=_EXCLUDED, there=there))
+    if plan.conflict.where is not None:
+        # The line ends behind it: it may end with a comment.
+        guards.append(sql.SQL("({}\n)").format(sql.SQL(plan.conflict.where)))
+    guard = sql.SQL(" AND ").join(guards)
+    if counting:
+        guard = sql.SQL(_COUNTED).format(guard=guard, name=sql.Literal(KEPT_SETTING))
+    where = sql.SQL(" WHERE {}").format(guard) if guards else sql.SQL("")
+    return sql.SQL(
+        "INSERT INTO {target} AS {there} ({columns}) SELECT {columns} FROM {source} ORDER BY {keys} "
+        "ON CONFLICT ({keys}) {action}"
+    ).format(
+        target=plan.table.identifier,
+        there=sql.Identifier(there),
+        columns=identifiers(plan.names),
+        source=winners(plan, deleting=False) if source is None else source,
+        keys=identifiers(plan.upsert_keys),
+        action=sql.SQL("DO UPDATE SET {}{}").format(update, where) if updated else sql.SQL("DO NOTHING"),
+    )
+
+
+def explain_statement(plan: ColumnPlan) -> sql.Composable:
+    """Have PostgreSQL plan `write_statement` for no rows, and carry nothing out."""
+    nothing = sql.SQL("(SELECT {} FROM {} LIMIT 0) AS {}").format(
+        identifiers(plan.names), plan.table.identifier, sql.Identifier(_WINNERS)
+    )
+    return sql.SQL("EXPLAIN ") + write_statement(plan, source=nothing)
+
+
+def delete_statement(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
+    """Delete the rows whose keys the winners name that delete.
+
+    Args:
+        plan: of the batch.
+        partitioned: the target is; what inherits from a plain table is another one, and stays.
+    """
+    return sql.SQL("DELETE FROM {only}{target} AS {there} USING {gone} WHERE {same}").format(
+        only=sql.SQL("" if partitioned else "ONLY "),
+        target=plan.table.identifier,
+        there=sql.Identifier(_THERE),
+        gone=winners(plan, deleting=True),
+        same=_same(plan.upsert_keys, _WINNERS, _THERE),
+    )
+
+
+def duplicates_query(plan: ColumnPlan) -> sql.Composable:
+    """The first keys, as texts, that more than one winner has.
+
+    Where a row that is there stays, equal rows count as one: whichever is written, the table is the same.
+    """
+    keys = identifiers(plan.upsert_keys)
+    equal_is_one: sql.Composable = sql.SQL("")
+    if plan.conflict.ignore:
+        row = sql.SQL(", ").join(sql.Identifier(_WINNERS, name) for name in plan.names)
+        equal_is_one = sql.SQL(" AND count(DISTINCT ROW({})::text) > 1").format(row)
+    twice = sql.SQL("SELECT {keys} FROM {winners} GROUP BY {keys} HAVING count(*) > 1").format(
+        keys=keys, winners=winners(plan)
+    )
+    source = sql.SQL("{} JOIN ({}) AS twice USING ({})").format(winners(plan), twice, keys)
+    return sql.SQL(
+        "SELECT {texts} FROM {source} GROUP BY {keys} HAVING count(*) > 1{equal_is_one} ORDER BY {keys} LIMIT {most}"
+    ).format(
+        texts=sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(key)) for key in plan.upsert_keys),
+        source=source if plan.conflict.ignore else winners(plan),
+        keys=keys,
+        equal_is_one=equal_is_one,
+        most=sql.Literal(SHOWN_KEYS_MAX),
+    )
+
+
+# --- counts ------------------------------------------------------------------------------------------------------
+
+
+def count_winners(plan: ColumnPlan, *, deleting: bool) -> sql.Composable:
+    """Of the rows with one key one, where there is an order.
+
+    A statement of its own: counted within the INSERT, by a WITH, it took longer, and every batch would pay for it.
+    """
+    return sql.SQL("SELECT count(*) FROM {}").format(winners(plan, deleting=deleting))
+
+
+def count_in_table(plan: ColumnPlan, *, deleting: bool) -> sql.Composable:
+    """The winners whose keys are in the table; one that a trigger has changed is missing."""
+    return sql.SQL("SELECT count(*) FROM {winners} WHERE EXISTS (SELECT FROM {target} AS {there} WHERE {same})").format(
+        winners=winners(plan, deleting=deleting),
+        target=plan.table.identifier,
+        there=sql.Identifier(_THERE),
+        same=_same(plan.upsert_keys, _WINNERS, _THERE),
+    )
+
+
+def reset_kept() -> sql.Composable:
+    """Begin to count."""
+    return sql.SQL("SELECT pg_catalog.set_config({}, '0', true)").format(sql.Literal(KEPT_SETTING))
+
+
+def count_kept() -> sql.Composable:
+    """The rows that guards have kept out since `reset_kept`."""
+    return sql.SQL("SELECT pg_catalog.current_setting({})").format(sql.Literal(KEPT_SETTING))
+
+
+def _target_alias(plan: ColumnPlan) -> str:
+    """The name of the row that is there: for a user's condition that of the table, as PostgreSQL has it."""
+    return _THERE if plan.conflict.where is None else plan.table.name
+
+
+def _same(keys: Sequence[str], one: str, other: str) -> sql.Composable:
+    """SQL that is true for two rows of one key, none of which is null."""
+    left, right = (sql.SQL(", ").join(sql.Identifier(alias, key) for key in keys) for alias in (one, other))
+    return sql.SQL("ROW({}) = ROW({})").format(left, right)

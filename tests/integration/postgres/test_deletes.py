@@ -1,0 +1,269 @@
+"""Deletes: a row of the batch removes the row of its key, and the last event of a key decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import types as t
+
+from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError, UnstorableValueError
+from spark_2pc_sink.sink.table.catalog import read_target
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+from spark_2pc_sink.sink.table.privileges import check_privileges
+from spark_2pc_sink.sink.written_rows import WrittenRows
+from tests.integration.postgres.database_tables import (
+    ORDERS,
+    create,
+    orders,
+    plan_of,
+    rows,
+    run,
+    stream,
+    transaction,
+    write_by_key,
+)
+
+LONG = t.LongType()
+KEEP, GONE = False, True
+
+
+def deleting(url: str, fields: Mapping[str, t.DataType] = ORDERS, *, order: t.DataType | None = LONG) -> ColumnPlan:
+    return plan_of(url, fields, keys=["id"], order=order, deletes=True)
+
+
+def keyed(url: str, *, order: t.DataType | None = LONG) -> ColumnPlan:
+    create(url, ORDERS, keys=["id"])
+    return deleting(url, order=order)
+
+
+def put(url: str, plan: ColumnPlan, *values: tuple[Any, ...]) -> WrittenRows:
+    with transaction(url) as connection:
+        return write_by_key(connection, plan, [orders(plan, value) for value in values])
+
+
+def table(url: str) -> list[tuple[Any, ...]]:
+    return rows(url, "SELECT id, item FROM orders ORDER BY id")
+
+
+def test_a_row_is_removed_and_its_key_may_come_again(database: str) -> None:
+    plan = keyed(database, order=None)
+    put(database, plan, (1, "a", KEEP), (2, "b", KEEP))
+    done = put(database, plan, (1, None, GONE), (3, "c", KEEP), (9, "never there", GONE))
+    assert done == WrittenRows(given=3, written=1, deleted=1, left_out=0)
+    assert table(database) == [(2, "b"), (3, "c")]
+    put(database, plan, (1, "again", KEEP))
+    assert table(database) == [(1, "again"), (2, "b"), (3, "c")]
+
+
+def test_the_last_event_of_a_key_decides(database: str) -> None:
+    """A deletion may win against other events of its batch, or lose."""
+    plan = keyed(database)
+    put(database, plan, (1, "a", 1, KEEP), (2, "b", 1, KEEP))
+    done = put(database, plan, (1, "A", 3, KEEP), (1, "", 2, GONE), (2, "B", 2, KEEP), (2, "", 3, GONE))
+    assert done == WrittenRows(given=4, written=1, deleted=1, left_out=2)
+    assert table(database) == [(1, "A")]
+
+
+@pytest.mark.parametrize("order", [None, 5])
+def test_a_deletion_and_a_row_that_nothing_tells_apart_are_refused(database: str, order: int | None) -> None:
+    plan = keyed(database, order=None if order is None else LONG)
+    more = () if order is None else (order,)
+    with pytest.raises(DuplicateKeyError, match="id=1"):
+        put(database, plan, (1, "a", *more, KEEP), (1, "", *more, GONE))
+    assert table(database) == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12)
+@given(
+    batches=st.lists(
+        st.dictionaries(
+            st.tuples(st.integers(0, 3), st.integers(0, 5)),
+            st.tuples(st.text("ab", max_size=2), st.booleans()),
+            min_size=1,
+            max_size=8,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_upserts_and_deletions_are_a_dictionary(
+    database: str, batches: list[dict[tuple[int, int], tuple[str, bool]]]
+) -> None:
+    """Against a dict that takes the events of each batch in their order."""
+    run(database, "DROP TABLE IF EXISTS orders")
+    plan = keyed(database)
+    expected: dict[int, str] = {}
+    for batch in batches:
+        before = dict(expected)
+        for (key, _), (item, gone) in sorted(batch.items(), key=lambda event: event[0][1]):
+            expected.pop(key, None)
+            if not gone:
+                expected[key] = item
+        done = put(database, plan, *((key, item, order, gone) for (key, order), (item, gone) in batch.items()))
+        keys = {key for key, _ in batch}
+        assert dict(table(database)) == expected
+        assert done.written == len(keys & expected.keys())
+        assert done.deleted == len((keys & before.keys()) - expected.keys())
+        assert done.left_out == len(batch) - len(keys)
+
+
+def test_the_event_of_a_deletion_need_not_have_values(database: str) -> None:
+    """Debezium's has none, and a table may want them; other rows are checked as ever."""
+    run(database, "CREATE TABLE orders (id bigint PRIMARY KEY, item varchar(3) NOT NULL, tags text[] NOT NULL)")
+    plan = deleting(database, {**ORDERS, "tags": t.ArrayType(t.StringType())}, order=None)
+
+    def batch(*events: tuple[int, str | None, list[str] | None, bool]) -> list[bytes]:
+        ids, items, tags, gone = zip(*events, strict=True)
+        columns = [
+            pa.array(ids, pa.int64()),
+            pa.array(items, pa.string()),
+            pa.array(tags, pa.list_(pa.string())),
+            pa.array(gone),
+        ]
+        return stream(plan, pa.record_batch(columns, names=list(plan.copied_names)))
+
+    with transaction(database) as connection:
+        write_by_key(connection, plan, [batch((1, "abc", ["x"], KEEP), (2, "b", [], KEEP))])
+    with transaction(database) as connection:
+        write_by_key(
+            connection, plan, [batch((1, None, None, GONE), (2, "far too long", [], GONE), (3, "c", [], KEEP))]
+        )
+    assert rows(database, "SELECT id, item FROM orders") == [(3, "c")]
+    with pytest.raises(UnstorableValueError, match="column 'item' of the row with id=4: null cannot be stored"):
+        batch((1, None, None, GONE), (4, None, [], KEEP))
+    with pytest.raises(UnstorableValueError, match="column 'id' of the row with id=None"):
+        batch((None, "x", [], GONE))  # type: ignore[arg-type]
+
+
+def test_what_a_deleted_row_had_may_go_to_another(database: str) -> None:
+    run(database, "CREATE TABLE orders (id bigint PRIMARY KEY, item text UNIQUE)")
+    plan = deleting(database, order=None)
+    put(database, plan, (1, "name", KEEP))
+    put(database, plan, (2, "name", KEEP), (1, None, GONE))
+    assert table(database) == [(2, "name")]
+
+
+def test_a_child_of_the_table_is_another_table(database: str) -> None:
+    """What inherits from the target gets none of its rows, and loses none."""
+    plan = keyed(database, order=None)
+    run(database, "CREATE TABLE old_orders () INHERITS (orders)", "INSERT INTO old_orders VALUES (1, 'old')")
+    put(database, plan, (1, "new", KEEP))
+    put(database, plan, (1, None, GONE))
+    assert rows(database, "SELECT * FROM orders") == [(1, "old")]
+
+
+def test_rows_of_partitions_are_deleted(database: str) -> None:
+    run(
+        database,
+        "CREATE TABLE orders (id bigint PRIMARY KEY, item text) PARTITION BY RANGE (id)",
+        "CREATE TABLE first PARTITION OF orders FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE others PARTITION OF orders DEFAULT",
+    )
+    plan = deleting(database)
+    put(database, plan, (1, "a", 1, KEEP), (20, "b", 1, KEEP), (30, "c", 1, KEEP))
+    assert put(database, plan, (1, None, 2, GONE), (20, None, 2, GONE), (30, "C", 2, KEEP)).deleted == 2
+    assert table(database) == [(30, "C")]
+
+
+# --- foreign keys, triggers and rules --------------------------------------------------------------------------------
+
+
+def test_foreign_keys_do_what_they_say(database: str) -> None:
+    plan = keyed(database, order=None)
+    run(
+        database,
+        "CREATE TABLE lines (order_id bigint REFERENCES orders ON DELETE CASCADE)",
+        "CREATE TABLE bills (order_id bigint REFERENCES orders)",
+    )
+    put(database, plan, (1, "a", KEEP), (2, "b", KEEP))
+    run(database, "INSERT INTO lines VALUES (1), (2)", "INSERT INTO bills VALUES (2)")
+    put(database, plan, (1, None, GONE))
+    assert rows(database, "SELECT order_id FROM lines") == [(2,)]
+    with pytest.raises(ConstraintError, match=r"\(constraint bills_order_id_fkey\)"):
+        put(database, plan, (2, None, GONE))
+    assert table(database) == [(2, "b")]
+
+
+def trigger(url: str, body: str, *, when: str) -> None:
+    run(
+        url,
+        f"CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$",
+        f"CREATE TRIGGER act {when} ON orders FOR EACH ROW EXECUTE FUNCTION act()",
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "when"),
+    [
+        ("IF OLD.id = 2 THEN RETURN NULL; END IF; RETURN OLD;", "BEFORE DELETE"),
+        ("IF OLD.id = 2 THEN INSERT INTO orders VALUES (2, 'back'); END IF; RETURN NULL;", "AFTER DELETE"),
+    ],
+    ids=["keeps it", "puts it back"],
+)
+def test_a_trigger_that_undoes_a_deletion_is_noticed(database: str, body: str, when: str) -> None:
+    plan = keyed(database)
+    put(database, plan, (1, "a", 1, KEEP), (2, "b", 1, KEEP))
+    trigger(database, body, when=when)
+    with pytest.raises(ConstraintError, match="1 rows were to be deleted and are there"):
+        put(database, plan, (1, None, 2, GONE), (2, None, 2, GONE))
+    assert table(database) == [(1, "a"), (2, "b")]
+    put(database, plan, (1, None, 2, GONE))
+    assert table(database) == [(2, "b")]
+
+
+def test_a_trigger_that_deletes_rows_of_the_batch_is_noticed_beside_deletions(database: str) -> None:
+    """Our own deletions do not hide it, and are not taken for it."""
+    plan = keyed(database)
+    trigger(database, "DELETE FROM orders WHERE item = 'victim'; RETURN NULL;", when="AFTER INSERT")
+    put(database, plan, (1, "a", 1, KEEP), (2, "b", 1, KEEP))
+    assert put(database, plan, (1, None, 2, GONE), (3, "c", 2, KEEP)).deleted == 1
+    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived"):
+        put(database, plan, (2, None, 3, GONE), (4, "victim", 3, KEEP), (5, "e", 3, KEEP))
+
+
+@pytest.mark.parametrize("before", ["INSERT", "UPDATE"])
+@pytest.mark.parametrize("order", [None, LONG])
+def test_a_trigger_that_swallows_rows_is_noticed_beside_deletions(
+    database: str, before: str, order: t.DataType | None
+) -> None:
+    plan = keyed(database, order=order)
+    more: tuple[int, ...] = () if order is None else (1,)
+    put(database, plan, (1, "a", *more, KEEP), (2, "b", *more, KEEP))
+    trigger(database, "IF NEW.item = 'skip' THEN RETURN NULL; END IF; RETURN NEW;", when=f"BEFORE {before}")
+    key = 2 if before == "UPDATE" else 7
+    with pytest.raises(ConstraintError, match="1 rows were given to it and 0 arrived"):
+        put(database, plan, (1, None, *more, GONE), (key, "skip", *more, KEEP))
+    assert put(database, plan, (1, None, *more, GONE), (key, "kept", *more, KEEP)).deleted == 1
+
+
+def test_a_rule_for_delete_is_refused(database: str) -> None:
+    """Rows would stay, and nobody would know; without deletions it is in nobody's way."""
+    plan = keyed(database)
+    run(database, "CREATE RULE keep AS ON DELETE TO orders DO INSTEAD NOTHING")
+    with pytest.raises(ConfigurationError, match=r"its rule 'keep' rewrites what is deleted.*DROP RULE \"keep\""):
+        put(database, plan, (1, None, 1, GONE))
+    with transaction(database) as connection:
+        read_target(connection, "orders", upsert=True)
+        with pytest.raises(ConfigurationError, match="its rule 'keep'"):
+            read_target(connection, "orders", upsert=True, deletes=True)
+
+
+def test_the_privilege_to_delete_is_asked_for(database: str) -> None:
+    plan = keyed(database)
+    run(database, "DROP ROLE IF EXISTS deleter", "CREATE ROLE deleter")
+    try:
+        run(database, "GRANT SELECT, INSERT, UPDATE ON orders TO deleter")
+        with transaction(database, commit=False) as connection:
+            connection.exec_driver_sql("SET LOCAL ROLE deleter")
+            with pytest.raises(ConfigurationError, match=r"lacks DELETE, .*GRANT DELETE ON \"public\"\.\"orders\" TO"):
+                check_privileges(connection, plan)
+        with transaction(database, commit=False) as connection:
+            connection.exec_driver_sql("GRANT DELETE ON orders TO deleter; SET LOCAL ROLE deleter")
+            check_privileges(connection, plan)
+    finally:
+        run(database, "DROP OWNED BY deleter", "DROP ROLE deleter")

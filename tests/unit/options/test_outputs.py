@@ -1,0 +1,167 @@
+"""Several outputs: which go together, and what is refused with the name of the output that has it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import Records, Rows
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import RowSource, SinkOptions
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.row_source import Explosion, parse_rows, with_columns_for_star
+
+REQUIRED: dict[str, Any] = {
+    "transactional_id": "shop",
+    "kafka": {"bootstrap.servers": "h:9092"},
+    "database": "postgresql+psycopg2://shop@db/shop",
+}
+LINES = "explode(lines) AS line"
+
+
+def sink(*writes: Records | Rows, **options: object) -> SinkOptions:
+    return SinkOptions.parse(**REQUIRED, writes=list(writes), **options)
+
+
+def paired(options: SinkOptions) -> list[tuple[str, str]]:
+    return [(str(lane.records), str(lane.rows)) for lane in options.lanes]
+
+
+def test_outputs_of_one_source_share_a_lane() -> None:
+    options = sink(
+        Records("orders", key="order_id"),
+        Records("lines", rows=LINES, key="line.id"),
+        Rows("orders", mode="upsert", keys=["order_id"]),
+        Rows("order_lines", rows=LINES),
+        Rows("paid", where="paid"),
+        Records("audit"),
+    )
+    assert paired(options) == [
+        ("Records('orders')", "Rows('orders')"),
+        ("Records('lines')", "Rows('order_lines')"),
+        ("None", "Rows('paid')"),
+        ("Records('audit')", "None"),
+    ]
+    assert [lane.index for lane in options.lanes] == [0, 1, 2, 3]
+    assert [lane.source for lane in options.lanes] == [
+        RowSource(),
+        RowSource(rows=LINES),
+        RowSource(where="paid"),
+        RowSource(),
+    ]
+    assert not any(lane.alone for lane in options.lanes)
+    assert options.topics == ("orders", "lines", "audit")
+
+
+def test_tables_keep_their_order() -> None:
+    """One that refers to another comes behind it, wherever its topic stands."""
+    options = sink(Records("b", where="b"), Rows("a"), Rows("b", where="b"))
+    assert [str(lane.rows) for lane in options.lanes] == ["Rows('a')", "Rows('b')"]
+
+
+def test_one_topic_and_one_table_are_one_lane() -> None:
+    options = SinkOptions.parse(
+        **REQUIRED, topic="orders", table="orders", mode="upsert", upsert_keys=["id"], upsert_order_by="at"
+    )
+    [lane] = options.lanes
+    assert lane.alone
+    assert lane.records == Records("orders")
+    assert lane.rows == Rows("orders", mode="upsert", keys=["id"], order_by="at")
+    assert pickle.loads(pickle.dumps(options)).lanes == options.lanes  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Rows("orders", kyes=["id"]), "kyes=.*did you mean 'keys'"),  # type: ignore[call-arg]
+        (lambda: Rows("order lines"), "it is 'table' or 'schema.table'"),
+        (lambda: Rows("orders", mode="upsert"), r"Rows\('orders'\): mode=.*it needs keys; pass keys="),
+        (lambda: Rows("orders", keys=["id"]), r"Rows\('orders'\): keys=.*no meaning with mode='append'"),
+        (lambda: Rows("orders", mode="upsert", keys="id"), "a list of distinct column names"),
+        (lambda: Rows("orders", columns={}), "a mapping of table columns"),
+        (lambda: Records("no topic"), "1 to 249 of the characters"),
+        (lambda: Records("a", superseded="leave"), "did you mean 'leave_out'"),  # type: ignore[arg-type]
+        (lambda: Records("a", where=" "), "a text that is not empty"),
+        (sink, "table=None: it is required; pass table=, or writes="),
+        (lambda: sink("orders"), r"a list of Records\(\.\.\.\) and Rows"),  # type: ignore[arg-type]
+        (lambda: SinkOptions.parse(**REQUIRED, writes="orders"), r"writes='orders': it is a list of Records"),
+        (lambda: sink(Rows("a"), table="a"), "table='a': with writes, each output has its own"),
+        (lambda: sink(Rows("a"), mode="upsert"), "mode='upsert': with writes, each output has its own"),
+        (lambda: sink(Rows("a"), Rows("A", where="x")), 'each table is written by one output, and "a" by 2'),
+        (lambda: sink(Records("a"), Records("a")), r"Records\('a'\) stands there twice"),
+        (lambda: sink(Records("a", superseded="leave_out"), Rows("a")), "it needs a table with order_by"),
+    ],
+)
+def test_what_contradicts_is_refused(make: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        make()
+
+
+def test_a_topic_may_get_two_records_of_a_row() -> None:
+    assert len(sink(Records("a", key="x"), Records("a", key="y")).lanes) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "array", "name"),
+    [
+        ("explode(lines) AS line", "lines", "line"),
+        ("  EXPLODE ( filter(lines, l -> l.n > 1) ) as `a ``b` ", "filter(lines, l -> l.n > 1)", "a `b"),
+        ("explode(split(text, ') AS x')) AS word", "split(text, ') AS x')", "word"),
+        ("explode(split(text, '\\'')) AS word", "split(text, '\\'')", "word"),
+    ],
+)
+def test_an_explosion_is_read(text: str, array: str, name: str) -> None:
+    assert parse_rows(text) == Explosion(array, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("explode_outer(lines) AS line", "explode is the only generator, and this is explode_outer"),
+        ("POSEXPLODE(lines) AS (n, line)", "say it with explode, as in 'explode\\(transform"),
+        ("inline(lines)", "explode is the only generator, and this is inline"),
+        ("explode(lines)", "it is 'explode\\(expression\\) AS name'"),
+        ("explode() AS line", "it is 'explode\\(expression\\) AS name'"),
+        ("explode(lines AS line", "it is 'explode\\(expression\\) AS name'"),
+        ("explode(map) AS (k, v)", "it is 'explode\\(expression\\) AS name'"),
+        ("explode(a) + explode(b) AS c", "it is 'explode\\(expression\\) AS name'"),
+        ("flatten(lines) AS line", "it is 'explode\\(expression\\) AS name'"),
+        ("lines", "it is 'explode\\(expression\\) AS name'"),
+    ],
+)
+def test_any_other_generator_is_refused_by_name(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Rows("order_lines", rows=text)
+
+
+@pytest.mark.parametrize(
+    ("sql", "expanded"),
+    [
+        ("to_json(struct(*))", "to_json(struct(a, b))"),
+        ("concat( * , c)", "concat( a, b , c)"),
+        ("a * (b)", "a * (b)"),
+        ("count(x * 2)", "count(x * 2)"),
+        ("concat('(*)', `(*)`)", "concat('(*)', `(*)`)"),
+    ],
+)
+def test_a_star_becomes_columns(sql: str, expanded: str) -> None:
+    assert with_columns_for_star(sql, "a, b") == expanded
+
+
+def test_a_layout_has_all_outputs_and_is_read_back() -> None:
+    made = sink(Records("a", key="id"), Rows("a", columns={"id": "id"}), Rows("b", rows=LINES, where="line.n > 1"))
+    layout = SinkLayout.parse(json.loads(json.dumps(made.layout.as_json())))
+    assert layout == made.layout
+    first, second = layout.each
+    assert (first.topic, first.key, first.table, first.columns, first.records) == ("a", "id", "a", {"id": "id"}, True)
+    assert (second.topic, second.table, second.rows, second.where) == (None, "b", LINES, "line.n > 1")
+    assert not second.records
+
+
+def test_a_layout_of_an_older_version_is_read() -> None:
+    layout = SinkLayout.parse({"table": "orders", "topic": "orders", "upsert_keys": ["id"], "mode": "upsert"})
+    assert layout.each == (layout,)
+    assert (layout.table, layout.records, layout.upsert_keys) == ("orders", True, ("id",))

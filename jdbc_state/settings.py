@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 _HISTORY_SUFFIX = "_history"
 _ACTIONS_SUFFIX = "_actions"
@@ -33,6 +34,8 @@ class StoreSettings:
         statement_timeout_ms: longest statement there.
         idle_in_transaction_timeout_ms: longest pause between two statements there.
         commit_timeout_ms: longest wait for the answer to a COMMIT, or to any other single request of the store.
+        password: called for the password of each new connection, where passwords change; None: that of the URL, or
+            what libpq finds by itself (PGPASSWORD, ~/.pgpass, a service file).
     """
 
     state_schema: str = "public"
@@ -48,6 +51,7 @@ class StoreSettings:
     statement_timeout_ms: int = 600_000
     idle_in_transaction_timeout_ms: int = 60_000
     commit_timeout_ms: int = 60_000
+    password: Callable[[], str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.history_table:

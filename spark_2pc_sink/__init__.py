@@ -41,10 +41,10 @@ public.
 
 ================ =========== =====================================================================================
 DualWriteSink    stable      the object for ``foreachBatch``
-DualWrite        provisional the same for a service without Spark: a session of SQLAlchemy's and Kafka
-AsyncDualWrite   provisional the same on an event loop
 Records          provisional a topic of a sink with several outputs
 Rows             provisional a table of a sink with several outputs
+DualWrite        provisional the same for a service without Spark: a session of SQLAlchemy's and Kafka
+AsyncDualWrite   provisional the same on an event loop
 BatchReport      stable      the figures of one batch, for ``on_batch``
 DualWriteError   stable      the root of all errors, see `spark_2pc_sink.errors`
 HaltError        stable      the two sides disagree, and a person has to decide

@@ -56,8 +56,8 @@ All options are keywords. `recover` takes those of the table below, and as the s
 ## `status(...)`
 
 All options are keywords. `status` changes nothing. It takes those of the table below, and as the sink does: `kafka`,
-`database`, and those that name tables (`state_schema`, `state_table`, `history_table`, `history_batches`). Its
-`transactional_id` may be left out: it then looks at every sink.
+`database`, `database_password`, `password_command`, and those that name tables (`state_schema`, `state_table`,
+`history_table`, `history_batches`). Its `transactional_id` may be left out: it then looks at every sink.
 
 {}
 

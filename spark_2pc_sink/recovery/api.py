@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
 from jdbc_state.sink_log import at_work_for
@@ -24,7 +24,7 @@ from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.recovery.status import StatusReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from jdbc_state import StateRow
     from jdbc_state.sessions import Liveness
@@ -41,7 +41,7 @@ _EVERY_SINK: Final = "every sink"
 def recover(  # noqa: D417 - the options are described where they are declared
     *,
     transactional_id: str,
-    kafka: Mapping[str, str | int],
+    kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     dry_run: bool = False,
     take_over: bool = False,
@@ -49,6 +49,8 @@ def recover(  # noqa: D417 - the options are described where they are declared
     batch: int | None = None,
     open_transaction: Literal["commit", "abort"] | None = None,
     takeover_grace_s: int = 300,
+    database_password: Callable[[], str] | None = None,
+    password_command: str | None = None,
     adopt: bool = False,
     accept_loss: str | None = None,
     reason: str | None = None,
@@ -75,7 +77,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
     unless ``take_over`` is given. docs/reference/options.md has all options with the reasons for their defaults.
 
     Args:
-        transactional_id, kafka, database: as for the sink.
+        transactional_id, kafka, database, database_password, password_command: as for the sink.
         dry_run: only say what would be done; nothing is claimed or changed.
         take_over: also where the driver lives, or may.
         decision: of a person about a batch that Kafka may lack.
@@ -122,11 +124,13 @@ def _run(recovery: Recovery, kafka: TransactionClient, store: SqlStateStore, sen
 @checks_keywords
 def status(  # noqa: D417 - as above
     *,
-    kafka: Mapping[str, str | int],
+    kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     transactional_id: str | None = None,
     match: str | None = None,
     timeout_s: int = 10,
+    database_password: Callable[[], str] | None = None,
+    password_command: str | None = None,
     state_schema: str = "public",
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
@@ -140,6 +144,7 @@ def status(  # noqa: D417 - as above
     Args:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
+        database_password, password_command: as for the sink.
         transactional_id: one sink; None for all.
 
     Raises:

@@ -211,19 +211,17 @@ class World:
 
     # --- the process ---------------------------------------------------------------------------------------------
 
+    def new_recovery(self) -> Recovery:
+        """Of a process that has just begun."""
+        return Recovery(OPTIONS, kafka=self.kafka, store=self.store, clock=self.clock)
+
     def new_writer(self) -> IdWriter:
-        """The id in a process that has just begun."""
-        recovery = Recovery(
-            OPTIONS,
-            kafka=self.kafka,
-            store=self.store,
-            clock=self.clock,
-        )
+        """The id in such a process."""
         return IdWriter(
             transactional_id=ID,
             owner=OPTIONS.owner,
             run_id="run",
-            recovery=recovery,
+            recovery=self.new_recovery(),
             kafka=self.kafka,
             store=self.store,
             send=self.kafka.send,

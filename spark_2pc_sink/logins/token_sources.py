@@ -66,6 +66,8 @@ def _call(function: Callable[[str], Any], config: str) -> Token:
     """
     try:
         returned = function(config)
+    except ConfigurationError:
+        raise
     except Exception as error:
         raise TokenUnavailableError(f"oauth_cb failed with {type(error).__name__}: {error}") from error
     parts = returned if isinstance(returned, (tuple, list)) else ()

@@ -99,5 +99,5 @@ def test_a_token_of_rds(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_settings_of_files_are_read(marker: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.toml"
     file.write_text(block(marker, "toml"))
-    kafka = read_toml_file(file, {"ORDERS_SECRET": "secret"}).options["kafka"]
+    kafka = read_toml_file(file, {"ORDERS_SECRET": "secret"}).kafka
     assert token_source(KafkaOptions.parse(kafka)) is not None

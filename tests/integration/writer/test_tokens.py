@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.errors import AuthorizationError
+from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError
+from spark_2pc_sink.logins.token_sources import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.writer import TransactionalWriter
@@ -102,3 +104,29 @@ def test_a_token_that_the_broker_refuses_is_told_at_once(kafka: TokenBroker, mon
     ):
         cluster.features()
     assert time.monotonic() - began_s < AT_ONCE_S
+
+
+def test_a_token_that_was_revoked_is_asked_for_anew(kafka: TokenBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection shows the token of the one before, which brokers take no more, and gets another one."""
+    options = KafkaOptions.parse(kafka.client_properties(lambda _: kafka.issuer.token()))
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka.issuer, "audience", "another broker")
+        source = token_source(options)
+        assert source is not None
+        source.token()
+    before = kafka.issuer.issued
+    with Cluster(options) as cluster:
+        assert cluster.features().transaction_version == 2
+    assert kafka.issuer.issued - before == 1
+
+
+def test_an_issuer_that_is_away_is_waited_for(kafka: TokenBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And named when the time is over."""
+    monkeypatch.setattr(kafka.issuer, "failing", (HTTPStatus.SERVICE_UNAVAILABLE, "later"))
+    properties = kafka.client_properties() | {"sasl.oauthbearer.scope": "of this test", "max.block.ms": 1_000}
+    text = "1000 ms.* the token endpoint .* cannot be asked: 503"
+    with Cluster(KafkaOptions.parse(properties)) as cluster:
+        with pytest.raises(KafkaTimeoutError, match=text):
+            cluster.features()
+        monkeypatch.setattr(kafka.issuer, "failing", None)
+        assert cluster.features().transaction_version == 2

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 _HISTORY_SUFFIX = "_history"
 _ACTIONS_SUFFIX = "_actions"
+_RECORDS_SUFFIX = "_records"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,8 @@ class StoreSettings:
             ``_history`` behind it, so that no two state tables share one.
         history_batches: lines of the history kept for each transactional id, up to a tenth more before they are
             trimmed; and so many of what its drivers did. 0 keeps none, and no actions either.
+        keep_records: make the table of kept records too, the name of the state table with ``_records`` behind it: for
+            writers whose batches nobody replays.
         connect_timeout_s: one attempt to connect, in seconds; libpq takes no less than 2.
         connect_deadline_ms: how long a database that has answered before may take to come back.
         claim_lock_timeout_ms: how long a claim waits for a row lock before it looks who holds it.
@@ -39,6 +42,7 @@ class StoreSettings:
     state_table: str = "kafka_transaction_state"
     history_table: str = ""
     history_batches: int = 1_000
+    keep_records: bool = False
     connect_timeout_s: int = 10
     connect_deadline_ms: int = 30_000
     claim_lock_timeout_ms: int = 2_000
@@ -57,3 +61,8 @@ class StoreSettings:
     def actions_table(self) -> str:
         """Table of what drivers and people did."""
         return self.state_table + _ACTIONS_SUFFIX
+
+    @property
+    def records_table(self) -> str:
+        """Table of kept records; used with ``keep_records``."""
+        return self.state_table + _RECORDS_SUFFIX

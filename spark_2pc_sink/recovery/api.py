@@ -11,6 +11,7 @@ from jdbc_state.sink_log import at_work_for
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOptions, checks_keywords
+from spark_2pc_sink.producer.batch_list_sender import BatchListSender
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
@@ -18,6 +19,7 @@ from spark_2pc_sink.recipe.remedies import RECOVER, remedy
 from spark_2pc_sink.recovery.recover_command import with_command
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.resend import has_kept, resend
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.recovery.status import StatusReport
 
@@ -68,6 +70,8 @@ def recover(  # noqa: D417 - the options are described where they are declared
 ) -> RecoveryReport:
     """Settle what a crashed job left, as the sink does before its first batch of a run. It is safe to run twice.
 
+    What Kafka is owed of a service it sends again, from the records that the database has kept.
+
     It claims the sink's row, which stops a job that still runs with this transactional id: its next batch raises
     `SupersededError`, and started again it goes on where it was. So a row whose driver lives, or may, is left alone
     unless ``take_over`` is given. docs/reference/options.md has all options with the reasons for their defaults.
@@ -88,9 +92,10 @@ def recover(  # noqa: D417 - the options are described where they are declared
     """
     options = RecoveryOptions.parse(**locals())
     with at_work_for(transactional_id), _connected(options) as (cluster, store):
+        kafka_side = TransactionClient(cluster, transactional_id, options.kafka)
         recovery = Recovery(
             options,
-            kafka=TransactionClient(cluster, transactional_id, options.kafka),
+            kafka=kafka_side,
             store=store,
             clock=_CLOCK,
             decision=decision,
@@ -104,7 +109,16 @@ def recover(  # noqa: D417 - the options are described where they are declared
             driver = _driver_of(store, row)
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
                 return _left_alone(replace(recovery.diagnosis.look(), driver=driver), driver, row, options)
-        return recovery.run(query_id=None, run_id=None).report
+        return _run(recovery, kafka_side, store, BatchListSender(cluster, transactional_id, options.kafka))
+
+
+def _run(recovery: Recovery, kafka: TransactionClient, store: SqlStateStore, sender: BatchListSender) -> RecoveryReport:
+    """Recover, and send again what Kafka is owed of a service."""
+    recovered = recovery.run(query_id=None, run_id=None)
+    if not has_kept(store, recovered.row):
+        return recovered.report
+    with recovery.explaining():
+        return resend(recovered, kafka=kafka, store=store, send=sender.send).report
 
 
 @checks_keywords

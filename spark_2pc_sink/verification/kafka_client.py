@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any, Final
 
 from spark_2pc_sink.errors import (
@@ -18,7 +19,6 @@ from spark_2pc_sink.logins.token_sources import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
 
 with extra("verify"):
-    import confluent_kafka
     from confluent_kafka import KafkaError as LibraryError
     from confluent_kafka import KafkaException
 
@@ -82,12 +82,12 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
 
 def _check_library() -> None:
     """Clients of before get a token only in calls of ``poll``, which an admin client never makes."""
-    version = confluent_kafka.__version__
-    if tuple(int(part) for part in version.split(".")[:2]) < _TOKENS_SINCE:
+    installed = version("confluent-kafka")
+    if tuple(int(part) for part in installed.split(".")[:2]) < _TOKENS_SINCE:
         raise ConfigurationError(
             option="sasl.mechanism",
             value="OAUTHBEARER",
-            rule=f"topics are read by confluent-kafka, here {version}, and only 2.13 gets tokens without help",
+            rule=f"topics are read by confluent-kafka, here {installed}, and only 2.13 gets tokens without help",
             remedy="pip install 'confluent-kafka>=2.13'",
         )
 

@@ -69,6 +69,12 @@ def test_metadata_asks_by_name_and_creates_nothing(version: int) -> None:
     assert seen["allow_auto_topic_creation"] is False
 
 
+def test_metadata_asks_what_the_client_may_do_only_where_that_is_wanted() -> None:
+    for wanted in (False, True):
+        seen = as_broker_sees_it(messages.metadata_request(["a"], version=12, operations=wanted))
+        assert seen["include_topic_authorized_operations"] is wanted
+
+
 def test_metadata_without_topics_asks_for_none_of_them() -> None:
     """An empty list asks for no topics; null would ask for all."""
     assert as_broker_sees_it(messages.metadata_request([], version=12))["topics"] == []
@@ -319,7 +325,15 @@ def test_read_metadata(version: int) -> None:
         cluster_id="cluster",
         controller_id=3,
         topics=[
-            topic(version=version, error_code=0, name="orders", topic_id=ID, is_internal=False, partitions=parts),
+            topic(
+                version=version,
+                error_code=0,
+                name="orders",
+                topic_id=ID,
+                is_internal=False,
+                partitions=parts,
+                authorized_operations={3, 4},
+            ),
             topic(version=version, error_code=3, name="gone", is_internal=False, partitions=[]),
         ],
     )
@@ -335,6 +349,7 @@ def test_read_metadata(version: int) -> None:
                 "orders",
                 (replies.PartitionMetadata(0, 0, 3, 8, (3,)), replies.PartitionMetadata(5, 1, -1, 8, (3,))),
                 topic_id,
+                frozenset({3, 4}),
             ),
             replies.TopicMetadata(3, "gone", ()),
         ),

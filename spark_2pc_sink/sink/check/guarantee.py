@@ -36,7 +36,7 @@ def _promise(options: SinkOptions) -> str:
     given = ", as far as where lets it" if any(lane.source.where is not None for lane in options.lanes) else ""
     return (
         f"Each row of a batch gets to {places} exactly once{given}, whichever process dies and when: once the sink is "
-        "at rest, readers of the topic with isolation.level=read_committed and readers of the table see the same batches."
+        "at rest, readers of the topic with isolation.level=read_committed and of the table see the same batches."
     )
 
 

@@ -44,11 +44,9 @@ def run_job(
         JobError: it failed; the text has the end of its output.
         DeadlineError: it was not done in time.
     """
-    status, output = _run([sys.executable, os.fspath(script), *map(os.fspath, arguments)], environment, deadline_s)
+    status, output = _run([sys.executable, *map(str, (script, *arguments))], environment, deadline_s)
     if status:
-        raise JobError(
-            f"{os.fspath(script)} ended with status {status}. Its output ends:\n{output[-_TAIL_CHARACTERS:]}"
-        )
+        raise JobError(f"{script} ended with status {status}. Its output ends:\n{output[-_TAIL_CHARACTERS:]}")
     return output
 
 
@@ -85,11 +83,11 @@ class CrashAt:
         """
         name = step if isinstance(step, str) else step.name
         killing = ["-m", "spark_2pc_sink.testing.killed_job", name, str(times)]
-        command = [sys.executable, *killing, os.fspath(script), *map(os.fspath, arguments)]
+        command = [sys.executable, *killing, *map(str, (script, *arguments))]
         status, output = _run(command, self.environment, deadline_s)
         if status != -signal.SIGKILL:
             raise JobError(
-                f"{os.fspath(script)} ended with status {status} before its sink had reached {name} {times} times. Its "
+                f"{script} ended with status {status} before its sink had reached {name} {times} times. Its "
                 f"output ends:\n{output[-_TAIL_CHARACTERS:]}"
             )
 

@@ -59,8 +59,13 @@ def test_a_wrong_option_is_exit_code_2(
     [("ok", True, 0), ("not_checked", True, 0), ("warning", False, 0), ("warning", True, 3), ("problem", False, 3)],
 )
 def test_exit_codes(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: Level, strict: bool, code: int
-) -> None:  # fmt: skip
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    level: Level,
+    strict: bool,
+    code: int,
+) -> None:
     """Of warnings only where that is asked for. The JSON is of the documented form."""
 
     def found(options: SinkOptions, rows: None, **_: Any) -> CheckReport:

@@ -16,7 +16,7 @@ from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
 
 
-class _KillAt:
+class KillAt:
     """Takes the place of the sink's observer.
 
     Args:
@@ -38,7 +38,7 @@ class _KillAt:
 
 
 if __name__ == "__main__":
-    step_observer.reached = _KillAt(Step[sys.argv[1]], int(sys.argv[2]))
+    step_observer.reached = KillAt(Step[sys.argv[1]], int(sys.argv[2]))
     script = sys.argv[3]
     # As Python itself does for a script: its words, and its folder as the first to import from.
     sys.argv = sys.argv[3:]

@@ -39,6 +39,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "step", [pytest.param(step.name, marks=() if step is Step.DECIDE else pytest.mark.thorough) for step in Step]
 )
@@ -50,6 +51,7 @@ def test_its_test_kills_the_job_and_finds_both_sides_the_same(project: Path, ste
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.thorough
+@pytest.mark.timeout(900)
 def test_it_works_from_the_wheel(project: Path, tmp_path: Path) -> None:
     """Pytest finds the plugin by its entry point, and nothing of this repository is imported."""
     source, wheel = tmp_path / "source", tmp_path / "wheel"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from spark_2pc_sink.testing import CrashAt, DeadlineError, JobError, Step, run_job
+from spark_2pc_sink.testing.killed_job import KillAt
 
 #: Stands in for a job: its sink reaches the steps that its command line names.
 SCRIPT = """
@@ -67,3 +69,14 @@ def test_a_job_that_hangs_is_ended(tmp_path: Path) -> None:
     pid = int(str(raised.value).splitlines()[-1])
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_it_kills_its_process_group_at_the_nth_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "killpg", lambda group, number: killed.append((group, number)))
+    kill = KillAt(Step.DECIDE, 2)
+    for step in (*Step, Step.PRODUCE):
+        kill(step)
+    assert killed == []
+    kill(Step.DECIDE)
+    assert killed == [(os.getpgrp(), signal.SIGKILL)]

@@ -69,12 +69,6 @@ def test_metadata_asks_by_name_and_creates_nothing(version: int) -> None:
     assert seen["allow_auto_topic_creation"] is False
 
 
-def test_metadata_asks_what_the_client_may_do_only_where_that_is_wanted() -> None:
-    for wanted in (False, True):
-        seen = as_broker_sees_it(messages.metadata_request(["a"], version=12, operations=wanted))
-        assert seen["include_topic_authorized_operations"] is wanted
-
-
 def test_metadata_without_topics_asks_for_none_of_them() -> None:
     """An empty list asks for no topics; null would ask for all."""
     assert as_broker_sees_it(messages.metadata_request([], version=12))["topics"] == []

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 
 #: Seconds that each question to Kafka may take, unless its properties allow less.
 TIMEOUT_S: Final = 10
-_STATE_NAMES: Final = ("state_schema", "state_table", "history_table", "history_batches")
+#: What `status` takes as the sink does. Kafka's options that are read already are taken as they are.
+_SIDES: Final = (
+    "kafka",
+    "database",
+    "database_password",
+    "password_command",
+    "state_schema",
+    "state_table",
+    "history_table",
+    "history_batches",
+)
 
 
 def check_sink(options: SinkOptions, rows: DataFrame | None = None, *, timeout_s: int = TIMEOUT_S) -> CheckReport:
@@ -53,13 +63,11 @@ def check_sink(options: SinkOptions, rows: DataFrame | None = None, *, timeout_s
 
 def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
     """Whether the sink has run, and whether it runs now: a second driver would end the first."""
-    # Kafka's options that are read already are taken as they are.
-    names: dict[str, Any] = {name: getattr(options, name) for name in ("kafka", *_STATE_NAMES)}
+    sides: dict[str, Any] = {name: getattr(options, name) for name in _SIDES}
     found = status(
-        database=options.database,
         transactional_id=options.transactional_id,
         timeout_s=timeout_s,
-        **names,
+        **sides,
     )
     for report in found.sinks:
         yield _sink(report)

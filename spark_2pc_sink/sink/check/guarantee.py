@@ -23,7 +23,9 @@ def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) 
         kafka: what its side has answered.
         database: what its side has answered.
     """
-    return " ".join([_promise(options), *_crash(options, kafka), *_not_promised(kafka, database), _PAGE])
+    return " ".join(
+        [_promise(options), *_bad_rows(options), *_crash(options, kafka), *_not_promised(kafka, database), _PAGE]
+    )
 
 
 def _promise(options: SinkOptions) -> str:
@@ -38,6 +40,11 @@ def _promise(options: SinkOptions) -> str:
         f"Each row of a batch gets to {places} exactly once{given}, whichever process dies and when: once the sink is "
         "at rest, readers of the topic with isolation.level=read_committed and of the table see the same batches."
     )
+
+
+def _bad_rows(options: SinkOptions) -> Iterator[str]:
+    if options.bad_rows == "dead_letter":
+        yield f"A row that a side cannot take gets to table {options.dead_letter_table} alone, exactly once too."
 
 
 def _crash(options: SinkOptions, kafka: KafkaFacts) -> Iterator[str]:

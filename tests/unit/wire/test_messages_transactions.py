@@ -25,6 +25,12 @@ def as_broker_sees_it(request: Any) -> dict[str, Any]:
     return fields
 
 
+def test_metadata_asks_what_the_client_may_do_only_where_that_is_wanted() -> None:
+    for wanted in (False, True):
+        seen = as_broker_sees_it(messages.metadata_request(["a"], version=12, operations=wanted))
+        assert seen["include_topic_authorized_operations"] is wanted
+
+
 @pytest.mark.parametrize("version", [9, 12])
 def test_metadata_of_every_topic_is_a_null_list(version: int) -> None:
     """Not an empty one, which asks for none; and nothing is created."""

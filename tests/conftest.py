@@ -16,7 +16,6 @@ from sqlalchemy import make_url
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.pgbouncer import PgBouncer
-from tests.harness.schema_registry import SchemaRegistryServer
 from tests.harness.providers import (
     PROVIDERS,
     Broker,
@@ -26,6 +25,7 @@ from tests.harness.providers import (
     Database,
     Provider,
 )
+from tests.harness.schema_registry import SchemaRegistryServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

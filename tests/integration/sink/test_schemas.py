@@ -28,7 +28,9 @@ from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError, Unsto
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
 from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.testing import assert_same_multiset
+from spark_2pc_sink.verification.api import verify
 from tests.harness.streams import FileStream
+from tests.integration.postgres.database_tables import run as execute
 from tests.integration.sink.targets import Target
 
 if TYPE_CHECKING:
@@ -129,6 +131,32 @@ def test_protobuf_is_read_by_confluents_deserializer(
         "place": {"street": "street 1", "number": "1"},
     }
     assert len(found) == len(ROWS)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("value_format", ["avro", "protobuf"])
+def test_verify_reads_them(
+    stream: FileStream, target: Target, schema_registry: SchemaRegistryServer, value_format: str
+) -> None:
+    """Both sides are the same; a row that someone changes differs, and is named; without a registry nothing is said."""
+    registry = {"url": schema_registry.url}
+    stream.run(target.sink(value_format=value_format, schema_registry=registry, key="id"))
+    asked: dict[str, Any] = {
+        "transactional_id": target.transactional_id,
+        "kafka": {"bootstrap.servers": target.broker.bootstrap},
+        "database": target.database,
+    }
+    report = verify(**asked, schema_registry=registry)
+    assert (report.verdict, report.rows) == ("same", len(ROWS)), str(report)
+    assert set(report.columns) == set(SCHEMA.fieldNames())
+    execute(target.database, "UPDATE target SET at = at + interval '1 microsecond' WHERE id = 7")
+    changed = verify(**asked, schema_registry=registry)
+    assert changed.verdict == "different"
+    assert [difference.kind for difference in changed.differences] == ["differing"], str(changed)
+    without = verify(**asked)
+    assert without.verdict == "not_checked"
+    assert "pass schema_registry (--schema-registry)" in str(without)
 
 
 @pytest.mark.thorough

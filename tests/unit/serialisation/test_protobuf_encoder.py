@@ -60,7 +60,7 @@ ELEMENTS: dict[str, DataType] = {
     "at": TimestampType(),
     "day": DateType(),
     "place": PLACE,
-    "deep": StructType().add("places", ArrayType(PLACE, containsNull=False)).add("no", LongType()),
+    "deep": StructType().add("places", ArrayType(PLACE, containsNull=False), nullable=False).add("no", LongType()),
 }
 KEYS: dict[str, DataType] = {"text": StringType(), "n8": LongType(), "n4": IntegerType(), "yes": BooleanType()}
 

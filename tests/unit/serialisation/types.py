@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-NUMBERS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+NUMBERS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 
 

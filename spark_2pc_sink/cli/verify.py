@@ -107,9 +107,7 @@ def _verify(given: argparse.Namespace) -> CommandResult:
     sides = {name: value for name, value in given_options(given).items() if name not in asked}
     kafka = read_connection(given)
     with _ProgressBar() as bar:
-        report = verify(
-            kafka=kafka, progress=bar, schema_registry=_registry(given), **sides, **asked, **_without_none(shape)
-        )
+        report = verify(kafka=kafka, progress=bar, **sides, **asked, **_registry(given), **_without_none(shape))
     steps = next_steps(report, Commands.of(RecoveryOptions.parse(kafka=kafka, **sides), shape))
     return CommandResult(
         exit_code=_EXIT_OF[report.verdict] if report.known else EXIT_NOT_KNOWN,
@@ -118,12 +116,12 @@ def _verify(given: argparse.Namespace) -> CommandResult:
     )
 
 
-def _registry(given: argparse.Namespace) -> dict[str, Any] | None:
+def _registry(given: argparse.Namespace) -> dict[str, Any]:
     """The schema registry of the command line, else that of the sink's file."""
     if given.schema_registry is not None:
-        return {"url": given.schema_registry}
-    found: dict[str, Any] | None = file_of(given).options.get("schema_registry")
-    return found
+        return {"schema_registry": {"url": given.schema_registry}}
+    from_file = file_of(given).options.get("schema_registry")
+    return {} if from_file is None else {"schema_registry": from_file}
 
 
 def _without_none(named: Mapping[str, Any]) -> dict[str, Any]:

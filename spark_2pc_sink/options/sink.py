@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
 
+from spark_2pc_sink.options.bad_row_limit import BadRowLimit
 from spark_2pc_sink.options.common import CommonOptions, contradiction
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.options.names import TableName, check_topic, parse_identifier
+from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
 from spark_2pc_sink.options.outputs import (
     Lane,
     Records,
@@ -25,6 +26,8 @@ from spark_2pc_sink.options.row_source import RowSource
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import INT32_MAX, milliseconds, setting
 
+#: Of the dead-letter table, behind the state table's name.
+DEAD_LETTERS_SUFFIX = "_dead_letters"
 #: Options of a sink that are one SQL expression each.
 _EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by")
 #: Options of a sink with one topic and one table, and what Records and Rows call them.
@@ -149,6 +152,22 @@ class SinkOptions(CommonOptions):
         why="with a master local[n], tasks stage rows and hand encoded records to each other in files below "
         "spark.local.dir. False: in tables and by Spark's shuffle, as in a cluster",
     )
+    bad_rows: Literal["fail", "dead_letter"] = setting(
+        "fail",
+        why="a row that PostgreSQL or Kafka cannot take fails the batch; or it goes to the dead-letter table and "
+        "nowhere else, in the same decision",
+    )
+    max_bad_rows: BadRowLimit = setting(  # noqa: RUF009 - makes a field
+        BadRowLimit(),
+        given="float | str",
+        why="above so many bad rows of a batch it fails: a number, or a share as 0.001 or '0.1%', and never more than "
+        "10 000. With 100 a person can look at each of them, and a change that makes every row bad is noticed",
+    )
+    dead_letter_table: str | None = setting(
+        None,
+        why="'table' or 'schema.table', made when it is missing; None: the state table's name with _dead_letters "
+        "behind it, in state_schema",
+    )
     staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
     accept_replay: int | None = setting(
         None,
@@ -164,6 +183,11 @@ class SinkOptions(CommonOptions):
         why="called in the driver with the BatchReport of each batch that both sides have. An exception of it ends the "
         "query; the batch stays written",
     )
+    query_name: str | None = setting(
+        None,
+        why="of a stream on Spark Connect, which tells a foreachBatch function nothing of its query: a name that stays "
+        "with the checkpoint, and that no other checkpoint has. None: found, where the session has one query",
+    )
     decision_margin_ms: int = milliseconds(
         10_000,
         at_least=0,
@@ -177,6 +201,7 @@ class SinkOptions(CommonOptions):
             rule = "it says why adopt, accept_loss or accept_replay is set, and none of them is"
             raise contradiction("reason", self.reason, rule, "leave it out")
         self._check_outputs()
+        self._check_dead_letters()
         given: object = self.on_batch
         if given is not None and not callable(given):
             rule = "it is a function of one argument, the BatchReport"
@@ -198,9 +223,19 @@ class SinkOptions(CommonOptions):
         given["upsert_keys"] = checked_names("upsert_keys", given.get("upsert_keys", ()))
         given["writes"] = _listed(given.get("writes", ()))
         given["schema_registry"] = SchemaRegistryOptions.parse(given.get("schema_registry"))
+        if "max_bad_rows" in given:
+            given["max_bad_rows"] = BadRowLimit.parse(given["max_bad_rows"])
         if given.get("staging_schema") is not None:
             given["staging_schema"] = parse_identifier(given["staging_schema"], option="staging_schema")
         return given
+
+    @property
+    def dead_letter_name(self) -> TableName:
+        """The dead-letter table, with its schema."""
+        if self.dead_letter_table is None:
+            return TableName(self.state_table + DEAD_LETTERS_SUFFIX, self.state_schema)
+        name = TableName.parse(self.dead_letter_table, option="dead_letter_table")
+        return TableName(name.name, name.schema or self.state_schema)
 
     @property
     def layout(self) -> SinkLayout:
@@ -245,6 +280,17 @@ class SinkOptions(CommonOptions):
         if encoded and self.schema_registry is None:
             rule = "records are encoded with schemas, and no registry is named"
             raise contradiction("schema_registry", None, rule, "pass schema_registry={'url': 'http://registry:8081'}")
+
+    def _check_dead_letters(self) -> None:
+        name = self.dead_letter_name
+        if self.bad_rows == "dead_letter":
+            if len(name.name.encode()) > IDENTIFIER_BYTES_MAX:
+                rule = f"with {DEAD_LETTERS_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
+                raise contradiction("state_table", self.state_table, rule, "shorten it, or pass dead_letter_table=")
+            return
+        if self.max_bad_rows != BadRowLimit():
+            rule = "it has no meaning with bad_rows='fail'"
+            raise contradiction("max_bad_rows", str(self.max_bad_rows), rule, "pass bad_rows='dead_letter'")
 
     def _check_upsert(self) -> None:
         check_upsert(

@@ -117,7 +117,7 @@ class _LaneInput:
         """The rows of the lane, completed; None where there are none."""
         rows = batch if self.plan.packed is None else unpacked(batch.column(self.plan.packed))
         self._rows += rows.num_rows
-        return _completed(self.plan, rows) if rows.num_rows else None
+        return completed_rows(self.plan, rows) if rows.num_rows else None
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Encode rows for the table."""
@@ -141,7 +141,7 @@ class _LaneInput:
         return LaneRows(self._rows, self._encoder.rows, self._encoder.staged_parts)
 
 
-def _completed(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with their keys and values, made here unless Spark has done it, and with order keys.
 
     Raises:

@@ -35,7 +35,16 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 
 def scalars() -> st.SearchStrategy[DataType]:
     """Types without parts."""
-    plain = [BooleanType, FloatType, DoubleType, StringType, BinaryType, DateType, TimestampType, *NUMBERS]
+    plain: list[type[DataType]] = [
+        BooleanType,
+        FloatType,
+        DoubleType,
+        StringType,
+        BinaryType,
+        DateType,
+        TimestampType,
+        *NUMBERS,
+    ]
     decimals = st.integers(1, 38).flatmap(
         lambda precision: st.integers(0, precision).map(lambda scale: DecimalType(precision, scale))
     )

@@ -94,7 +94,7 @@ def test_avro_becomes_json(memory: SchemaRegistryClient) -> None:
 def test_protobuf_becomes_json(memory: SchemaRegistryClient) -> None:
     """Fields without a value are left out, as to_json leaves nulls out; empty arrays are there."""
     schema_id = memory.register_schema("orders-value", Schema(PROTO, "PROTOBUF"))
-    message = GetMessageClass(compiled_message(PROTO, "Value"))()
+    message: Any = GetMessageClass(compiled_message(PROTO, "Value"))()
     message.id = 5
     message.stock[True] = 1
     message.place.SetInParent()

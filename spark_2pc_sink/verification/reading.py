@@ -13,6 +13,7 @@ from spark_2pc_sink.verification.places import Places
 from spark_2pc_sink.verification.record_digest import content_of
 from spark_2pc_sink.verification.record_facts import RecordFacts
 from spark_2pc_sink.verification.request import Progress
+from spark_2pc_sink.verification.schema_values import ValueReader
 from spark_2pc_sink.verification.staging import Chunk, RecordTexts, Staging
 from spark_2pc_sink.verification.tally import Stretch, Tally
 from spark_2pc_sink.verification.topic_reader import TopicReader, headers_of, offsets_of
@@ -58,7 +59,7 @@ class RecordStage:
                 continue
             part = slice(stretch.start, stretch.stop)
             texts = (
-                [value or b"null" for value in values[part]]
+                [self._texts.read(partition.topic, value) or b"null" for value in values[part]]
                 if self._texts.plain
                 else [self._text(partition, message) for message in messages[part]]
             )
@@ -121,7 +122,7 @@ def stage_uncommitted(reader: TopicReader, bounds: Bounds, stage: RecordStage, t
     return count
 
 
-def sample(reader: TopicReader, bounds: Bounds, *, committed: bool = True) -> RecordFacts:
+def sample(reader: TopicReader, read: ValueReader, bounds: Bounds, *, committed: bool = True) -> RecordFacts:
     """Learn the fields of records from both ends of some partitions."""
     facts = RecordFacts()
     chosen = [(at, bound) for at, bound in sorted(bounds.items()) if bound[1] > bound[0]][:SAMPLED_PARTITIONS_MAX]
@@ -130,6 +131,6 @@ def sample(reader: TopicReader, bounds: Bounds, *, committed: bool = True) -> Re
         {at: (max(end - SAMPLED_RECORDS, start), end) for at, (start, end) in chosen},
     ]
     for some in ends:
-        for _, messages in reader.read(some, committed=committed):
-            facts.note(message.value() for message in messages)
+        for at, messages in reader.read(some, committed=committed):
+            facts.note(read(at.topic, message.value()) for message in messages)
     return facts

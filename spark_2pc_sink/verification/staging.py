@@ -22,6 +22,7 @@ from jdbc_state.connections import UNTIMED, Database
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.record_facts import as_object
+from spark_2pc_sink.verification.schema_values import ValueReader, as_it_is
 from spark_2pc_sink.verification.side_sql import RECORD_PARTS, SideSql
 
 if TYPE_CHECKING:
@@ -99,19 +100,21 @@ class RecordTexts:
 
     Args:
         expressions: the user's; where there are none, the value is the text.
+        read: makes JSON of a value.
     """
 
-    def __init__(self, expressions: Sequence[str]) -> None:
+    def __init__(self, expressions: Sequence[str], read: ValueReader = as_it_is) -> None:
         text = " ".join(expressions)
         self._parts = [part for part in RECORD_PARTS if re.search(rf'(?<![\w"]){part}(?![\w])|"{part}"', text)]
         self.plain = not expressions
+        self.read = read
 
     def make(
         self, place: TopicPartition, offset: int, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> bytes:
         """The text of one record, of those parts that some expression names."""
         if self.plain:
-            return value or b"null"
+            return self.read(place.topic, value) or b"null"
         values: dict[str, Any] = {
             "key": _text(key),
             "key_bytes": _hexadecimal(key),
@@ -126,7 +129,8 @@ class RecordTexts:
         if "value" not in self._parts:
             return named
         # The value is JSON by itself, and goes in as it is.
-        return named[:-1] + (b"" if named == b"{}" else b",") + b'"value":' + (value or b"null") + b"}"
+        content = self.read(place.topic, value) or b"null"
+        return named[:-1] + (b"" if named == b"{}" else b",") + b'"value":' + content + b"}"
 
 
 def _text(content: bytes | None) -> str | None:

@@ -24,6 +24,7 @@ from spark_2pc_sink.sink.contract.record_expressions import (
 )
 from spark_2pc_sink.sink.contract.topics import Connections
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
@@ -119,6 +120,7 @@ class QueryRun:
             stopping=lambda: is_stopping(self._execution),
             observer=self._times,
             step_seconds=lambda: self._times.by_step,
+            on_decide=None if options.on_decide is None else OnDecide(options.on_decide),
             look_back=lambda missing: run_record(spark, ids.run_id, execution, missing),
         )
         self._repeatable = Repeatability(spark)

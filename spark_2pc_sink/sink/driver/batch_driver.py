@@ -377,10 +377,7 @@ class BatchDriver:
         """
         produced = batch.produced
         if not kafka_only:
-            self._copy_rows(produced, work, scope)
-            if self._on_decide is not None:
-                about = self._transactional_id, batch.batch_id, batch.producer, produced, self._written
-                self._on_decide(scope.transaction.connection, DecidingBatch.of(*about))
+            self._copy_rows(batch, work, scope)
         self._check_time_left(batch)
         self._decided = str(batch.producer)
         rows = self._claimed().row_count if kafka_only else produced.row_count
@@ -396,19 +393,23 @@ class BatchDriver:
             SupersededError: a newer driver has claimed; nothing was written.
             BatchRetryError: not all rows arrived; nothing was written.
         """
-        self._copy_rows(batch.produced, work, scope)
+        self._copy_rows(batch, work, scope)
         scope.transaction.decide(batch.decision(self._claimed(), row_count=batch.produced.row_count))
         scope.commit()
         self._observer(Step.DECIDE)
         self._row = self._store.check_generation(self._transactional_id, self._claimed().generation)
 
-    def _copy_rows(self, produced: ProducedBatch, work: BatchWork, scope: DecisionScope) -> None:
-        """Write the rest of the rows."""
+    def _copy_rows(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope) -> None:
+        """Write the rest of the rows, and what the user adds to them."""
+        produced = batch.produced
         self._written = work.copy_into(scope.transaction.connection)
         if self._written.given != produced.row_count:
             raise BatchRetryError(
                 reason=f"{produced.row_count} rows were read for tables, {self._written.given} arrived there"
             )
+        if self._on_decide is not None:
+            about = self._transactional_id, batch.batch_id, batch.producer, produced, self._written
+            self._on_decide(scope.transaction.connection, DecidingBatch.of(*about))
 
     def _check_time_left(self, batch: PreparedBatch) -> None:
         initialized = self._initialized

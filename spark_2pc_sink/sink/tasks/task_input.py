@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, LaneRows
@@ -18,8 +21,6 @@ from spark_2pc_sink.sink.transfer.row_encoder import RowEncoder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
-
-    import pyarrow as pa
 
     from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
 
@@ -152,7 +153,19 @@ def _completed(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
         completed = completed.append_column(record_expressions.KEY, key_values(batch.column(plan.key_column)))
     if plan.json is not None:
         completed = completed.append_column(record_expressions.VALUE, json_values(batch, plan.json))
-    return completed
+    return _without_tombstones(completed)
+
+
+def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, and no value where the record is a tombstone."""
+    tombstones = record_column(batch, record_expressions.TOMBSTONE)
+    if tombstones is None or not pc.any(tombstones).as_py():
+        return batch
+    place = batch.schema.get_field_index(record_expressions.VALUE)
+    values = batch.column(place)
+    return batch.set_column(
+        place, record_expressions.VALUE, pc.if_else(tombstones, pa.scalar(None, values.type), values)
+    )
 
 
 def _check_text(batch: pa.RecordBatch, name: str) -> None:

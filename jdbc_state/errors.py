@@ -41,15 +41,20 @@ def _rebuild(cls: type[DualWriteError], values: dict[str, Any]) -> DualWriteErro
 
 @dataclass(eq=False, kw_only=True)
 class ConfigurationError(DualWriteError):
-    """An option has a value that breaks a rule. Nothing was written."""
+    """An option has a value that breaks a rule. Nothing was written.
+
+    ``source`` is the file or the variable that gave the value; '' where the caller did.
+    """
 
     option: str
     value: object
     rule: str
     remedy: str
+    source: str = ""
 
     def __str__(self) -> str:
-        return f"{self.option}={self.value!r}: {self.rule}; {self.remedy}"
+        source = f"{self.source}: " if self.source else ""
+        return f"{source}{self.option}={self.value!r}: {self.rule}; {self.remedy}"
 
 
 @dataclass(eq=False, kw_only=True)

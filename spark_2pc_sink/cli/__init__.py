@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink import __version__
 from spark_2pc_sink.cli.command_parser import PROGRAM, CommandLineError, CommandParser
-from spark_2pc_sink.cli.connection_sources import connection_as_given, warn_of_secrets
+from spark_2pc_sink.cli.connection_sources import connection_as_given, file_of, warn_of_secrets
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_INTERRUPTED, EXIT_USAGE
 from spark_2pc_sink.cli.logs import logging_to_stderr
 from spark_2pc_sink.cli.output import CommandResult, json_schema, write_result
@@ -107,7 +107,7 @@ class _PrintSchema(argparse.Action):
 def _run(given: argparse.Namespace) -> CommandResult:
     """The command's own result, or that of an error which has an exit code."""
     try:
-        with _commands_as_given(given):
+        with _commands_as_given(given), _errors_name_the_file(given):
             result: CommandResult = given.run(given)
     except ConfigurationError as error:
         return CommandResult(exit_code=EXIT_USAGE, error=error)
@@ -118,6 +118,11 @@ def _run(given: argparse.Namespace) -> CommandResult:
     except KeyboardInterrupt:
         return CommandResult(exit_code=EXIT_INTERRUPTED, notes=("interrupted",))
     return result
+
+
+def _errors_name_the_file(given: argparse.Namespace) -> AbstractContextManager[None]:
+    """Lets an error about an option of the sink's file name the file."""
+    return file_of(given).named_in_errors()
 
 
 def _commands_as_given(given: argparse.Namespace) -> AbstractContextManager[None]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from jdbc_state import ActionLine
 from spark_2pc_sink.cli.exits import EXIT_NOT_KNOWN, EXIT_SETTLED
-from spark_2pc_sink.cli.options import add_database, given_options
+from spark_2pc_sink.cli.options import add_database, add_sink, given_options
 from spark_2pc_sink.cli.output import CommandResult, as_table
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recovery.history import LAST, BatchEntry, Entry, history, utc
@@ -32,7 +32,7 @@ def add_commands(commands: Any) -> None:
         epilog=_EXITS,
     )
     add_database(command)
-    command.add_argument("--transactional-id", help="one sink (default: all)")
+    add_sink(command, about="one sink (default: that of --config, else all)")
     command.add_argument(
         "--last", type=int, metavar="N", help=f"the newest N entries (default: {LAST}, or with --since all)"
     )

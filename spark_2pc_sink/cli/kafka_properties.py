@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from spark_2pc_sink.cli.connection_sources import (
-    BOOTSTRAP,
-    BOOTSTRAP_NAMES,
-    add_once,
-    environment_properties,
-    file_of,
-)
+from spark_2pc_sink.cli.connection_sources import BOOTSTRAP, BOOTSTRAP_NAMES, environment_options, file_of
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.properties_file import read_properties_file
+from spark_2pc_sink.options.sourced_options import add_once
 
 _DESTINATIONS: Final = ("bootstrap_server", "kafka", "command_config")
 
@@ -40,8 +35,8 @@ def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None
     )
 
 
-def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, str]:
-    """All that options and the connection file say, and the environment where these leave something out.
+def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]:
+    """All that flags and the file of the sink say, and the environment where these leave something out.
 
     Args:
         given: the command line.
@@ -51,7 +46,7 @@ def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, str]
         ConfigurationError: a file cannot be read, a property has no value, two sources of the command line contradict
             each other, or none names the brokers.
     """
-    properties: dict[str, str] = {}
+    properties: dict[str, Any] = {}
     for prefix in ("", *prefixes):
         server, named, file = (getattr(given, f"{prefix}{name}") for name in _DESTINATIONS)
         if file is not None:
@@ -60,18 +55,16 @@ def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, str]
         add_once(properties, [as_property(text) for text in named], source="--kafka")
         if server is not None:
             add_once(properties, [(BOOTSTRAP, server)], source="--bootstrap-server")
-    from_file = file_of(given)
-    if from_file is not None:
-        add_once(properties, from_file.kafka.items(), source="--connection")
+    add_once(properties, file_of(given).kafka.items(), source="--config")
     located = bool(properties.keys() & BOOTSTRAP_NAMES)
-    for name, value in environment_properties().items():
+    for name, value in environment_options().kafka.items():
         if not (located and name in BOOTSTRAP_NAMES):
             properties.setdefault(name, value)
     if not properties.keys() & BOOTSTRAP_NAMES:
         raise ConfigurationError(
             option="--bootstrap-server",
             value=None,
-            rule="it says where Kafka is, and no bootstrap.servers is in --kafka, --command-config, --connection or "
+            rule="it says where Kafka is, and no bootstrap.servers is in --kafka, --command-config, --config or "
             "SPARK_2PC_BOOTSTRAP_SERVER either",
             remedy="pass --bootstrap-server HOST:PORT",
         )

@@ -6,11 +6,14 @@ import argparse
 from dataclasses import fields
 from typing import Any, Final, get_args, get_type_hints
 
-from spark_2pc_sink.cli.connection_sources import TABLES, add_once, environment_options, file_of
+from spark_2pc_sink.cli.connection_sources import TABLES, environment_options, file_of
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.options.settings import setting_of
+from spark_2pc_sink.options.sourced_options import SourcedOptions, add_once
 
+#: Of flags that were not given, those that a file or the environment may give.
+_NAMED_ELSEWHERE: Final = ("database", "transactional_id")
 _DECLARED: Final = {item.name: item for item in fields(RecoveryOptions)}
 
 
@@ -39,9 +42,10 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True) -> 
         required: False where the command does without a database.
     """
     command.add_argument(
-        "--connection",
+        "--config",
+        dest="sink_file",
         metavar="FILE",
-        help="a Java properties file with database=URL, names of the state tables, and Kafka client properties",
+        help="the TOML file of the sink, as DualWriteSink.from_toml reads it (default: SPARK_2PC_CONFIG)",
     )
     command.add_argument(
         "--database", metavar="URL", help="SQLAlchemy URL of the database (default: SPARK_2PC_DATABASE)"
@@ -50,8 +54,20 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True) -> 
     add_options(command, *TABLES)
 
 
+def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool = False) -> None:
+    """Add the flag that names the sink; the file of the sink and the environment name it too.
+
+    Args:
+        command: takes the flag.
+        about: its help.
+        required: whether the command is about one sink.
+    """
+    command.add_argument("--transactional-id", metavar="ID", help=about)
+    command.set_defaults(sink_required=required)
+
+
 def given_options(given: argparse.Namespace) -> dict[str, Any]:
-    """What flags, the connection file and the environment say, as keywords of `recover`.
+    """What flags, the file of the sink and the environment say, as keywords of `recover`.
 
     Raises:
         ConfigurationError: two of the command line contradict each other, a file cannot be read, or nothing names the
@@ -60,17 +76,28 @@ def given_options(given: argparse.Namespace) -> dict[str, Any]:
     said = {name: value for name, value in vars(given).items() if name in _DECLARED and name != "kafka"}
     if not hasattr(given, "database_required"):
         return said
-    if said["database"] is None:
-        del said["database"]
-    file = file_of(given)
-    if file is not None:
-        add_once(said, file.options.items(), source="--connection")
-    said = {**environment_options(), **said}
+    said = {name: value for name, value in said.items() if value is not None or name not in _NAMED_ELSEWHERE}
+    # A flag may name another sink of the same database than the file does.
+    by_flag = {name: said.pop(name) for name in ("transactional_id",) if name in said}
+    from_file = _known_here(file_of(given), given)
+    add_once(said, from_file.items(), source="--config")
+    said = {**_known_here(environment_options(), given), **said, **by_flag}
     if given.database_required and "database" not in said:
         raise ConfigurationError(
             option="--database",
             value=None,
-            rule="it says where the state table is, and neither --connection nor SPARK_2PC_DATABASE does",
+            rule="it says where the state table is, and neither --config nor SPARK_2PC_DATABASE does",
             remedy="pass --database postgresql://user@host/database",
         )
+    if getattr(given, "sink_required", False) and "transactional_id" not in said:
+        rule, remedy = "it names the sink, and neither --config nor the environment does", "pass --transactional-id ID"
+        raise ConfigurationError(option="--transactional-id", value=None, rule=rule, remedy=remedy)
     return said
+
+
+def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, Any]:
+    """Of a sink's options those that the command takes. What is for one start only is never taken from a file."""
+    names = {"database", *TABLES}
+    if hasattr(given, "sink_required") and getattr(given, "match", None) is None:
+        names.add("transactional_id")
+    return {name: value for name, value in found.options.items() if name in names}

@@ -13,7 +13,7 @@ from jdbc_state import Actor
 from spark_2pc_sink.cli.command_parser import PROGRAM
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.cli.options import add_database, given_options
+from spark_2pc_sink.cli.options import add_database, add_sink, given_options
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.options import StatusOptions
@@ -45,7 +45,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_connection(parser)
     add_database(parser)
-    parser.add_argument("--transactional-id", help="the sink (default: every one that needs somebody)")
+    add_sink(parser, about="the sink (default: that of --config, else every one that needs somebody)")
     parser.add_argument(
         "--cause",
         type=HaltCause,

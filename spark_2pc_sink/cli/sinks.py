@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.cli.options import add_database, add_options, given_options
+from spark_2pc_sink.cli.options import add_database, add_options, add_sink, given_options
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.cli.reason import reason_for
 from spark_2pc_sink.errors import HaltError, TakeOverRefusedError
@@ -32,7 +32,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     settling = commands.add_parser("recover", help="settle what a crashed job left; safe to run twice", epilog=_EXITS)
     add_connection(settling)
     add_database(settling)
-    settling.add_argument("--transactional-id", required=True, help="the sink")
+    add_sink(settling, about="the sink (default: that of --config)", required=True)
     add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch", "reason")
     choice = settling.add_mutually_exclusive_group()
     choice.add_argument(

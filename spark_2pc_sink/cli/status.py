@@ -12,7 +12,7 @@ from typing import Final
 
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
-from spark_2pc_sink.cli.options import add_database, given_options
+from spark_2pc_sink.cli.options import add_database, add_sink, given_options
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.cli.status_text import Shown, status_text
 from spark_2pc_sink.options import StatusOptions
@@ -59,7 +59,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_connection(looking)
     add_database(looking)
     chosen = looking.add_mutually_exclusive_group()
-    chosen.add_argument("--transactional-id", metavar="ID", help="one sink, with all that is known of it")
+    add_sink(chosen, about="one sink, with all that is known of it (default: that of --config, else all)")
     chosen.add_argument("--match", metavar="GLOB", help=about["match"].why)
     shown = looking.add_mutually_exclusive_group()
     shown.add_argument("--in-doubt", action="store_true", help="only those that a person has to look after")
@@ -112,7 +112,7 @@ def _status(given: argparse.Namespace) -> CommandResult:
     return CommandResult(
         exit_code=code,
         fields={**fields.as_json(), "summary": found.summary},
-        text=status_text(found, shown, one=given.transactional_id is not None),
+        text=status_text(found, shown, one=options.get("transactional_id") is not None),
         error=IncompleteStatusError(found) if code == EXIT_FAILED else None,
     )
 

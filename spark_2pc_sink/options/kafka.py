@@ -235,6 +235,11 @@ _FIELD_OF = {name: item for item in options_of(KafkaOptions) for name in setting
 _SECURITY_ONLY = ("sasl.jaas.config", "ssl.truststore.type", "ssl.keystore.type")
 
 
+def property_names() -> tuple[str, ...]:
+    """Every name that ``kafka={...}`` takes."""
+    return (*_FIELD_OF, *_SECURITY_ONLY, *FIXED)
+
+
 def _without_fixed(properties: Mapping[str, object]) -> dict[str, object]:
     """Drop what the user may say but not change; refuse what must not be said here, and what does not exist."""
     kept: dict[str, object] = {}
@@ -263,7 +268,7 @@ def _nearest_property(name: str) -> str:
     bare = name.removeprefix(SPARK_PREFIX)
     if bare != name and bare in _FIELD_OF:
         return f"leave out the prefix and write {bare!r}"
-    return nearest(bare, [*_FIELD_OF, *_SECURITY_ONLY, *FIXED], known_elsewhere=KNOWN_ELSEWHERE)
+    return nearest(bare, property_names(), known_elsewhere=KNOWN_ELSEWHERE)
 
 
 def _read_plain(properties: Mapping[str, object]) -> dict[str, Any]:

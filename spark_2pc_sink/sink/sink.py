@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from sqlalchemy import Connection
 from jdbc_state.sink_log import FIELD, at_work_for, sink_log
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.options import Records, Rows, SinkOptions, checks_keywords
+from spark_2pc_sink.options.environment import PREFIX, read_environment
+from spark_2pc_sink.options.sourced_options import SourcedOptions
+from spark_2pc_sink.options.toml_file import read_toml_file
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.job.query_checks import current_query, current_run, stream_execution
 from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
@@ -113,6 +117,38 @@ class DualWriteSink:
         self._options = SinkOptions.parse(**given)
         self._run: QueryRun | None = None
         self._calls = threading.Lock()
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str], **more: Any) -> DualWriteSink:
+        """A sink with the options of a TOML file, which ``spark-2pc --config`` reads too. See docs/configuration.md.
+
+        Args:
+            path: of the file; read here, on the driver.
+            more: options that no file can have, such as ``on_batch``, or other values of those that it has.
+
+        Raises:
+            ConfigurationError: the file cannot be read, or one of its options is refused; the error names the file.
+        """
+        return cls._given_by(read_toml_file(path), more)
+
+    @classmethod
+    def from_env(cls, prefix: str = PREFIX, **more: Any) -> DualWriteSink:
+        """A sink with the options that the environment has, such as ``SPARK_2PC_TABLE``. See docs/configuration.md.
+
+        Args:
+            prefix: of the variables.
+            more: as in `from_toml`.
+
+        Raises:
+            ConfigurationError: a variable with the prefix is no option's, or an option is refused; the error names the
+                variable.
+        """
+        return cls._given_by(read_environment(os.environ, prefix=prefix), more)
+
+    @classmethod
+    def _given_by(cls, found: SourcedOptions, more: dict[str, Any]) -> DualWriteSink:
+        with found.named_in_errors(but=more):
+            return cls(**{**found.keywords, **more})
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; Spark calls this.

@@ -9,7 +9,7 @@ from tests.conftest import or_skip
 from tests.harness.kafka_cluster import KafkaCluster
 from tests.integration.testing.test_kafka_broker import produce, values
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.thorough]
 
 DEADLINE_S = 60.0
 

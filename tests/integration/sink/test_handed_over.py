@@ -41,11 +41,7 @@ def fill(stream: FileStream, kinds: str) -> list[Row]:
 
 @pytest.mark.parametrize(
     "look",
-    [
-        "isEmpty",
-        pytest.param("persisted", marks=pytest.mark.slow),
-        *(pytest.param(look, marks=pytest.mark.thorough) for look in ("count", "take")),
-    ],
+    ["isEmpty", *(pytest.param(look, marks=pytest.mark.thorough) for look in ("persisted", "count", "take"))],
 )
 def test_batches_without_rows_need_not_be_handed_over(stream: FileStream, target: Target, look: str) -> None:
     """A22: the first, one between others, several in a row, the last: of empty files and behind a filter."""
@@ -99,7 +95,12 @@ def skip_where_a_join_is_empty(sink: DualWriteSink, batch: DataFrame, batch_id: 
 
 @pytest.mark.parametrize(
     "function",
-    [skip_without_a_look, skip_after_a_look_at_a_part, skip_after_a_look_at_another, skip_where_a_join_is_empty],
+    [
+        skip_without_a_look,
+        skip_where_a_join_is_empty,
+        pytest.param(skip_after_a_look_at_a_part, marks=pytest.mark.thorough),
+        pytest.param(skip_after_a_look_at_another, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_batch_with_rows_that_is_not_handed_over_halts(
     stream: FileStream, target: Target, function: Callable[[DualWriteSink, Any, int], None]

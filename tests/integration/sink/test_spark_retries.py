@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.spark]
     ("scenario", "key", "refusal"),
     [
         pytest.param("source", None, "ran again as attempt 1", marks=pytest.mark.thorough),
-        ("task", "id", "ran again as attempt 1"),
+        pytest.param("task", "id", "ran again as attempt 1", marks=pytest.mark.thorough),
         # Spark gives the job up by itself where it sees that the second run of a source made other pieces.
         ("stage", "id", "attempt 0 of the task in attempt 1 of its stage|cannot rollback the ResultStage"),
     ],

@@ -229,7 +229,7 @@ def test_errors_have_an_exit_code(
 
 
 @pytest.mark.parametrize(
-    "words", [["recover", *SIDES], ["nonsense"], [], ["recover", *SIDES, "--drop", "--accept-replay"]]
+    "words", [["recover", *SIDES, "--nonsense"], ["nonsense"], [], ["recover", *SIDES, "--drop", "--accept-replay"]]
 )
 def test_a_wrong_command_line_is_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """With the usage of the command."""

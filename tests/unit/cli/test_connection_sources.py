@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "shop.properties"
+    path = tmp_path / "shop.toml"
     path.write_text(
-        f"# where both sides are\ndatabase={URL}\nstate_schema=ops\nhistory_batches=5\n"
-        "bootstrap.servers=h:1\nsecurity.protocol=SASL_SSL\nsasl.password=hidden\n"
+        f'# where both sides are\ndatabase = "{URL}"\nstate_schema = "ops"\nhistory_batches = 5\ntable = "orders"\n'
+        '[kafka]\nbootstrap.servers = "h:1"\nsecurity.protocol = "SASL_SSL"\nsasl.password = "hidden"\n'
     )
     return path
 
@@ -49,14 +50,13 @@ FROM_FILE = {
     "database": URL,
     "state_schema": "ops",
     "history_batches": 5,
-    "transactional_id": None,
 }
 
 
 def test_a_file_says_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By flag, or by the variable that stands for it."""
-    assert said("--connection", str(file)) == FROM_FILE
-    monkeypatch.setenv("SPARK_2PC_CONNECTION", str(file))
+    assert said("--config", str(file)) == FROM_FILE
+    monkeypatch.setenv("SPARK_2PC_CONFIG", str(file))
     assert said() == FROM_FILE
 
 
@@ -69,9 +69,8 @@ def test_the_environment_says_what_the_command_line_leaves_out(
     assert said() == {
         "kafka": {"bootstrap.servers": "env:1"},
         "database": "postgresql://env/d",
-        "transactional_id": None,
     }
-    assert said("--connection", str(file)) == FROM_FILE
+    assert said("--config", str(file)) == FROM_FILE
     other = said("--kafka", "metadata.broker.list=flag:1", "--database", "postgresql://flag/d")
     assert other["kafka"] == {"metadata.broker.list": "flag:1"}
     assert other["database"] == "postgresql://flag/d"
@@ -84,21 +83,21 @@ def test_the_environment_says_what_the_command_line_leaves_out(
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["--database", "postgresql://elsewhere/d"], "--connection='database'"),
-        (["--state-schema", "elsewhere"], "--connection='state_schema'"),
-        (["--bootstrap-server", "elsewhere:1"], "--connection='bootstrap.servers'"),
+        (["--database", "postgresql://elsewhere/d"], "--config='database'"),
+        (["--state-schema", "elsewhere"], "--config='state_schema'"),
+        (["--bootstrap-server", "elsewhere:1"], "--config='bootstrap.servers'"),
     ],
 )
 def test_what_the_command_line_says_twice_must_be_the_same(file: Path, words: list[str], shown: str) -> None:
-    """Flags and the file of ``--connection``; the values, which may be secret, are not shown."""
+    """Flags and the file of ``--config``; the values, which may be secret, are not shown."""
     with pytest.raises(ConfigurationError, match="given before with another") as raised:
-        said("--connection", str(file), *words)
+        said("--config", str(file), *words)
     assert shown in str(raised.value)
     assert "elsewhere" not in str(raised.value)
 
 
 def test_variables_must_not_contradict_each_other(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_2PC_CONNECTION", str(file))
+    monkeypatch.setenv("SPARK_2PC_CONFIG", str(file))
     monkeypatch.setenv("SPARK_2PC_DATABASE", "postgresql://other/d")
     with pytest.raises(ConfigurationError, match="SPARK_2PC_DATABASE='database'"):
         said()
@@ -109,27 +108,49 @@ def test_variables_must_not_contradict_each_other(file: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("line", "shown"),
+    ("before", "line", "shown"),
     [
-        ("state_shema=secret", "did you mean 'state_schema'?"),
-        ("transactional_id=secret", "'transactional_id'"),
-        ("history_batches=many", "history_batches is a whole number"),
-        ("database=postgresql://h/d", "given before with another"),
-        ("secret", "line 1"),
+        ("state_schema", "state_shema", "did you mean 'state_schema'?"),
+        ("client.id = 'night'", "client.id = true", "client.id=True: it is a text"),
+        ("history_batches = 5", 'history_batches = "many"', "history_batches='many': it is a whole number"),
+        ('database = "postgresql:', 'database = "mysql:', "database='mysql://***'"),
+        ("[kafka]", "[kafka", "it is no TOML"),
     ],
 )
-def test_a_file_that_is_none_is_refused(file: Path, line: str, shown: str) -> None:
-    text = file.read_text() if "=" in line else ""
-    file.write_text(f"{text.replace('history_batches=5', '')}{line}\n")
-    with pytest.raises(ConfigurationError) as raised:
-        said("--connection", str(file))
-    assert shown in str(raised.value)
-    assert "secret" not in str(raised.value)
+def test_a_file_that_is_none_is_refused(
+    file: Path, capsys: pytest.CaptureFixture[str], before: str, line: str, shown: str
+) -> None:
+    """With the name of the file, the option and the value, unless that may be a secret."""
+    file.write_text(
+        file.read_text()
+        .replace('security.protocol = "SASL_SSL"\nsasl.password = "hidden"\n', "client.id = 'night'\n")
+        .replace(before, line)
+    )
+    assert cli.main(["status", "--config", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert shown in err
+    assert str(file) in err
+    assert not {"secret", "hidden"} & set(re.split(r"\W", err))
+
+
+def test_the_file_names_the_sink(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no flag does. A flag may name another sink of the database, and a glob many."""
+    with pytest.raises(ConfigurationError, match="--transactional-id=None"):
+        given_options(cli.command_parser(["recover"]).parse_args(["recover", "--config", str(file)]))
+    file.write_text(f'transactional_id = "orders"\n{file.read_text()}')
+    assert said("--config", str(file))["transactional_id"] == "orders"
+    assert said("--config", str(file), "--transactional-id", "other")["transactional_id"] == "other"
+    assert "transactional_id" not in said("--config", str(file), "--match", "*")
+
+
+def test_what_is_for_one_start_is_not_taken_from_the_file(file: Path) -> None:
+    file.write_text(f"adopt = true\n{file.read_text()}")
+    assert "adopt" not in said("--config", str(file))
 
 
 def test_no_database_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--bootstrap-server", "h:1"]) == 2
-    assert "neither --connection nor SPARK_2PC_DATABASE does" in capsys.readouterr().err
+    assert "neither --config nor SPARK_2PC_DATABASE does" in capsys.readouterr().err
 
 
 def test_a_secret_on_the_command_line_is_warned_of(
@@ -152,7 +173,7 @@ def test_a_secret_on_the_command_line_is_warned_of(
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["--connection", "my file"], ["--connection", "my file"]),
+        (["--config", "my file"], ["--config", "my file"]),
         (["--database", URL], ["--database", "postgresql://app@h/shop"]),
         (["--command-config", "c", "--kafka", "client.id=a"], ["--command-config", "c", "--kafka", "client.id=a"]),
         (["--kafka", "sasl.password=b"], ["--command-config", "FILE"]),
@@ -183,9 +204,9 @@ def test_a_remedy_has_the_words_of_its_command_line(
 
     kafka = {"bootstrap.servers": "h:1"}
     monkeypatch.setattr(sinks, "recover", recover)
-    file.write_text(f"database={URL}\nbootstrap.servers=h:1\n")
-    assert cli.main(["recover", "--connection", str(file), "--transactional-id", "orders"]) == 3
-    printed = f"to settle: spark-2pc recover --transactional-id orders --connection {file} --take-over: …\n"
+    file.write_text(f'database = "{URL}"\n[kafka]\nbootstrap.servers = "h:1"\n')
+    assert cli.main(["recover", "--config", str(file), "--transactional-id", "orders"]) == 3
+    printed = f"to settle: spark-2pc recover --transactional-id orders --config {file} --take-over: …\n"
     assert printed in capsys.readouterr().out
     options = RecoveryOptions.parse(transactional_id="orders", kafka=kafka, database=URL)
     sides = "--bootstrap-server h:1 --database postgresql://app@h/shop"

@@ -71,7 +71,6 @@ def test_what_was_said_is_passed_on(give: Give, capsys: pytest.CaptureFixture[st
             "state_schema": "ops",
             "match": "orders-*",
             "timeout_s": 3,
-            "transactional_id": None,
         }
     ]
     assert capsys.readouterr().out == "0 sinks\nthere is no table\n"

@@ -13,7 +13,7 @@ import pytest
 
 from spark_2pc_sink.cli import command_parser, exits
 from spark_2pc_sink.cli.command_parser import CommandParser
-from spark_2pc_sink.cli.connection_sources import ENVIRONMENT, FILE_OPTIONS, read_connection_file
+from spark_2pc_sink.cli.connection_sources import ENVIRONMENT
 from spark_2pc_sink.cli.logs import JsonFormatter
 from tests.harness.json_contract import read_output
 from tests.unit.cli.test_remedies import PLACEHOLDERS
@@ -74,17 +74,6 @@ def test_the_variables_and_what_a_person_must_fill_in_are_all_there() -> None:
         f"`{name}`": f"`{flag}`" for name, flag in ENVIRONMENT.items()
     }
     assert set(table("| word | stands for |")) == {f"`{word}`" for word in PLACEHOLDERS}
-
-
-def test_the_connection_file_is_one(tmp_path: Path) -> None:
-    """As it is printed."""
-    path = tmp_path / "shop.properties"
-    path.write_text(fenced("properties"))
-    found = read_connection_file(str(path), source="--connection")
-    assert set(found.options) <= set(FILE_OPTIONS)
-    assert found.options["database"]
-    assert found.kafka["bootstrap.servers"]
-    assert all(f"`{name}`" in PAGE for name in FILE_OPTIONS)
 
 
 def test_the_json_example_is_of_the_documented_form() -> None:

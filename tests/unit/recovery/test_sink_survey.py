@@ -238,6 +238,6 @@ def test_where_there_is_no_sink(fake: FakeCluster, database: FakeDatabase) -> No
 def test_commands_name_both_sides_as_the_caller_did(fake: FakeCluster, database: FakeDatabase) -> None:
     """Kafka is asked in a thread of its own, which knows it too."""
     database.has(replace(ROW, status="owed"))
-    with connection_named(NamedConnection("--connection night.properties", database=True)):
+    with connection_named(NamedConnection("--config night.properties", database=True)):
         [report] = look(fake).sinks
-    assert "--transactional-id orders --connection night.properties" in report.remedies[-1]
+    assert "--transactional-id orders --config night.properties" in report.remedies[-1]

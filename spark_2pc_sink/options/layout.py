@@ -85,6 +85,8 @@ class SinkLayout:
         """What `as_json` has made, perhaps in another version: what this one does not know is left out."""
         known = {each.name: found[each.name] for each in fields(cls) if each.name in found}
         lanes = tuple(map(cls.parse, known.get("lanes", ())))
+        if known.get("update_columns") is not None:
+            known["update_columns"] = tuple(known["update_columns"])
         return cls(**{**known, "upsert_keys": tuple(known.get("upsert_keys", ())), "lanes": lanes})
 
     def as_json(self) -> dict[str, Any]:

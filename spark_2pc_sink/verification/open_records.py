@@ -120,7 +120,7 @@ def _staged(
     sql = plan.sql()
     nothing = Tally((), {})
     with Staging(evidence.database, sql, statement_timeout_ms=request.options.statement_timeout_ms) as staging:
-        texts = RecordTexts(tuple(sql.compared.given.values()))
+        texts = RecordTexts.of(sql)
         stage = RecordStage(staging, plan.places, texts, lambda _: True)
         records = stage_uncommitted(evidence.reader, opened.bounds, stage, nothing)
         staging.finish()

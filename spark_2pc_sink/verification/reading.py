@@ -58,7 +58,10 @@ class RecordStage:
                 continue
             part = slice(stretch.start, stretch.stop)
             texts = (
-                [value or b"null" for value in values[part]]
+                [
+                    value or self._texts.without_value(message.key())
+                    for value, message in zip(values[part], messages[part], strict=True)
+                ]
                 if self._texts.plain
                 else [self._text(partition, message) for message in messages[part]]
             )
@@ -121,8 +124,15 @@ def stage_uncommitted(reader: TopicReader, bounds: Bounds, stage: RecordStage, t
     return count
 
 
-def sample(reader: TopicReader, bounds: Bounds, *, committed: bool = True) -> RecordFacts:
-    """Learn the fields of records from both ends of some partitions."""
+def sample(reader: TopicReader, bounds: Bounds, *, committed: bool = True, tombstones: bool = False) -> RecordFacts:
+    """Learn the fields of records from both ends of some partitions.
+
+    Args:
+        reader: of the topics.
+        bounds: first offset and end of each partition.
+        committed: those that readers of committed records see, and not all.
+        tombstones: a record without a value tells nothing.
+    """
     facts = RecordFacts()
     chosen = [(at, bound) for at, bound in sorted(bounds.items()) if bound[1] > bound[0]][:SAMPLED_PARTITIONS_MAX]
     ends: list[dict[TopicPartition, tuple[int, int]]] = [
@@ -131,5 +141,6 @@ def sample(reader: TopicReader, bounds: Bounds, *, committed: bool = True) -> Re
     ]
     for some in ends:
         for _, messages in reader.read(some, committed=committed):
-            facts.note(message.value() for message in messages)
+            values = (message.value() for message in messages)
+            facts.note(value for value in values if not (tombstones and value is None))
     return facts

@@ -72,7 +72,7 @@ class Verification:
         self._evidence = evidence
         self._differences = Differences(request.differences_max)
         self._outcome = _Outcome()
-        self._upsert = request.target.completed(evidence.layout).mode == "upsert"
+        self._upsert = request.target.completed(evidence.layout).mode != "append"
         scope = request.scope
         self._bounds = evidence.bounds(everything=scope.is_all, to_the_end=self._upsert and scope.batch is not None)
 
@@ -105,9 +105,10 @@ class Verification:
         if not self._bounds and not evidence.hidden:
             self._differences.skip("the table", "no topic of the sink is known, or there")
             return None
-        facts = sample(evidence.reader, self._bounds)
+        keyed = target.mode != "append"
+        facts = sample(evidence.reader, self._bounds, tombstones=keyed)
         if not facts.records and not facts.others:
-            facts = sample(evidence.reader, evidence.hidden_bounds(), committed=False)
+            facts = sample(evidence.reader, evidence.hidden_bounds(), committed=False, tombstones=keyed)
         places = Places({*evidence.ends, *evidence.hidden_bounds()})
         plan = TablePlan(target, shape, facts, places, whole=self._request.scope.is_all and self._kafka_is_whole())
         if refusal := plan.refusal():
@@ -153,7 +154,7 @@ class Verification:
             Staging(evidence.database, sql, statement_timeout_ms=self._request.options.statement_timeout_ms) as staging,
             ThreadPoolExecutor(1, "verify-table") as thread,
         ):
-            texts = RecordTexts(tuple(sql.compared.given.values()))
+            texts = RecordTexts.of(sql)
             table = thread.submit(table_fingerprints, evidence.snapshot, sql) if plan.whole else None
             read_all(
                 evidence.reader,

@@ -44,6 +44,7 @@ DualWriteSink    stable      the object for ``foreachBatch``
 Records          provisional a topic of a sink with several outputs
 Rows             provisional a table of a sink with several outputs
 BatchReport      stable      the figures of one batch, for ``on_batch``
+DecidingBatch    provisional a batch that is being decided, for ``on_decide``
 DualWriteError   stable      the root of all errors, see `spark_2pc_sink.errors`
 HaltError        stable      the two sides disagree, and a person has to decide
 HaltCause        provisional why, for programs
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.history import HistoryReport, history
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.recovery.status import StatusReport
+    from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
     from spark_2pc_sink.verification.api import verify
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchReport",
+    "DecidingBatch",
     "DualWriteError",
     "DualWriteSink",
     "HaltCause",
@@ -119,6 +122,7 @@ _HOMES = {
     "HistoryReport": "recovery.history",
     "status": "recovery.api",
     "BatchReport": "sink.report",
+    "DecidingBatch": "sink.driver.on_decide",
     "DualWriteSink": "sink.sink",
     "VerifyReport": "verification.report",
     "verify": "verification.api",

@@ -128,7 +128,8 @@ class SideSql:
         return (
             f"SELECT CASE WHEN {_MARK} THEN {gone} ELSE {hashed} END AS h, "
             f"{self._key_hash([column.record_sql() for column in self.compared.named(self.key)])} AS k, "
-            f"{_PLACE} AS place, {_OFFSET} AS at, coalesce({_MARK}, false) AS gone{order} FROM ({self._read(records, places, offsets)}) AS s"
+            f"{_PLACE} AS place, {_OFFSET} AS at, coalesce({_MARK}, false) AS gone{order} "
+            f"FROM ({self._read(records, places, offsets)}) AS s"
         )
 
     def _read(self, records: str, places: str, offsets: str) -> str:

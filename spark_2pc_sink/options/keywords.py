@@ -31,6 +31,7 @@ KNOWN_ELSEWHERE = {
     "bootstrapservers": "kafka",
     "kafkabootstrapservers": "kafka",
     "kafkaoptions": "kafka",
+    "includeheaders": "headers",
     "maxretries": "batch_attempts_max",
     "querytimeout": "statement_timeout_ms",
     "commitlogtable": "state_table",

@@ -63,6 +63,36 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -
     return _not_the_first(batch_id) if row_batch_id is None else _gap(row_batch_id, batch_id)
 
 
+def place_by_hand(
+    *, status: RowStatus, row_batch_id: int | None, batch_id: int, noted: bool
+) -> Placement | Halt | None:
+    """Say what to do with a batch to which a person has given its id: ids ascend, and may leave numbers out.
+
+    Args:
+        status: status of the claimed state row after recovery; never ``DECIDED``, which recovery settles.
+        row_batch_id: the last batch in the row, None before the first.
+        batch_id: the id that came, 0 or more.
+        noted: the history has a batch of this id, before that of the row.
+
+    Returns:
+        The placement; a halt beside an owed batch; None for an id that the row has passed and nobody has noted: whether
+        it was written cannot be told.
+
+    Raises:
+        ValueError: the row is ``DECIDED``; recovery must come first.
+    """
+    if status is RowStatus.DECIDED:
+        message = "a decided row must be recovered before a batch is placed beside it"
+        raise ValueError(message)
+    if noted:
+        return Placement.SKIP
+    if status is RowStatus.OWED:
+        return _place_beside_owed(row_batch_id, batch_id)
+    if row_batch_id is None or batch_id > row_batch_id:
+        return Placement.RUN
+    return Placement.SKIP if batch_id == row_batch_id else None
+
+
 def _not_the_first(batch_id: int) -> Halt:
     reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
     remedies = (_CHANGED, _RESTORE, pass_over_by_name(0, batch_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
 from jdbc_state.sink_log import sink_log
@@ -12,6 +12,8 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
+from spark_2pc_sink.sink.bad_rows.row_identity import identity_sql
 from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.record_expressions import (
     RecordExpressions,
@@ -27,22 +29,14 @@ from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
+from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.lane_work import LaneWork
-from spark_2pc_sink.sink.job.query_checks import (
-    RunIds,
-    check_environment,
-    current_run,
-    is_running,
-    is_stopping,
-    local_directory,
-    runs_here,
-    stream_execution,
-)
+from spark_2pc_sink.sink.job.query_checks import check_session
 from spark_2pc_sink.sink.job.record_places import check_places
-from spark_2pc_sink.sink.job.repeatability import Repeatability
-from spark_2pc_sink.sink.job.run_record import run_record
+from spark_2pc_sink.sink.job.record_schemas import RecordSchemas
+from spark_2pc_sink.sink.job.session_facts import local_directory, runs_here, session_facts
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
@@ -56,6 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_2pc_sink.options import Lane
+    from spark_2pc_sink.sink.job.calling_query import CallingQuery
     from spark_2pc_sink.sink.report import BatchReport
 
 
@@ -68,16 +63,18 @@ class QueryRun:
 
     Args:
         options: of the sink.
-        ids: of the query and of this run.
-        execution: what `stream_execution` found.
+        query: that calls.
         spark: the session of the first batch.
+
+    Attributes:
+        query: as given.
     """
 
-    def __init__(self, options: SinkOptions, ids: RunIds, execution: Any | None, spark: SparkSession) -> None:
-        self._ids = ids
+    def __init__(self, options: SinkOptions, query: CallingQuery, spark: SparkSession) -> None:
+        self.query = query
         self._clock = SystemClock()
-        self._execution = execution
         self._options = options
+        self._facts = session_facts(spark, options.transactional_id)
         self._log = sink_log(__name__, options.transactional_id)
         here = options.local_files and runs_here(spark)
         self._local = LocalFolder(local_directory(spark)) if here else None
@@ -88,10 +85,11 @@ class QueryRun:
             StoreSettings(**options.store_settings()),
             actor=Actor.of_this_process(_PROGRAM, options.reason),
             # A process may go on when its query has ended, as a notebook's does.
-            shown_while=lambda: is_running(self._execution),
+            shown_while=query.is_running,
         )
         # The same connections for both, which take turns: one is kept.
         self._tables = LaneTables(options, self._store.database)
+        self._dead_letters = DeadLetters(options, self._store.database, query.ids.query_id)
         self._topics = TopicMetadata(self._cluster, self._clock)
         self._small_batches = SmallBatches()
         # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
@@ -111,40 +109,34 @@ class QueryRun:
             kafka=self._kafka,
             store=self._store,
             clock=self._clock,
-            query_id=ids.query_id,
-            run_id=ids.run_id,
+            query_id=query.ids.query_id,
+            run_id=query.ids.run_id,
             attempts_max=options.batch_attempts_max,
             decision_margin_ms=options.decision_margin_ms,
             restore_deadline_ms=options.connect_deadline_ms,
             accept_replay=options.accept_replay,
-            stopping=lambda: is_stopping(self._execution),
+            stopping=query.is_stopping,
             observer=self._times,
             step_seconds=lambda: self._times.by_step,
             on_decide=None if options.on_decide is None else OnDecide(options.on_decide),
-            look_back=lambda missing: run_record(spark, ids.run_id, execution, missing),
+            look_back=query.look_back,
+            numbered_by_hand=query.numbered_by_hand,
         )
-        self._repeatable = Repeatability(spark)
-        self._settings = JsonSettings(options.transactional_id)
+        self._settings = JsonSettings(options.transactional_id, self._facts)
+        self._schemas = RecordSchemas(options.schema_registry)
         self._analyzed: tuple[StructType, Mapping[str, str], tuple[LaneWork, ...]] | None = None
-
-    def goes_on(self, spark: SparkSession, query_id: str) -> bool:
-        """True when it is still this run that calls; a query that was started again has a run of its own."""
-        if query_id != self._ids.query_id:
-            return False
-        # One question while it is active, which no two runs of one query are.
-        active = self._execution is not None and not is_stopping(self._execution)
-        return active or self._ids == current_run(spark, query_id, stream_execution(spark, query_id))
 
     def start(self, batch: DataFrame) -> None:
         """Check everything that can be checked without writing, then claim and recover."""
-        spark = batch.sparkSession
-        execution = self._execution
-        check_environment(spark, execution)
+        check_session(self._facts.setting("spark.speculation", "false"))
+        self.query.check()
         lanes = self._lanes(batch)
-        self._repeatable.check_stream(execution)
         if self._options.topics:
             self._cluster.partition_counts(self._options.topics)
         self._tables.prepare(batch, {lane.lane.index: lane.expressions for lane in lanes}, create=False)
+        if self._options.bad_rows == "dead_letter":
+            identity_sql(batch.schema)
+            self._dead_letters.prepare()
         for name in ("adopt", "accept_loss", "accept_replay"):
             given = getattr(self._options, name)
             if given is not None and given is not False:
@@ -165,9 +157,9 @@ class QueryRun:
 
     def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
         """Take one batch through the recipe."""
-        self._repeatable.check(batch, "the batch")
+        self._facts.check_repeatable(batch, "the batch")
         work = SparkBatchWork(
-            frame=batch,
+            split=BatchSplit(batch, batch_id, self._options, self._dead_letters),
             options=self._options,
             lanes=self._lanes(batch),
             topics=self._topics,
@@ -178,6 +170,8 @@ class QueryRun:
             channel=self._channel,
             local=self._local,
             clock=self._clock,
+            facts=self._facts,
+            batch_id=batch_id,
         )
         self._times.begin()
         report = self._driver.write(batch_id, work)
@@ -208,6 +202,7 @@ class QueryRun:
             rows = rows_of(batch, lane.source)
             analyzed = analyze(rows, choose_expressions(lane, rows.schema), lane.order_by)
             check_places(rows, analyzed, lane, self._options.transactional_id)
-            self._repeatable.check(expressions_frame(rows, analyzed, lane.order_by), "an expression of the sink")
-            in_tasks = with_json(analyzed, rows.schema, settings)
+            self._facts.check_repeatable(expressions_frame(rows, analyzed, lane.order_by), "an expression of the sink")
+            bound = self._schemas.bound(analyzed, rows, lane)
+            in_tasks = with_json(bound, rows.schema, settings)
             return with_guards(with_key_column(in_tasks, rows), rows)

@@ -17,13 +17,19 @@ from spark_2pc_sink.options.environment import PREFIX, read_environment
 from spark_2pc_sink.options.sourced_options import SourcedOptions
 from spark_2pc_sink.options.toml_file import read_toml_file
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.job.query_checks import current_query, current_run, stream_execution
+from spark_2pc_sink.sink.job.backfill import Backfill, check_frame
+from spark_2pc_sink.sink.job.classic_query import ClassicQuery
+from spark_2pc_sink.sink.job.connect_query import ConnectQuery, session_id_here
+from spark_2pc_sink.sink.job.session_facts import is_connect
 from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
+from spark_2pc_sink.sink.job.wrong_use import takes_batches
 from spark_2pc_sink.sink.query_run import QueryRun
 from spark_2pc_sink.sink.report import BatchReport
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_2pc_sink.sink.job.calling_query import CallingQuery
 
 _log = sink_log(__name__)
 
@@ -48,6 +54,8 @@ class DualWriteSink:
         value: SQL expression; default: the column ``value`` if there is one, else ``to_json(struct(*))``.
         headers: SQL expression of type array<struct<key:string,value:binary>>; default: the column ``headers``.
         partition: SQL expression; default: the column ``partition``, else as Java's producer partitions.
+        key_format, value_format: ``"avro"`` or ``"protobuf"`` encode the key or the value with a schema.
+        schema_registry: where the schemas are, by the properties of confluent-kafka's client; ``url`` is required.
         columns: column -> SQL expression; default: every column of the batch that is not one of Kafka's.
         mode: ``"append"``; or with ``upsert_keys`` ``"upsert"``, or ``"insert_ignore"``.
         delete_when: SQL condition: with ``"upsert"``, rows for which it is true delete the row of their key.
@@ -65,13 +73,19 @@ class DualWriteSink:
         self,
         *,
         transactional_id: str,
-        kafka: Mapping[str, str | int],
+        kafka: Mapping[str, str | int | Callable[[str], Any]],
         database: str,
         topic: str | None = None,
         key: str | None = None,
         value: str | None = None,
         headers: str | None = None,
         partition: str | None = None,
+        key_format: Literal["raw", "avro", "protobuf"] = "raw",
+        value_format: Literal["json", "avro", "protobuf"] = "json",
+        value_schema: str | None = None,
+        value_schema_name: str | None = None,
+        value_subject_name_strategy: Literal["topic", "record", "topic_record"] = "topic",
+        schema_registry: Mapping[str, str | int | bool] | None = None,
         table: str | None = None,
         columns: Mapping[str, str] | None = None,
         mode: Literal["append", "upsert", "insert_ignore"] = "append",
@@ -90,11 +104,17 @@ class DualWriteSink:
         batch_attempts_max: int = 3,
         inline_copy_bytes_max: int | None = None,
         local_files: bool = True,
+        bad_rows: Literal["fail", "dead_letter"] = "fail",
+        max_bad_rows: float | str = 100,
+        dead_letter_table: str | None = None,
         staging_schema: str | None = None,
         accept_replay: int | None = None,
         on_batch: Callable[[BatchReport], object] | None = None,
         on_decide: Callable[[Connection, DecidingBatch], object] | list[str] | tuple[str, ...] | None = None,
+        query_name: str | None = None,
         decision_margin_ms: int = 10_000,
+        database_password: Callable[[], str] | None = None,
+        password_command: str | None = None,
         adopt: bool = False,
         accept_loss: str | None = None,
         reason: str | None = None,
@@ -116,6 +136,7 @@ class DualWriteSink:
         given = {name: value for name, value in locals().items() if name != "self"}
         self._options = SinkOptions.parse(**given)
         self._run: QueryRun | None = None
+        self._started_in: str | None = None
         self._calls = threading.Lock()
 
     @classmethod
@@ -150,15 +171,40 @@ class DualWriteSink:
         with found.named_in_errors(but=more):
             return cls(**{**found.keywords, **more})
 
+    @takes_batches
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; Spark calls this.
 
         Raises:
+            ConfigurationError: it is no batch with its id that came, as with ``foreach(sink)``.
             LocalProtocolError: another thread is in a call of this object, for ``claim_deadline_ms`` by now.
             DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
         """
         with self._alone(f"write batch {batch_id} to"):
-            self._write(batch, batch_id)
+            self._write(batch, batch_id, by_hand=False)
+
+    def write(self, df: DataFrame, *, batch_id: int) -> BatchReport:
+        """Write a frame that is no stream, exactly once under its id: for backfills.
+
+        The same frame under the same id is written once, however often this is called and whatever died in between. A
+        restarted backfill begins again with any id that it has written; each is compared with what both sides have, and
+        skipped.
+
+        Args:
+            df: the rows. It must give the same rows when it is evaluated again.
+            batch_id: a number of your own, from 0 on. Ids ascend, and may leave numbers out.
+
+        Returns:
+            What was written; ``placement`` says whether it was skipped.
+
+        Raises:
+            ConfigurationError: a stream, a bad id, or one that the sink has passed without noting it.
+            LocalProtocolError: another thread is in a call of this object, for ``claim_deadline_ms`` by now.
+            DualWriteError: see `spark_2pc_sink.errors`; the next call, or the next start, goes on from there.
+        """
+        check_frame(df, batch_id)
+        with self._alone(f"write batch {batch_id} to"):
+            return self._write(df, batch_id, by_hand=True)
 
     def close(self) -> None:
         """Close the connections that the newest run holds. A process that goes on calls this when the query has ended.
@@ -192,22 +238,35 @@ class DualWriteSink:
         finally:
             self._calls.release()
 
-    def _write(self, batch: DataFrame, batch_id: int) -> None:
-        query_id = current_query(batch.sparkSession)
-        run = self._run
-        if run is None or not run.goes_on(batch.sparkSession, query_id):
-            run = self._start(batch, query_id)
-        report = run.write(batch, batch_id)
+    def _write(self, batch: DataFrame, batch_id: int, *, by_hand: bool) -> BatchReport:
+        run, spark = self._run, batch.sparkSession
+        query: CallingQuery
+        if run is not None and run.query.numbered_by_hand == by_hand and run.query.goes_on(spark):
+            query = run.query
+        else:
+            query = Backfill(self._options.transactional_id) if by_hand else self._find_query(spark)
+            sinks_of_runs.check_in(query.ids, self._options, is_active=query.is_active)
+        with sinks_of_runs.call(query.ids, self._options.transactional_id, batch_id):
+            report = self._run_of(query, batch).write(batch, batch_id)
         # Its line is put together only where it is logged, and begins with the id.
         _log.logger.info("%s", report, extra={FIELD: report.transactional_id})
         if self._options.on_batch is not None:
             self._options.on_batch(report)
+        return report
+
+    def _find_query(self, spark: SparkSession) -> CallingQuery:
+        """The stream that calls."""
+        if is_connect(spark):
+            return ConnectQuery.of(spark, self._options.query_name, self._started_in)
+        return ClassicQuery.of(spark)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options}
+        # Spark Connect pickles the sink where the stream is started, and tells the copy nothing of the query.
+        return {"_options": self._options, "_started_in": self._started_in or session_id_here()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._options = state["_options"]
+        self._started_in = state["_started_in"]
         self._run = None
         self._calls = threading.Lock()
 
@@ -217,14 +276,14 @@ class DualWriteSink:
             return f"<DualWriteSink {options.transactional_id!r} writes={list(map(str, options.writes))}>"
         return f"<DualWriteSink {options.transactional_id!r} topic={options.topic!r} table={options.table!r}>"
 
-    def _start(self, batch: DataFrame, query_id: str) -> QueryRun:
-        """Begin a run: refuse what cannot be safe, then recover. A refused run leaves the one before in place."""
-        execution = stream_execution(batch.sparkSession, query_id)
-        query = current_run(batch.sparkSession, query_id, execution)
-        sinks_of_runs.check_in(
-            query, self._options, is_active=lambda other: stream_execution(batch.sparkSession, other) is not None
-        )
-        started = QueryRun(self._options, query, execution, batch.sparkSession)
+    def _run_of(self, query: CallingQuery, batch: DataFrame) -> QueryRun:
+        """The run of the query, which begins with its first batch: what cannot be safe is refused, then recovered.
+
+        A refused run leaves the one before in place.
+        """
+        if self._run is not None and self._run.query is query:
+            return self._run
+        started = QueryRun(self._options, query, batch.sparkSession)
         try:
             started.start(batch)
         except BaseException:

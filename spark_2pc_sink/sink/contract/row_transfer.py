@@ -46,7 +46,7 @@ class Transfer:
 
 
 class TransferSender(Protocol):
-    """The tasks' end: an accumulator."""
+    """The encoders' end: an accumulator, or the channel itself where the driver encodes."""
 
     def add(self, term: list[Transfer], /) -> None:
         """Send transfers when this task has succeeded."""
@@ -135,7 +135,7 @@ class RowEncoderPlan:
     Attributes:
         columns: how each column is checked and encoded.
         staging: where a task puts its rows when they are more than `inline_bytes_max`.
-        sender: brings transfers to the driver.
+        sender: brings transfers to the driver; None where nothing does, and all rows are staged.
         inline_bytes_max: COPY bytes of one transfer; a task that makes more stages them.
         row_key: the column that tells rows apart in error texts; None for the upsert keys.
         lane: the index of the lane.
@@ -143,7 +143,7 @@ class RowEncoderPlan:
 
     columns: ColumnPlan
     staging: Staging
-    sender: TransferSender
+    sender: TransferSender | None
     inline_bytes_max: int
     row_key: str | None
     lane: int = 0

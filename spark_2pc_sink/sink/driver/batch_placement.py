@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import HaltError
+from spark_2pc_sink.errors import ConfigurationError, HaltError
 from spark_2pc_sink.recipe.handed_over import missing_batches, place_beyond
-from spark_2pc_sink.recipe.replay_decision import Placement, place_batch
+from spark_2pc_sink.recipe.replay_decision import Placement, place_batch, place_by_hand
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.lost_commits import LostCommits
 
 
+#: All lines of a sink: each is some hundred bytes, and ``history_batches`` bounds them.
+_LINES_MAX: Final = 2**31 - 1
+
+
 class BatchPlacement:
     """Places the batches of one run of one query.
 
@@ -26,16 +30,27 @@ class BatchPlacement:
         store: the state rows.
         losses: what a person has named as lost, and how to find out what is.
         look_back: what Spark shows of batches that did not come.
+        numbered_by_hand: a person gives the batches their ids, which then only have to ascend.
 
     Attributes:
         written: the last batch that this run has written or skipped: those after it are all of this run.
     """
 
-    def __init__(self, store: StateStore, losses: LostCommits, look_back: Callable[[range], RunRecord]) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        losses: LostCommits,
+        look_back: Callable[[range], RunRecord],
+        *,
+        numbered_by_hand: bool = False,
+    ) -> None:
         self._store = store
         self._losses = losses
         self._look_back = look_back
+        self._numbered_by_hand = numbered_by_hand
         self.written: int | None = None
+        #: By its id what the history has of a batch; filled when the first one comes that the row has passed.
+        self._lines: dict[int, StateRow] = {}
 
     def place(self, row: StateRow, batch_id: int) -> tuple[StateRow, Placement]:
         """Say what to do with a batch.
@@ -52,6 +67,8 @@ class BatchPlacement:
             HaltError: a person has to decide.
             ConfigurationError: what was named as lost is not what is missing.
         """
+        if self._numbered_by_hand:
+            return row, self._place_by_hand(row, batch_id)
         placed = _place_beside(row, batch_id)
         if isinstance(placed, Halt):
             row, placed = self._beyond_missing(row, batch_id, placed)
@@ -61,6 +78,36 @@ class BatchPlacement:
         if isinstance(placed, Halt):
             raise _halted(row, placed)
         return row, placed
+
+    def as_written(self, row: StateRow, batch_id: int) -> StateRow:
+        """The row as a skipped batch has left it: its line in the history, where others were written since.
+
+        Args:
+            row: under the newest claim.
+            batch_id: of a batch for which `place` has said ``SKIP``.
+        """
+        return row if row.batch_id == batch_id else self._lines[batch_id]
+
+    def _place_by_hand(self, row: StateRow, batch_id: int) -> Placement:
+        passed = row.batch_id is not None and batch_id < row.batch_id
+        if passed and batch_id not in self._lines:
+            # The newest line of a batch, which comes first, says what became of it.
+            for line in reversed(self._store.read_history(row.transactional_id, last=_LINES_MAX)):
+                if line.row.batch_id is not None:
+                    self._lines[line.row.batch_id] = line.row
+        noted = passed and batch_id in self._lines
+        placed = place_by_hand(status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id, noted=noted)
+        if isinstance(placed, Halt):
+            raise _halted(row, placed)
+        if placed is None:
+            raise ConfigurationError(
+                option="batch_id",
+                value=batch_id,
+                rule=f"ids ascend: the last one was {row.batch_id}, and the history has no batch {batch_id}",
+                remedy=f"if it was never written, give it a number above {row.batch_id}; if the history is too short "
+                "for it (history_batches), leave it out",
+            )
+        return placed
 
     def _beyond_missing(self, row: StateRow, batch_id: int, halt: Halt) -> tuple[StateRow, Placement | Halt]:
         """Where only batches without rows are missing before this one, it is the next."""

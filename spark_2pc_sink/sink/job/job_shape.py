@@ -9,12 +9,10 @@ sent before all have arrived.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-
-    from pyspark.sql import SparkSession
 
 #: Rows that the driver takes by itself; more are shared out.
 SMALL_ROWS_MAX: Final = 20_000
@@ -29,6 +27,7 @@ PATIENCE_BATCHES: Final = 20
 _SPARK_HASH_SEED: Final = 42
 #: Numbers tried until every task has one; a hash that needed more for any real number of tasks would not be one.
 _SALTS_MAX: Final = 1 << 20
+_UINT32: Final = 2**32 - 1
 _salts: dict[int, tuple[int, ...]] = {}
 
 
@@ -93,21 +92,33 @@ def shape_of(at_once: int, *, partitions: Collection[int] | None, chosen: bool, 
     return JobShape(exchange, min(at_once, most))
 
 
-def balanced_salts(spark: SparkSession, tasks: int) -> tuple[int, ...]:
+def balanced_salts(tasks: int) -> tuple[int, ...]:
     """For each task a number that Spark's own hash partitioning sends to it.
 
     ``repartition(n, expression)`` takes pmod(hash(expression), n); hashing the task number itself would leave some
-    tasks empty and give others two shares. The hash is asked of the JVM once per number of tasks.
+    tasks empty and give others two shares.
     """
     known = _salts.get(tasks)
     if known is not None:
         return known
-    jvm: Any = spark._jvm  # noqa: SLF001 - a job of Spark's for some thirty hashes would cost each query a second
-    hasher = jvm.org.apache.spark.unsafe.hash.Murmur3_x86_32(_SPARK_HASH_SEED)
     salts: dict[int, int] = {}
     for salt in range(_SALTS_MAX):
-        salts.setdefault(hasher.hashInt(salt) % tasks, salt)
+        salts.setdefault(spark_hash(salt) % tasks, salt)
         if len(salts) == tasks:
             break
     found = _salts[tasks] = tuple(salts[task] for task in range(tasks))
     return found
+
+
+def spark_hash(number: int) -> int:
+    """Spark's ``hash()`` of a 32-bit integer that is not negative: Murmur3_x86_32.hashInt with Spark's seed."""
+    mixed = number * 0xCC9E2D51 & _UINT32
+    mixed = (mixed << 15 | mixed >> 17) & _UINT32
+    mixed = _SPARK_HASH_SEED ^ (mixed * 0x1B873593 & _UINT32)
+    mixed = (mixed << 13 | mixed >> 19) & _UINT32
+    mixed = mixed * 5 + 0xE6546B64 & _UINT32
+    mixed ^= 4
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _UINT32
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & _UINT32
+    mixed ^= mixed >> 16
+    return mixed - 2**32 if mixed >= 2**31 else mixed

@@ -12,24 +12,28 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from spark_2pc_sink.sink.job.session_facts import SessionFacts
+
 
 class JsonSettings:
     """Asks the session of each batch of one run.
 
     Args:
         transactional_id: of the sink, for its log.
+        facts: of the session.
     """
 
-    def __init__(self, transactional_id: str) -> None:
+    def __init__(self, transactional_id: str, facts: SessionFacts) -> None:
+        self._facts = facts
         self._log = sink_log(__name__, transactional_id)
-        self._everything = ""
+        self._everything: str | None = None
         self._values: dict[str, str] | None = None
 
     def now(self, spark: SparkSession) -> Mapping[str, str]:
         """The values of `SETTINGS`, each asked for again only where any setting of the session has changed."""
         # All that were ever set, in one text: each of ours by itself would cost a call to the JVM in every batch.
-        everything = str(spark._jsparkSession.sessionState().conf().settings().toString())  # noqa: SLF001 - PySpark has no such question
-        if self._values is None or everything != self._everything:
+        everything = self._facts.settings_of(spark)
+        if self._values is None or everything is None or everything != self._everything:
             # Without a default of ours: Spark has one, and refuses those that the setting does not allow.
             values = {name: str(spark.conf.get(name)) for name in SETTINGS}
             self._warn_of_changes(values)

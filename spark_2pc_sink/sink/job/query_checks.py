@@ -7,16 +7,12 @@ id in the map that all sessions of the application share.
 
 from __future__ import annotations
 
-import os
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from py4j.protocol import Py4JError
+from typing import TYPE_CHECKING, Any, Final
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import HIDDEN
+from spark_2pc_sink.sink.job.calling_query import RunIds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,19 +26,13 @@ _JOB_GROUP = "spark.jobGroup.id"
 #: Class names of StreamExecution under which several batches can come back as one batch id.
 _ASYNC_EXECUTION = "AsyncProgressTrackingMicroBatchExecution"
 _REAL_TIME_TRIGGER = "RealTimeTrigger"
-
-
-@dataclass(frozen=True)
-class RunIds:
-    """By which Spark knows one run of one streaming query.
-
-    Attributes:
-        query_id: kept in the checkpoint, the same after a restart from it.
-        run_id: new at each start.
-    """
-
-    query_id: str
-    run_id: str
+#: Of StreamExecution: True where the checkpoint is a temporary one that Spark has made.
+_TEMPORARY: Final = "deleteCheckpointOnStop"
+#: Of StreamExecution: the options of writeStream.
+_OPTIONS: Final = "extraOptions"
+#: What Spark's Kafka sink has for an option, and ours for a keyword; foreachBatch hears of neither.
+_OF_KAFKA_SINK: Final = {"topic": "topic=", "includeheaders": "headers="}
+_KAFKA_PREFIX: Final = "kafka."
 
 
 def current_query(spark: SparkSession) -> str:
@@ -51,15 +41,22 @@ def current_query(spark: SparkSession) -> str:
     Raises:
         ConfigurationError: not called by a streaming query's foreachBatch.
     """
-    query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    query_id = running_query(spark)
     if query_id is None:
         raise ConfigurationError(
             option="foreachBatch",
             value="called outside a streaming query",
             rule="a batch is only safe to replay under the id of its query",
-            remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query",
+            remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query; a frame that is no stream "
+            "is written with sink.write(df, batch_id=…)",
         )
-    return str(query_id)
+    return query_id
+
+
+def running_query(spark: SparkSession) -> str | None:
+    """The same, None where this is not called by a streaming query."""
+    query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    return None if query_id is None else str(query_id)
 
 
 def current_run(spark: SparkSession, query_id: str, execution: Any | None) -> RunIds:
@@ -75,18 +72,6 @@ def current_run(spark: SparkSession, query_id: str, execution: Any | None) -> Ru
     return RunIds(query_id, str(run_id))
 
 
-def runs_here(spark: SparkSession) -> bool:
-    """True where tasks run on the driver's machine, by Spark's master."""
-    master = str(spark.sparkContext.master)
-    return master == "local" or master.startswith("local[")
-
-
-def local_directory(spark: SparkSession) -> Path:
-    """Where Spark puts what tasks spill, and so where there is room; of several the first."""
-    setting = spark.sparkContext.getConf().get("spark.local.dir")
-    return Path((os.environ.get("SPARK_LOCAL_DIRS") or setting or tempfile.gettempdir()).partition(",")[0])
-
-
 def stream_execution(spark: SparkSession, query_id: str) -> Any | None:
     """The JVM's StreamExecution of the query, None where this Spark does not show it."""
     jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to the running query from foreachBatch
@@ -94,23 +79,34 @@ def stream_execution(spark: SparkSession, query_id: str) -> Any | None:
     return active.get(jvm.java.util.UUID.fromString(query_id))
 
 
-def check_environment(spark: SparkSession, execution: Any | None) -> None:
-    """Refuse what would let two attempts write, or several batches come back under one id.
+def check_session(speculation: str) -> None:
+    """Refuse what would let two attempts of a task write.
 
     Args:
-        spark: the session of the batch.
-        execution: what `stream_execution` found.
+        speculation: the setting ``spark.speculation``.
 
     Raises:
-        ConfigurationError: speculation, asynchronous progress tracking or real-time mode is on.
+        ConfigurationError: speculation is on.
     """
-    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
+    if speculation.lower() == "true":
         raise ConfigurationError(
             option="spark.speculation",
             value="true",
             rule="a speculative copy of a task would write its records a second time",
             remedy="set spark.speculation=false for this application",
         )
+
+
+def check_query(execution: Any | None) -> None:
+    """Refuse a query whose batches cannot be replayed under their ids, and options that nobody reads.
+
+    Args:
+        execution: what `stream_execution` found.
+
+    Raises:
+        ConfigurationError: asynchronous progress tracking or real-time mode is on, the checkpoint is a temporary one,
+            or writeStream has options of Spark's own Kafka sink.
+    """
     if execution is None:
         _log.warning("the running query is not visible: asynchronous progress tracking is not checked for")
         return
@@ -128,6 +124,53 @@ def check_environment(spark: SparkSession, execution: Any | None) -> None:
             rule="its batches have no end until they are recorded, so they cannot be decided one by one",
             remedy="use the default trigger, processingTime or availableNow",
         )
+    if _private(execution, _TEMPORARY) is True:
+        raise ConfigurationError(
+            option="checkpointLocation",
+            value=None,
+            rule="without it Spark makes a temporary checkpoint, and a restarted query would begin again with batch 0",
+            remedy="writeStream.option('checkpointLocation', DIRECTORY), one that outlives the job",
+        )
+    options = _private(execution, _OPTIONS)
+    if options is not None:
+        check_options(str(options.keys().mkString("\n")).splitlines())
+
+
+def check_options(names: list[str]) -> None:
+    """Refuse options of writeStream that are meant for Spark's own Kafka sink: nobody would read them.
+
+    Args:
+        names: of all options.
+
+    Raises:
+        ConfigurationError: one is; what is meant for this sink is named.
+    """
+    for name in names:
+        folded = name.lower()
+        if folded in _OF_KAFKA_SINK:
+            remedy = f"pass {_OF_KAFKA_SINK[folded]} to DualWriteSink"
+        elif folded.startswith(_KAFKA_PREFIX):
+            remedy = f"pass kafka={{{name[len(_KAFKA_PREFIX) :]!r}: …}} to DualWriteSink"
+        else:
+            continue
+        raise ConfigurationError(
+            option=f"writeStream.option({name!r})",
+            value=HIDDEN,
+            rule="it is an option of Spark's own Kafka sink, and foreachBatch hands no option to this sink",
+            remedy=f"{remedy}, and remove the option from writeStream",
+        )
+
+
+def _private(execution: Any, name: str) -> Any | None:
+    """A field of the execution that has no accessor; None where this Spark has no such field."""
+    kind = execution.getClass()
+    while kind is not None:
+        found = next((field for field in kind.getDeclaredFields() if field.getName() == name), None)
+        if found is not None:
+            found.setAccessible(True)
+            return found.get(execution)
+        kind = kind.getSuperclass()
+    return None
 
 
 def is_stopping(execution: Any | None) -> bool:
@@ -137,6 +180,8 @@ def is_stopping(execution: Any | None) -> bool:
 
 def is_running(execution: Any | None) -> bool:
     """False when the query has ended or is about to; True where this Spark does not show it. For any thread."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - a client of Spark Connect has no py4j, and no execution
+
     try:
         return not is_stopping(execution)
     except (Py4JError, OSError):

@@ -1,25 +1,30 @@
-"""The sinks that running queries of this process have called; no two of a query share a transactional id.
+"""The sinks that running queries of this process have called, and their last calls.
 
-The second would find each batch done by the first, and write nothing, without an error. What tells two sinks apart is
-what they write, not the object: a job may build its sink anew in every call, and Spark may hand it a pickled copy.
+No two sinks of a query share a transactional id: the second would find each batch done by the first, and write nothing,
+without an error. What tells two sinks apart is what they write, not the object: a job may build its sink anew in every
+call, and Spark may hand it a pickled copy.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, fields
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import make_url
 
-from spark_2pc_sink.errors import ConfigurationError
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.job.query_checks import RunIds
+    from spark_2pc_sink.sink.job.calling_query import RunIds
 
+#: What a batch that the function has passed over looks like to the next one.
+_MISSING: Final = frozenset({HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH, HaltCause.NOT_HANDED_OVER})
 #: Options that say how a sink works, and not what it writes. The Kafka cluster is that of the state row, or refused.
 _HOW: Final = frozenset(
     {
@@ -33,11 +38,51 @@ _HOW: Final = frozenset(
 
 
 @dataclass(frozen=True)
+class Call:
+    """One call of a sink.
+
+    Attributes:
+        batch_id: of the batch.
+        error: how it ended, as text; None where both sides have the batch.
+    """
+
+    batch_id: int
+    error: str | None
+
+    def explain(self, halt: HaltError, batch_id: int) -> HaltError:
+        """The halt of the next call in the same run, with this call as its reason where it is that.
+
+        Args:
+            halt: of the next call.
+            batch_id: of the next call.
+        """
+        went_on = self.error is not None and batch_id > self.batch_id
+        if went_on and halt.cause in _MISSING:
+            reason = (
+                f"your function went on after an error that the sink raised in batch {self.batch_id}, so Spark has "
+                f"recorded that batch as finished: {self.error}. Let the sink's exceptions end the query"
+            )
+            return replace(halt, cause=HaltCause.NOT_HANDED_OVER, reason=reason)
+        if self.error is None and batch_id == self.batch_id and halt.cause is HaltCause.REPLAY_DIFFERS:
+            reason = (
+                f"your function has called the sink twice for batch {batch_id} in this run, the second time with other "
+                "rows, of which nothing was written"
+            )
+            remedies = (
+                "call the sink once for each batch, with all its rows (unionByName)",
+                "for two parts of one stream use two sinks, each with a transactional_id of its own",
+            )
+            return replace(halt, reason=reason, remedies=remedies)
+        return halt
+
+
+@dataclass(frozen=True)
 class _Known:
-    """The first sink of an id that a run has called."""
+    """The first sink of an id that a run has called, and the run's last call of it."""
 
     run_id: str
     written: Mapping[str, object]
+    call: Call | None = None
 
 
 class SinksOfRuns:
@@ -67,9 +112,57 @@ class SinksOfRuns:
             known = self._known.get(identity)
             if known is None:
                 self._known = {key: kept for key, kept in self._known.items() if is_active(key[0])}
-            elif known.run_id == run.run_id and known.written != written:
-                raise _another(options.transactional_id, known.written, written)
+            elif known.run_id == run.run_id:
+                if known.written != written:
+                    raise _another(options.transactional_id, known.written, written)
+                return
             self._known[identity] = _Known(run.run_id, written)
+
+    @contextmanager
+    def call(self, run: RunIds, transactional_id: str, batch_id: int) -> Iterator[None]:
+        """One call of a sink: how it ends is noted, and the one before it may be the reason of a halt.
+
+        Args:
+            run: of the query.
+            transactional_id: of the sink.
+            batch_id: of the batch.
+
+        Raises:
+            HaltError: of the call, with what the function did wrong before as its reason.
+        """
+        before = self._last_call(run, transactional_id)
+        went_on = before is not None and before.error is not None and before.batch_id != batch_id
+        error: str | None = None
+        try:
+            yield
+        except BaseException as failure:
+            error = f"{type(failure).__name__}: {failure}"
+            explained = before.explain(failure, batch_id) if before and isinstance(failure, HaltError) else failure
+            if explained is failure:
+                raise
+            raise explained from failure
+        finally:
+            # A halt does not hide the error for which it came.
+            if error is None or not went_on:
+                self._note_call(run, transactional_id, Call(batch_id, error))
+        if went_on and before is not None:
+            sink_log(__name__, transactional_id).error(
+                "your function went on after an error of the sink in batch %d: both sides have that batch all the "
+                "same, but the next one may be lost; let the sink's exceptions end the query",
+                before.batch_id,
+            )
+
+    def _last_call(self, run: RunIds, transactional_id: str) -> Call | None:
+        with self._lock:
+            known = self._known.get((run.query_id, transactional_id))
+            return known.call if known is not None and known.run_id == run.run_id else None
+
+    def _note_call(self, run: RunIds, transactional_id: str, call: Call) -> None:
+        identity = (run.query_id, transactional_id)
+        with self._lock:
+            known = self._known.get(identity)
+            if known is not None and known.run_id == run.run_id:
+                self._known[identity] = replace(known, call=call)
 
 
 def what_is_written(options: SinkOptions) -> dict[str, object]:

@@ -24,29 +24,35 @@ from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_u
 from spark_2pc_sink.sink.contract.shuffle_schema import INDEXES_FIRST, SALT, SHUFFLE_DDL
 from spark_2pc_sink.sink.contract.task_plan import TaskPlan
 from spark_2pc_sink.sink.contract.topics import Topics
+from spark_2pc_sink.sink.job.batch_sift import BatchSift, is_about_rows
 from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, balanced_salts, shape_of
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task, run_reread_task
 from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
 from spark_2pc_sink.sink.tasks.task_functions import renaming, task_function
+from spark_2pc_sink.sink.transfer.copy_channel import DirectSender
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.wire.digest import format_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pyspark.sql import DataFrame
     from sqlalchemy import Connection
 
     from spark_2pc_sink.clock import Clock
+    from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
     from spark_2pc_sink.sink.contract.topics import Connections
     from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
+    from spark_2pc_sink.sink.job.batch_split import BatchSplit
     from spark_2pc_sink.sink.job.job_shape import SmallBatches
     from spark_2pc_sink.sink.job.lane_work import LaneWork
+    from spark_2pc_sink.sink.job.session_facts import SessionFacts
     from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
     from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
@@ -65,7 +71,7 @@ class SparkBatchWork:
     """One call of foreachBatch.
 
     Args:
-        frame: the batch.
+        split: the batch, and which of its rows are left out.
         options: of the sink.
         lanes: of the sink, with expressions checked against the frame's schema.
         topics: asks Kafka about topics.
@@ -76,12 +82,14 @@ class SparkBatchWork:
         channel: where COPY bytes for the table arrive.
         local: what the driver and all tasks see; None where they do not run on one machine.
         clock: measures what the job takes.
+        facts: of the session.
+        batch_id: for the descriptions of its jobs.
     """
 
     def __init__(
         self,
         *,
-        frame: DataFrame,
+        split: BatchSplit,
         options: SinkOptions,
         lanes: Sequence[LaneWork],
         topics: TopicMetadata,
@@ -92,8 +100,10 @@ class SparkBatchWork:
         channel: CopyChannel,
         local: LocalFolder | None,
         clock: Clock,
+        facts: SessionFacts,
+        batch_id: int,
     ) -> None:
-        self._frame = frame
+        self._split = split
         self._options = options
         self._lanes = tuple(lanes)
         self._topics = topics
@@ -104,10 +114,18 @@ class SparkBatchWork:
         self._channel = channel
         self._local = local
         self._clock = clock
+        self._facts = facts
+        self._batch_id = batch_id
         self._folder: Path | None = None
         self._results: TaskResults | None = None
         self._copy: CopyThread | None = None
         self._ticket: TransactionTicket | None = None
+        self._sifted = False
+
+    @property
+    def _frame(self) -> DataFrame:
+        """The batch without its bad rows."""
+        return self._split.frame
 
     def partitions(self) -> list[TopicPartition]:
         """Every partition of every topic of the batch; with a topic column this reads the batch once more."""
@@ -115,7 +133,8 @@ class SparkBatchWork:
         for lane in self._lanes:
             if lane.chooses_topics:
                 rows = rows_of(self._frame, lane.lane.source)
-                named = rows.selectExpr(f"{lane.expressions.topic} AS topic").distinct().collect()
+                with self._described("topics of its rows"):
+                    named = rows.selectExpr(f"{lane.expressions.topic} AS topic").distinct().collect()
                 # Those that do not exist are refused with their rows, when these are read.
                 counts |= self._topics.counts_of_existing(row.topic for row in named if row.topic is not None)
             elif lane.topic is not None:
@@ -129,7 +148,7 @@ class SparkBatchWork:
         # What an attempt before has staged; each that fails is followed by a new claim.
         self._tables.drop_leftover_staging(ticket.generation)
         self._ticket = ticket
-        with self._forgetting():
+        with self._forgetting(), self._described("write to Kafka only" if ticket.kafka_only else "write"):
             self._folder = None if self._local is None else self._local.begin(ticket)
             if ticket.kafka_only:
                 results = self._run_job(ticket)
@@ -144,22 +163,50 @@ class SparkBatchWork:
         if self._results is None or self._copy is None:
             raise LocalProtocolError(operation="copy_into", state="no rows", rule="produce() comes first")
         with self._forgetting():
-            return self._copy.finish(connection, self._results.encoded)
+            written = self._copy.finish(connection, self._results.encoded)
+        self._split.write_dead_letters(connection)
+        return written
+
+    def recall(self) -> None:
+        """See `BatchWork.recall`."""
+        self._split.recall()
+
+    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        """Run the jobs that look for bad rows; see `BatchWork.sift`."""
+        if not self._split.sifts or not is_about_rows(error):
+            return False
+        # Of the attempt that has failed.
+        self.discard()
+        self._tables.prepare(self._frame, {lane.lane.index: lane.expressions for lane in self._lanes}, create=False)
+        self._folder = None if self._local is None else self._local.begin(ticket)
+        self._ticket, self._sifted = ticket, True
+        at_once = int(self._frame.sparkSession.sparkContext.defaultParallelism)
+        plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
+        sift = BatchSift(
+            self._frame,
+            at_once,
+            self._lanes,
+            [replace(plan, lanes=(replace(lane, packed=None),)) for lane in plan.lanes],
+            self._map_in_arrow,
+            most=self._options.max_bad_rows.rows,
+        )
+        return self._split.leave_out(sift.run(error, open_decision))
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""
         spark = self._frame.sparkSession
-        at_once = int(spark.sparkContext.defaultParallelism)
+        at_once = self._facts.tasks_at_once()
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
         if any(lane.upsert_records is not None and lane.upsert_records.leave_out for lane in plan.lanes):
             # Which records there are is known where all rows of a key are. Shuffle batches may be of any size: a bound.
             self._arrow.forget()
-            plan = replace(plan, salts=balanced_salts(spark, at_once), shuffle_bytes_max=self._arrow.apply(spark))
+            plan = replace(plan, salts=balanced_salts(at_once), shuffle_bytes_max=self._arrow.apply(spark))
             answers = self._exchanged(self._frame.coalesce(at_once), plan, task_function(run_count_task, plan))
         else:
             rows = self._selected(self._frame.coalesce(at_once), [], kafka_only=True)
             answers = self._map_in_arrow(rows, task_function(run_reread_task, plan), RESULT_DDL)
-        results = read_results(answers.toArrow(), tasks_expected=None)
+        with self._described("compare with the batch that both sides have"):
+            results = read_results(answers.toArrow(), tasks_expected=None)
         sending = [lane.lane.index for lane in self._lanes if lane.lane.records is not None]
         records = sum(results.lane_rows[lane] - results.left_out[lane] for lane in sending)
         return Replay(records, format_digest(results.digest) if records else "")
@@ -167,10 +214,12 @@ class SparkBatchWork:
     def discard(self) -> None:
         """Forget the last `produce`, and remove what it has left on the disk or in tables; see `BatchWork.discard`."""
         results, ticket, folder = self._results, self._ticket, self._folder
+        staged = self._sifted or (results is not None and results.staged)
         self._results = self._copy = self._ticket = self._folder = None
+        self._sifted = False
         if self._local is not None:
             self._local.end()
-        if folder is None and ticket is not None and results is not None and results.staged:
+        if folder is None and ticket is not None and staged:
             self._tables.drop_staging(ticket)
 
     @contextmanager
@@ -213,7 +262,7 @@ class SparkBatchWork:
         if table.num_rows > SMALL_ROWS_MAX or table.nbytes > SMALL_BYTES_MAX:
             self._small_batches.note_too_large()
             return None
-        plan = self._plan(ticket, self._known_topics(known, self._connections), salts=(0,), at_once=1)
+        plan = self._plan(ticket, self._known_topics(known, self._connections), salts=(0,), at_once=1, here=True)
         results = add_up([write_alone(table.combine_chunks().to_batches(), plan)], tasks_expected=1)
         self._arrow.forget()
         self._note_size(results, begun_s, collected=True)
@@ -221,8 +270,7 @@ class SparkBatchWork:
 
     def _run_in_tasks(self, ticket: TransactionTicket, known: dict[str, int]) -> TaskResults:
         begun_s = self._clock.now_s()
-        spark = self._frame.sparkSession
-        at_once = int(spark.sparkContext.defaultParallelism)
+        at_once = self._facts.tasks_at_once()
         shape = shape_of(
             at_once,
             partitions=None if any(lane.chooses_topics for lane in self._lanes) else known.values(),
@@ -230,10 +278,9 @@ class SparkBatchWork:
             compared=any(lane.upsert_records is not None for lane in self._lanes),
         )
         plan = replace(
-            self._plan(ticket, self._known_topics(known), salts=balanced_salts(spark, shape.senders), at_once=at_once),
-            # Not sparkContext.getConf(), which copies every setting from the JVM, one call each.
-            stage_attempts_max=int(spark.conf.get(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT) or _STAGE_ATTEMPTS_DEFAULT),
-            shuffle_bytes_max=self._arrow.apply(spark),
+            self._plan(ticket, self._known_topics(known), salts=balanced_salts(shape.senders), at_once=at_once),
+            stage_attempts_max=int(self._facts.setting(_STAGE_ATTEMPTS, _STAGE_ATTEMPTS_DEFAULT)),
+            shuffle_bytes_max=self._arrow.apply(self._frame.sparkSession),
         )
         sent = self._sent(plan, shape, at_once)
         try:
@@ -276,15 +323,21 @@ class SparkBatchWork:
         ids = {topic: self._topics.id_of(topic) for topic in counts}
         return Topics(self._options.kafka, counts=counts, limits=limits, ids=ids, own=own)
 
-    def _plan(self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int) -> TaskPlan:
-        context = self._frame.sparkSession.sparkContext
+    def _described(self, step: str) -> AbstractContextManager[None]:
+        """Jobs meanwhile say in Spark's UI what they are for."""
+        return self._facts.described(f"{self._options.transactional_id} batch {self._batch_id}: {step}")
+
+    def _plan(
+        self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int, here: bool = False
+    ) -> TaskPlan:
+        sender = DirectSender(self._channel) if here else self._facts.sender(self._channel)
         active = self._active(kafka_only=ticket.kafka_only)
         plans = []
         for lane in active:
             row_encoder: RowEncoderPlan | None = None
             if lane.loader is not None and not ticket.kafka_only:
                 staging = lane.loader.staging(ticket, self._folder)
-                row_encoder = lane.loader.encoder_plan(at_once, self._channel.sender(context), staging)
+                row_encoder = lane.loader.encoder_plan(at_once, sender, staging)
             plans.append(lane.plan(row_encoder, packed_with_others=len(active) > 1))
         return TaskPlan(
             ticket=ticket,
@@ -333,4 +386,5 @@ class SparkBatchWork:
             record_bytes=results.record_bytes,
             left_out=left_out.total(),
             outputs=outputs,
+            bad_rows=self._split.bad_rows.occurrences,
         )

@@ -72,6 +72,21 @@ class CopyChannel:
                 return next_one
 
 
+class DirectSender:
+    """The end of rows that the driver encodes itself.
+
+    Args:
+        channel: where they go.
+    """
+
+    def __init__(self, channel: CopyChannel) -> None:
+        self._channel = channel
+
+    def add(self, term: list[Transfer], /) -> None:
+        """Send transfers; see `TransferSender.add`."""
+        self._channel.extend(term)
+
+
 class _Arriving:
     """An AccumulatorParam: a list in tasks, the channel in the driver."""
 

@@ -66,20 +66,21 @@ class RowEncoder:
         elif encoded:
             self._inline_bytes += len(encoded)
             self._stream.append(encoded)
-            if self._inline_bytes > self._plan.inline_bytes_max:
+            if self._plan.sender is None or self._inline_bytes > self._plan.inline_bytes_max:
                 self._stage = self._to_staging()
 
     def finish(self) -> None:
         """Encode what was held back: the rows are complete then, staged or in a transfer on its way."""
         tail = self._encoder.finish()
+        if self._stage is None and self.rows:
+            if self._plan.sender is not None:
+                stream = (*self._stream, tail)
+                task = (self._encode_task, self._task_attempt)
+                self._plan.sender.add([Transfer(self._ticket.attempt, *task, stream, lane=self._plan.lane)])
+                return
+            self._stage = self._to_staging()
         if self._stage is not None:
             self._stage.finish(tail)
-        elif self.rows:
-            stream = (*self._stream, tail)
-            transfer = Transfer(
-                self._ticket.attempt, self._encode_task, self._task_attempt, stream, lane=self._plan.lane
-            )
-            self._plan.sender.add([transfer])
 
     def close(self) -> None:
         """Drop what was not finished, and close the connection."""

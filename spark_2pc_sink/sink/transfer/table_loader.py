@@ -183,12 +183,12 @@ class TableLoader:
         """What is written where; None before the table is there."""
         return self._plan
 
-    def encoder_plan(self, tasks: int, sender: TransferSender, staging: Staging) -> RowEncoderPlan:
+    def encoder_plan(self, tasks: int, sender: TransferSender | None, staging: Staging) -> RowEncoderPlan:
         """How a task encodes rows.
 
         Args:
             tasks: how many run at a time: they share the inline limit.
-            sender: brings transfers to the driver.
+            sender: brings transfers to the driver; None where tasks stage all rows.
             staging: where a task puts rows that are too many for a transfer.
         """
         given = self._options.inline_copy_bytes_max
@@ -227,6 +227,7 @@ class TableLoader:
             connect_timeout_s=options.connect_timeout_s,
             lock_timeout_ms=options.lock_timeout_ms,
             statement_timeout_ms=options.statement_timeout_ms,
+            password=options.password_source,
         )
         return TableStaging(session, self.staging_schema, self._owner, ticket, self._lane.index)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Context, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import pytest
 from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions, with_json
 from spark_2pc_sink.sink.contract.record_json import SETTINGS, TIME_ZONE, WHOLE_ROW, JsonField, json_values
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
+from spark_2pc_sink.sink.job.session_facts import session_facts
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from tests.harness.streams import session_settings
 
@@ -82,12 +83,17 @@ def _write(path: Path, rows: list[tuple[Any, ...]]) -> None:
     pq.write_table(pa.table(columns, schema=SCHEMA), path)
 
 
+def settings(spark: SparkSession) -> Mapping[str, str]:
+    """As the sink asks for them."""
+    return JsonSettings("t", session_facts(spark, "t")).now(spark)
+
+
 def _fields(frame: DataFrame) -> tuple[JsonField, ...] | None:
     columns = {name: quoted(name) for name in frame.columns}
     expressions = RecordExpressions(
         topic=None, key=None, value=WHOLE_ROW, headers=None, partition=None, columns=columns
     )
-    return with_json(expressions, frame.schema, JsonSettings("t").now(frame.sparkSession)).json
+    return with_json(expressions, frame.schema, settings(frame.sparkSession)).json
 
 
 def _differing(frame: DataFrame, fields: tuple[JsonField, ...]) -> list[Any]:
@@ -151,4 +157,4 @@ def test_the_manuals_value_has_the_microseconds_and_the_nulls_of_the_table(spark
     }
     columns = {name: quoted(name) for name in frame.columns}
     given = RecordExpressions(topic=None, key=None, value=value, headers=None, partition=None, columns=columns)
-    assert with_json(given, frame.schema, JsonSettings("t").now(spark)).json is None
+    assert with_json(given, frame.schema, settings(spark)).json is None

@@ -482,7 +482,7 @@ def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, tmp_path
 @pytest.mark.parametrize("tasks", [1, 2, 7, 64])
 def test_every_task_has_a_salt_that_sparks_own_partitioning_sends_to_it(spark: SparkSession, tasks: int) -> None:
     """Balanced, none empty; compared with where Spark puts the rows."""
-    salts = balanced_salts(spark, tasks)
+    salts = balanced_salts(tasks)
     frame = spark.createDataFrame([(salt,) for salt in salts], "salt int").repartition(tasks, "salt")
     placed = frame.selectExpr("salt", "spark_partition_id() AS task").collect()
     assert {row.salt: row.task for row in placed} == {salt: task for task, salt in enumerate(salts)}

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.recipe.replay_decision import Placement, place_batch
+from spark_2pc_sink.recipe.replay_decision import Placement, place_batch, place_by_hand
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 ROW_IDS = (None, 0, 1, 5)
@@ -77,3 +77,36 @@ def test_reasons_name_both_ids() -> None:
     assert any("--drop" in remedy for remedy in owed.remedies)
     foreign = halted(RowStatus.OWED, None, 0)
     assert "another query" in foreign.reason
+
+
+@pytest.mark.parametrize(
+    ("row_batch_id", "batch_id", "noted", "placed"),
+    [
+        (None, 0, False, Placement.RUN),
+        (None, 20260131, False, Placement.RUN),
+        (7, 8, False, Placement.RUN),
+        (7, 70, False, Placement.RUN),
+        (7, 7, False, Placement.SKIP),
+        (7, 3, True, Placement.SKIP),
+        (7, 3, False, None),
+    ],
+)
+def test_numbers_by_hand_ascend_and_may_leave_others_out(
+    row_batch_id: int | None, batch_id: int, noted: bool, placed: Placement | None
+) -> None:
+    """An id that the row has passed is skipped where the history has it: a restarted loop begins again."""
+    found = place_by_hand(status=RowStatus.DONE, row_batch_id=row_batch_id, batch_id=batch_id, noted=noted)
+    assert found is placed
+
+
+def test_beside_an_owed_batch_only_that_one_is_written_by_hand() -> None:
+    """Those before it, which both sides have, are skipped."""
+    owed = RowStatus.OWED
+    assert place_by_hand(status=owed, row_batch_id=7, batch_id=7, noted=False) is Placement.RESEND
+    assert place_by_hand(status=owed, row_batch_id=7, batch_id=3, noted=True) is Placement.SKIP
+    for batch_id in (3, 8):
+        halt = place_by_hand(status=owed, row_batch_id=7, batch_id=batch_id, noted=False)
+        assert isinstance(halt, Halt)
+        assert halt.cause is HaltCause.OTHER_BATCH_OWED
+    with pytest.raises(ValueError, match="recovered"):
+        place_by_hand(status=RowStatus.DECIDED, row_batch_id=7, batch_id=7, noted=False)

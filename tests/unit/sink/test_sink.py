@@ -12,9 +12,12 @@ import pytest
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.sink import sink as module
+from spark_2pc_sink.sink.job.backfill import Backfill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from spark_2pc_sink.sink.job.calling_query import CallingQuery
 
 #: For what a thread does at once.
 THREAD_S = 30
@@ -43,7 +46,7 @@ class Calls:
         self.inside, self.go_on = threading.Event(), threading.Event()
         self.ended: list[int] = []
 
-    def current_query(self, _spark: object) -> str:
+    def find_query(self, _spark: object) -> Any:
         """The first that a call asks."""
         self.inside.set()
         assert self.go_on.wait(THREAD_S)
@@ -58,7 +61,7 @@ class Calls:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     calls = Calls()
-    monkeypatch.setattr(module, "current_query", calls.current_query)
+    monkeypatch.setattr(DualWriteSink, "_find_query", calls.find_query)
     return calls
 
 
@@ -101,13 +104,12 @@ def test_a_sink_is_closed_once_and_can_be_used_again(monkeypatch: pytest.MonkeyP
     """In a notebook the query ends and the process goes on, and so would the connections."""
     runs: list[mock.Mock] = []
 
-    def start(shared: DualWriteSink, _batch: object, _query_id: str) -> mock.Mock:
-        shared._run = run = mock.Mock()
-        runs.append(run)
-        return run
+    def start(_options: object, query: CallingQuery, _spark: object) -> mock.Mock:
+        runs.append(mock.Mock(query=query))
+        return runs[-1]
 
-    monkeypatch.setattr(module, "current_query", lambda _spark: "query")
-    monkeypatch.setattr(DualWriteSink, "_start", start)
+    monkeypatch.setattr(module, "QueryRun", start)
+    monkeypatch.setattr(DualWriteSink, "_find_query", lambda _sink, _spark: Backfill("orders"))
     shared = sink()
     shared.close()
     shared(BATCH, 7)
@@ -127,3 +129,31 @@ def test_a_sink_is_not_closed_in_the_middle_of_a_call(calls: Calls) -> None:
     calls.go_on.set()
     first.join(THREAD_S)
     assert calls.ended == [7]
+
+
+def test_foreach_is_refused_in_a_task_with_the_method_that_is_meant() -> None:
+    """Spark calls the function of foreach() with a Row, in a task, with a copy of the sink."""
+    copy = pickle.loads(pickle.dumps(sink()))  # noqa: S301
+    with pytest.raises(ConfigurationError, match=r"called with a tuple.*foreachBatch\(sink\) in place of") as refused:
+        copy((1, "a row"))
+    assert refused.value.option == "foreach"
+
+
+def test_a_frame_without_an_id_is_refused() -> None:
+    untyped: Any = sink()
+    with pytest.raises(ConfigurationError, match=r"sink\.write\(df, batch_id=…\)"):
+        untyped(BATCH)
+
+
+@pytest.mark.parametrize("batch_id", [-1, True, "20260131", 1.0, 2**63, None])
+def test_a_backfill_s_ids_are_whole_numbers(batch_id: Any) -> None:
+    with pytest.raises(ConfigurationError, match="batch_id"):
+        sink().write(BATCH, batch_id=batch_id)
+
+
+def test_a_backfill_is_no_stream_and_not_inside_one() -> None:
+    """Numbers by hand may leave others out: a stream's batches that were not handed over would not be noticed."""
+    with pytest.raises(ConfigurationError, match=r"writeStream\.foreachBatch\(sink\)"):
+        sink().write(mock.Mock(isStreaming=True), batch_id=1)
+    with pytest.raises(ConfigurationError, match=r"sink\(batch, batch_id\)"):
+        sink().write(mock.Mock(isStreaming=False), batch_id=1)

@@ -11,7 +11,9 @@ from spark_2pc_sink.sink.job.job_shape import (
     SMALL_S_MAX,
     JobShape,
     SmallBatches,
+    balanced_salts,
     shape_of,
+    spark_hash,
 )
 
 
@@ -88,3 +90,14 @@ def test_a_batch_that_was_too_large_is_not_soon_tried_again() -> None:
     assert not batches.expected
     note_small(batches)
     assert not batches.expected
+
+
+def test_numbers_are_hashed_as_spark_hashes_them() -> None:
+    """``SELECT hash(0), hash(1), hash(2), hash(3)``, as Spark 4.3 answers."""
+    assert [spark_hash(number) for number in range(4)] == [933211791, -559580957, 1765031574, -1823081949]
+
+
+def test_each_task_has_one_number() -> None:
+    salts = balanced_salts(200)
+    assert [spark_hash(salt) % 200 for salt in salts] == list(range(200))
+    assert balanced_salts(200) is salts

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.job.query_checks import RunIds
-from spark_2pc_sink.sink.job.sinks_of_runs import _HOW, SinksOfRuns, what_is_written
+from spark_2pc_sink.sink.job.calling_query import RunIds
+from spark_2pc_sink.sink.job.sinks_of_runs import _HOW, Call, SinksOfRuns, what_is_written
 
 RUN = RunIds("query", "run")
 
@@ -114,3 +114,86 @@ def test_of_two_threads_one_is_refused() -> None:
 def test_what_only_says_how_is_named_as_options_are() -> None:
     assert {item.name for item in fields(SinkOptions)} >= _HOW
     assert not _HOW & what_is_written(options()).keys()
+
+
+def halt(cause: HaltCause) -> HaltError:
+    return HaltError(
+        transactional_id="orders",
+        cause=cause,
+        database_side="batch 0, done",
+        kafka_side="nothing in doubt",
+        reason="as recovery sees it",
+        remedies=("the way on",),
+    )
+
+
+def call(sinks: SinksOfRuns, batch_id: int, error: Exception | None = None, run: RunIds = RUN) -> None:
+    with sinks.call(run, "orders", batch_id):
+        if error is not None:
+            raise error
+
+
+def test_a_function_that_goes_on_after_an_error_is_told_so_at_the_next_batch(sinks: SinksOfRuns) -> None:
+    """A23: with the error that it has swallowed; and again, as it swallows the halt too."""
+    with pytest.raises(ValueError, match="out of range"):
+        call(sinks, 1, ValueError("out of range"))
+    for batch_id in (2, 3):
+        with pytest.raises(HaltError, match=r"went on after an error .* in batch 1.*ValueError: out of") as halted:
+            call(sinks, batch_id, halt(HaltCause.GAP))
+        assert halted.value.cause is HaltCause.NOT_HANDED_OVER
+        assert halted.value.remedies == ("the way on",)
+
+
+def test_a_function_that_tries_the_same_batch_again_may(sinks: SinksOfRuns, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(OSError, match="for a moment"):
+        call(sinks, 1, OSError("for a moment"))
+    call(sinks, 1)
+    call(sinks, 2)
+    assert caplog.messages == []
+
+
+def test_a_function_that_goes_on_with_luck_is_told_so_in_the_log(
+    sinks: SinksOfRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch was in doubt, and has been completed since."""
+    with pytest.raises(OSError, match="late"):
+        call(sinks, 1, OSError("late"))
+    call(sinks, 2)
+    (said,) = caplog.messages
+    assert "went on after an error of the sink in batch 1" in said
+
+
+def test_a_second_call_for_one_batch_with_other_rows_is_named_as_that(sinks: SinksOfRuns) -> None:
+    """A20: the first has written the batch, and the check of replays refuses the second."""
+    call(sinks, 1)
+    with pytest.raises(HaltError, match="called the sink twice for batch 1 in this run") as halted:
+        call(sinks, 1, halt(HaltCause.REPLAY_DIFFERS))
+    assert "unionByName" in halted.value.remedies[0]
+
+
+@pytest.mark.parametrize("cause", [HaltCause.REPLAY_DIFFERS, HaltCause.GAP])
+def test_another_run_s_calls_explain_nothing(sinks: SinksOfRuns, cause: HaltCause) -> None:
+    with pytest.raises(OSError, match="late"):
+        call(sinks, 1, OSError("late"))
+    restarted = RunIds("query", "next run")
+    check_in(sinks, restarted)
+    with pytest.raises(HaltError, match="as recovery sees it"):
+        call(sinks, 2, halt(cause), run=restarted)
+
+
+@pytest.mark.parametrize(
+    ("before", "batch_id", "cause"),
+    [
+        (Call(1, "error"), 2, HaltCause.REPLAY_DIFFERS),
+        (Call(1, None), 2, HaltCause.GAP),
+        (Call(1, None), 1, HaltCause.OTHER_BATCH_OWED),
+        (Call(2, "error"), 1, HaltCause.GAP),
+    ],
+)
+def test_other_halts_keep_their_reason(before: Call, batch_id: int, cause: HaltCause) -> None:
+    halted = halt(cause)
+    assert before.explain(halted, batch_id) is halted
+
+
+def test_the_calls_of_a_query_that_was_forgotten_are_not_noted() -> None:
+    call(SinksOfRuns(), 1)

@@ -14,7 +14,7 @@ import pytest
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-from spark_2pc_sink.sink.job.query_checks import local_directory, runs_here
+from spark_2pc_sink.sink.job.session_facts import local_directory, runs_here
 from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFile, ShuffleFiles
 from spark_2pc_sink.sink.transfer import local_folder
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
@@ -101,7 +101,7 @@ def test_a_folder_in_use_stays_when_somebody_has_tidied_its_lock_away(tmp_path: 
     [("local", True), ("local[2]", True), ("local[*,4]", True), ("local-cluster[2,1,1024]", False), ("yarn", False)],
 )
 def test_tasks_run_here_by_spark_s_master(master: str, here: bool) -> None:
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+    spark: Any = SimpleNamespace(conf={"spark.master": master})
     assert runs_here(spark) is here
 
 
@@ -115,7 +115,7 @@ def test_the_folder_is_where_spark_spills(
     monkeypatch.setenv("SPARK_LOCAL_DIRS", environment)
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/of-the-system")
     settings = {} if setting is None else {"spark.local.dir": setting}
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: settings))
+    spark: Any = SimpleNamespace(conf=settings)
     assert local_directory(spark) == Path(directory)
 
 

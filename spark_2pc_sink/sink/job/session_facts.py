@@ -1,0 +1,187 @@
+"""The Spark session of a batch: what the sink asks of it beyond its DataFrames.
+
+Classic Spark runs the driver's JVM beside this process, and it answers everything. A session of Spark Connect is a
+client of a server: it has DataFrames and settings, and neither a SparkContext nor accumulators nor plans.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.sink.job.repeatability import Repeatability
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_2pc_sink.sink.contract.row_transfer import TransferSender
+    from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
+
+_CONNECT: Final = "pyspark.sql.connect."
+_DESCRIPTION: Final = "spark.job.description"
+#: Set by Spark for the Python process beside the server in which foreachBatch's function runs.
+WORKER_URL: Final = "SPARK_CONNECT_LOCAL_URL"
+#: Spark makes a range of as many partitions as tasks can run at a time, and at most one for each number.
+_MANY: Final = 100_000
+
+
+class SessionFacts(ABC):
+    """What one session of Spark tells, and does for its jobs.
+
+    Args:
+        spark: the session.
+        transactional_id: of the sink, for its log.
+    """
+
+    def __init__(self, spark: SparkSession, transactional_id: str) -> None:
+        self._spark = spark
+        self._log = sink_log(__name__, transactional_id)
+
+    def setting(self, name: str, default: str) -> str:
+        """A setting of the session or of the application."""
+        # None counts as not set: Spark would refuse it as a default of some settings.
+        return str(self._spark.conf.get(name, default) or default)
+
+    @abstractmethod
+    def tasks_at_once(self) -> int:
+        """How many tasks can run at a time."""
+
+    @abstractmethod
+    def settings_of(self, spark: SparkSession) -> str | None:
+        """All settings that were ever set in a session, as one text; None where that cannot be asked."""
+
+    @abstractmethod
+    def sender(self, channel: CopyChannel) -> TransferSender | None:
+        """Brings the COPY bytes of tasks to the driver when they end; None where nothing does, and tasks stage them."""
+
+    @abstractmethod
+    def check_repeatable(self, frame: DataFrame, where: str) -> None:
+        """Refuse a frame that is not the same frame when it is evaluated again; see `Repeatability.check`."""
+
+    @abstractmethod
+    def described(self, text: str) -> AbstractContextManager[None]:
+        """A context in which Spark's UI describes each job by ``text``."""
+
+
+class ClassicSession(SessionFacts):
+    """A session whose JVM is the driver's."""
+
+    def __init__(self, spark: SparkSession, transactional_id: str) -> None:
+        super().__init__(spark, transactional_id)
+        self._repeatability = Repeatability(spark)
+
+    def tasks_at_once(self) -> int:
+        """See `SessionFacts.tasks_at_once`; asked each time, as executors come and go."""
+        return int(self._spark.sparkContext.defaultParallelism)
+
+    def settings_of(self, spark: SparkSession) -> str | None:
+        """See `SessionFacts.settings_of`."""
+        return str(spark._jsparkSession.sessionState().conf().settings().toString())  # noqa: SLF001 - PySpark has no such question
+
+    def sender(self, channel: CopyChannel) -> TransferSender | None:
+        """See `SessionFacts.sender`: an accumulator."""
+        return channel.sender(self._spark.sparkContext)
+
+    def check_repeatable(self, frame: DataFrame, where: str) -> None:
+        """See `SessionFacts.check_repeatable`."""
+        self._repeatability.check(frame, where)
+
+    @contextmanager
+    def described(self, text: str) -> Iterator[None]:
+        """See `SessionFacts.described`. The job group stays the query's own: by it Spark cancels a query's jobs."""
+        context = self._spark.sparkContext
+        before: Any = context.getLocalProperty(_DESCRIPTION)
+        context.setLocalProperty(_DESCRIPTION, text)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(_DESCRIPTION, before)
+
+
+class ConnectSession(SessionFacts):
+    """A session of Spark Connect."""
+
+    def __init__(self, spark: SparkSession, transactional_id: str) -> None:
+        super().__init__(spark, transactional_id)
+        self._tasks_at_once: int | None = None
+        self._told = False
+
+    def tasks_at_once(self) -> int:
+        """See `SessionFacts.tasks_at_once`; asked once, as it takes a tiny job."""
+        if self._tasks_at_once is None:
+            partitions = self._spark.range(_MANY).selectExpr("spark_partition_id() AS partition")
+            self._tasks_at_once = partitions.distinct().count()
+        return self._tasks_at_once
+
+    def settings_of(self, spark: SparkSession) -> str | None:
+        """See `SessionFacts.settings_of`."""
+        del spark
+        return None
+
+    def sender(self, channel: CopyChannel) -> TransferSender | None:
+        """See `SessionFacts.sender`: a client has no accumulators."""
+        del channel
+        return None
+
+    def check_repeatable(self, frame: DataFrame, where: str) -> None:
+        """See `SessionFacts.check_repeatable`: no client sees plans, which is said once."""
+        del frame, where
+        if not self._told:
+            self._told = True
+            self._log.warning(
+                "Spark Connect shows no plans, so these are not checked: rand(), uuid(), current_timestamp() and the "
+                "like in the stream, its function or the sink's expressions; they make a replayed batch another batch, "
+                "which is then refused"
+            )
+
+    @contextmanager
+    def described(self, text: str) -> Iterator[None]:
+        """See `SessionFacts.described`: the description is Spark Connect's own, and the text is a tag of the job."""
+        tag = text.replace(",", ";")
+        self._spark.addTag(tag)
+        try:
+            yield
+        finally:
+            self._spark.removeTag(tag)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """True for a session of Spark Connect."""
+    return type(spark).__module__.startswith(_CONNECT)
+
+
+def session_facts(spark: SparkSession, transactional_id: str) -> SessionFacts:
+    """The facts of a session.
+
+    Args:
+        spark: the session of a batch.
+        transactional_id: of the sink, for its log.
+    """
+    kind: Callable[[SparkSession, str], SessionFacts] = ConnectSession if is_connect(spark) else ClassicSession
+    return kind(spark, transactional_id)
+
+
+def beside_server() -> bool:
+    """True in the Python process beside a Spark Connect server in which foreachBatch's function runs."""
+    return WORKER_URL in os.environ
+
+
+def runs_here(spark: SparkSession) -> bool:
+    """True where tasks run on the machine of this process, by Spark's master."""
+    if is_connect(spark) and not beside_server():
+        return False
+    master = str(spark.conf.get("spark.master", ""))
+    return master == "local" or master.startswith("local[")
+
+
+def local_directory(spark: SparkSession) -> Path:
+    """Where Spark puts what tasks spill, and so where there is room; of several the first."""
+    setting = spark.conf.get("spark.local.dir", None)
+    return Path((os.environ.get("SPARK_LOCAL_DIRS") or setting or tempfile.gettempdir()).partition(",")[0])

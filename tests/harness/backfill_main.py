@@ -1,0 +1,74 @@
+"""A backfill as a process of its own, which can kill itself at a step of its second number.
+
+python -m tests.harness.backfill_main BOOTSTRAP DATABASE TRANSACTIONAL_ID TOPIC DIRECTORY [STEP]
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.driver.step_observer import StepTimes
+from spark_2pc_sink.testing.spark import start_spark
+
+SCHEMA = StructType(
+    [StructField("id", LongType()), StructField("name", StringType()), StructField("amount", IntegerType())]
+)
+#: Of the batches, with others left out.
+NUMBERS: Final = (20260130, 20260131, 20260203)
+ROWS_EACH: Final = 500
+ROOT: Final = Path(__file__).parents[2]
+
+
+def rows_under(number: int) -> list[tuple[int, str, int]]:
+    """The rows of a batch."""
+    return [(number * 1_000 + row, f"name {row}", row) for row in range(ROWS_EACH)]
+
+
+class _Killed(StepTimes):
+    """Observes steps, and kills this process at one of the second batch."""
+
+    fatal: Step | None = None
+    begun = 0
+
+    def begin(self) -> None:
+        """A batch begins."""
+        type(self).begun += 1
+        super().begin()
+
+    def __call__(self, step: Step) -> None:
+        """A step was reached."""
+        super().__call__(step)
+        if step is self.fatal and self.begun == len(NUMBERS) - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(bootstrap: str, database: str, transactional_id: str, topic: str, directory: str, *step: str) -> None:
+    """Write all numbers."""
+    _Killed.fatal = Step[step[0]] if step else None
+    sys.modules["spark_2pc_sink.sink.query_run"].__dict__["StepTimes"] = _Killed
+    spark = start_spark(Path(directory), python_path=ROOT, quick=True)
+    sink = DualWriteSink(
+        transactional_id=transactional_id,
+        kafka={"bootstrap.servers": bootstrap},
+        database=database,
+        topic=topic,
+        key="id",
+        table="public.target",
+        create_table=True,
+    )
+    for number in NUMBERS:
+        sink.write(spark.createDataFrame(rows_under(number), SCHEMA), batch_id=number)
+    sink.close()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,92 @@
+"""A Spark Connect server as a process of its own, with the Python that writes its batches."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyspark
+
+from spark_2pc_sink.testing import free_port, wait_until
+from spark_2pc_sink.testing.processes import ServerProcess, children, signal_all
+from spark_2pc_sink.testing.spark import quick_java_options, spark_environment, spark_settings
+from tests.harness import ROOT
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_MAIN: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_START_DEADLINE_S: Final = 120.0
+_STOP_DEADLINE_S: Final = 20.0
+
+
+class ConnectServer:
+    """The server; a context manager. It can be killed, and started again on its port.
+
+    Args:
+        folder: for its log and Spark's files.
+        master: Spark's master.
+    """
+
+    def __init__(self, folder: Path, *, master: str = "local[2]") -> None:
+        self._folder = folder
+        self._master = master
+        self._port = free_port()
+        self._process: ServerProcess | None = None
+
+    @property
+    def remote(self) -> str:
+        """As clients name it."""
+        return f"sc://127.0.0.1:{self._port}"
+
+    @property
+    def log(self) -> Path:
+        """What the server says, and the Python processes beside it."""
+        return self._folder / "connect-server.log"
+
+    def __enter__(self) -> ConnectServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        settings = spark_settings(self._folder) | {
+            "spark.master": self._master,
+            "spark.connect.grpc.binding.port": str(self._port),
+            "spark.driver.extraJavaOptions": quick_java_options(),
+        }
+        submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+        options = [word for name, value in settings.items() if value for word in ("--conf", f"{name}={value}")]
+        before = self._started()
+        self._process = ServerProcess(
+            [str(submit), "--class", _MAIN, *options, "spark-internal"],
+            log=self.log,
+            environment={**os.environ, **spark_environment(self._folder, python_path=ROOT)},
+        )
+        try:
+            wait_until(lambda: self._started() > before, deadline_s=_START_DEADLINE_S, what="the Spark Connect server")
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End it, and the Python processes beside it, in the same moment, as when a machine is lost."""
+        if self._process is not None:
+            family = list(_family(self._process.pid))
+            signal_all(family, signal.SIGKILL)
+            self._process.end(signal.SIGKILL, deadline_s=_STOP_DEADLINE_S)
+            self._process = None
+
+    def _started(self) -> int:
+        return self.log.read_text(errors="replace").count("Spark Connect server started at") if self.log.exists() else 0
+
+
+def _family(pid: int) -> list[int]:
+    return [pid, *(below for child in children(pid) for below in _family(child))]

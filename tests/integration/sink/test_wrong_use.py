@@ -1,0 +1,102 @@
+"""Wrong use of the sink on real Spark: told by a sentence, before anything is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from tests.harness.halts import halts
+from tests.harness.streams import QUERY_DEADLINE_S
+from tests.integration.sink.targets import rows_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import DataStreamWriter
+
+    from tests.harness.streams import FileStream
+    from tests.integration.sink.targets import Target
+
+
+def refusal(writer: DataStreamWriter) -> str:
+    """Run a query that fails; its text."""
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException) as failed:
+        query.awaitTermination(QUERY_DEADLINE_S)
+    return str(failed.value)
+
+
+def test_foreach_names_foreach_batch(stream: FileStream, target: Target, tmp_path: Path) -> None:
+    """Spark calls the sink with rows, in tasks."""
+    stream.add(rows_of(0, 3))
+    sink: Any = target.sink()
+    said = refusal(stream.frame().writeStream.foreach(sink).option("checkpointLocation", str(tmp_path / "other")))
+    assert "writeStream.foreachBatch(sink) in place of writeStream.foreach(sink)" in said
+    assert target.records() == []
+
+
+def test_a_missing_checkpoint_and_options_of_spark_s_kafka_sink_are_refused(
+    stream: FileStream, target: Target, tmp_path: Path
+) -> None:
+    """Spark takes both without a word: a temporary checkpoint, and options that nobody reads."""
+    stream.add(rows_of(0, 3))
+    assert "option('checkpointLocation', DIRECTORY)" in refusal(stream.frame().writeStream.foreachBatch(target.sink()))
+    with_checkpoint = stream.frame().writeStream.option("checkpointLocation", str(tmp_path / "other"))
+    said = refusal(with_checkpoint.foreachBatch(target.sink()).option("kafka.bootstrap.servers", "elsewhere:9092"))
+    assert "pass kafka={'bootstrap.servers': …} to DualWriteSink" in said
+    assert target.records() == []
+
+
+def test_a_function_that_calls_twice_with_other_rows_is_told_so(stream: FileStream, target: Target) -> None:
+    """A20: the second part would be left out as written."""
+    stream.add(rows_of(0, 10))
+    sink = target.sink(key="id")
+
+    def in_two_parts(batch: DataFrame, batch_id: int) -> None:
+        for part in ("id % 2 = 0", "id % 2 = 1"):
+            sink(batch.where(part), batch_id)
+
+    with halts(HaltCause.REPLAY_DIFFERS, match="called the sink twice for batch 0 in this run"):
+        stream.run(in_two_parts)
+    assert len(target.records()) == 5
+
+
+def test_write_inside_a_stream_is_refused(stream: FileStream, target: Target) -> None:
+    stream.add(rows_of(0, 3))
+    sink = target.sink()
+    with pytest.raises(ConfigurationError, match=r"sink\(batch, batch_id\)"):
+        stream.run(lambda batch, batch_id: sink.write(batch, batch_id=batch_id))
+
+
+def test_spark_s_ui_says_what_each_job_is_for_and_the_query_can_still_be_stopped(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group stays the run's: by it Spark cancels the jobs of a query. What was there is put back."""
+    monkeypatch.setattr("spark_2pc_sink.sink.job.job_shape.SmallBatches.expected", False)
+    stream.add(rows_of(0, 10))
+    sink = target.sink(key="id")
+    context = stream.spark.sparkContext
+    described: list[Any] = []
+
+    def twice(batch: DataFrame, batch_id: int) -> None:
+        for _ in range(2):
+            before = context.getLocalProperty("spark.job.description")
+            sink(batch, batch_id)
+            described.append((before, context.getLocalProperty("spark.job.description")))
+        described.append(context.getLocalProperty("spark.jobGroup.id"))
+
+    stream.run(twice)
+    *descriptions, run_id = described
+    assert all(before == after and f"runId = {run_id}" in before for before, after in descriptions)
+    store: Any = context._jsc.sc().statusStore()
+    jobs = store.jobsList(None)
+    of_run = [jobs.apply(number) for number in range(jobs.size())]
+    mine = {job.description().get() for job in of_run if job.jobGroup().isDefined() and job.jobGroup().get() == run_id}
+    assert mine >= {
+        f"{target.transactional_id} batch 0: write",
+        f"{target.transactional_id} batch 0: compare with the batch that both sides have",
+    }

@@ -46,6 +46,7 @@ Rows             provisional a table of a sink with several outputs
 DualWrite        provisional the same for a service without Spark: a session of SQLAlchemy's and Kafka
 AsyncDualWrite   provisional the same on an event loop
 BatchReport      stable      the figures of one batch, for ``on_batch``
+DecidingBatch    provisional a batch that is being decided, for ``on_decide``
 DualWriteError   stable      the root of all errors, see `spark_2pc_sink.errors`
 HaltError        stable      the two sides disagree, and a person has to decide
 HaltCause        provisional why, for programs
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.service.async_dual_write import AsyncDualWrite
     from spark_2pc_sink.service.dual_write import DualWrite
     from spark_2pc_sink.sink.check.findings import CheckReport
+    from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
     from spark_2pc_sink.verification.api import verify
@@ -89,6 +91,7 @@ __all__ = [
     "AsyncDualWrite",
     "BatchReport",
     "CheckReport",
+    "DecidingBatch",
     "DualWrite",
     "DualWriteError",
     "DualWriteSink",
@@ -131,6 +134,7 @@ _HOMES = {
     "status": "recovery.api",
     "BatchReport": "sink.report",
     "CheckReport": "sink.check.findings",
+    "DecidingBatch": "sink.driver.on_decide",
     "DualWriteSink": "sink.sink",
     "VerifyReport": "verification.report",
     "verify": "verification.api",

@@ -78,7 +78,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _add_shape(command: argparse.ArgumentParser) -> None:
     noted = "(default: as the sink has noted it)"
     command.add_argument("--table", metavar="TABLE", help=f"'table' or 'schema.table', quoted as in SQL {noted}")
-    command.add_argument("--mode", choices=("append", "upsert"), help=f"how the sink writes the table {noted}")
+    command.add_argument(
+        "--mode", choices=("append", "upsert", "insert_ignore"), help=f"how the sink writes the table {noted}"
+    )
     command.add_argument(
         "--keys",
         type=_names,

@@ -26,6 +26,7 @@ from spark_2pc_sink.sink.contract.record_expressions import (
 )
 from spark_2pc_sink.sink.contract.topics import Connections
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
 from spark_2pc_sink.sink.job.batch_split import BatchSplit
@@ -117,6 +118,7 @@ class QueryRun:
             stopping=query.is_stopping,
             observer=self._times,
             step_seconds=lambda: self._times.by_step,
+            on_decide=None if options.on_decide is None else OnDecide(options.on_decide),
             look_back=query.look_back,
             numbered_by_hand=query.numbered_by_hand,
         )

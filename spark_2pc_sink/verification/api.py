@@ -18,7 +18,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
     kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     table: str | None = None,
-    mode: Literal["append", "upsert"] | None = None,
+    mode: Literal["append", "upsert", "insert_ignore"] | None = None,
     keys: Sequence[str] | None = None,
     order_by: str | None = None,
     late_rows: Literal["replace", "keep_newer"] | None = None,

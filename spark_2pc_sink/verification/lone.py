@@ -67,7 +67,7 @@ class Lone:
         self._reader = reader
         self._places = places
         self._batch_at = batch_at
-        self._texts = RecordTexts(tuple(sql.compared.given.values()), read)
+        self._texts = RecordTexts.of(sql, read)
 
     def count_records(self, reason: Reason) -> int:
         """How many records have no row, for this reason."""
@@ -189,6 +189,8 @@ class Lone:
 
     def _difference(self, partition: TopicPartition, message: Message, row: str) -> str:
         """What of a key is not the same, in the form in which it is compared."""
+        if message.value() is None and self._sql.tombstones is not None:
+            return "this record is a tombstone, and the table has a row of its key"
         found = self._with_record(partition, message, lambda record: self._sql.compare_pair(record, row)) or ()
         columns = zip(self._sql.compared.names, found[::3], found[1::3], found[2::3], strict=False)
         told = [
@@ -212,6 +214,8 @@ class Lone:
     def _lone_records(self, reason: Reason) -> Iterator[LoneRecord]:
         wanted = ((place, at) for place, at in self._snapshot.stream(self._ordered(reason)))
         for partition, message in self._messages(wanted):
+            if message.value() is None and self._sql.tombstones is not None:
+                continue  # what is lacking is a deletion, and no row
             yield LoneRecord(
                 reason=reason,
                 topic=partition.topic,

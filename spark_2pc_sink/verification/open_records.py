@@ -131,7 +131,7 @@ def _staged(  # noqa: PLR0917 - each has a type of its own
     sql = plan.sql()
     nothing = Tally((), {})
     with Staging(evidence.database, sql, statement_timeout_ms=request.options.statement_timeout_ms) as staging:
-        texts = RecordTexts(tuple(sql.compared.given.values()), read)
+        texts = RecordTexts.of(sql, read)
         stage = RecordStage(staging, plan.places, texts, lambda _: True)
         records = stage_uncommitted(evidence.reader, opened.bounds, stage, nothing)
         staging.finish()

@@ -59,7 +59,10 @@ class RecordStage:
                 continue
             part = slice(stretch.start, stretch.stop)
             texts = (
-                [self._texts.read(partition.topic, value) or b"null" for value in values[part]]
+                [
+                    self._texts.read(partition.topic, value) or self._texts.without_value(message.key())
+                    for value, message in zip(values[part], messages[part], strict=True)
+                ]
                 if self._texts.plain
                 else [self._text(partition, message) for message in messages[part]]
             )
@@ -122,8 +125,18 @@ def stage_uncommitted(reader: TopicReader, bounds: Bounds, stage: RecordStage, t
     return count
 
 
-def sample(reader: TopicReader, read: ValueReader, bounds: Bounds, *, committed: bool = True) -> RecordFacts:
-    """Learn the fields of records from both ends of some partitions."""
+def sample(
+    reader: TopicReader, read: ValueReader, bounds: Bounds, *, committed: bool = True, tombstones: bool = False
+) -> RecordFacts:
+    """Learn the fields of records from both ends of some partitions.
+
+    Args:
+        reader: of the topics.
+        read: makes JSON of a value.
+        bounds: first offset and end of each partition.
+        committed: those that readers of committed records see, and not all.
+        tombstones: a record without a value tells nothing.
+    """
     facts = RecordFacts()
     chosen = [(at, bound) for at, bound in sorted(bounds.items()) if bound[1] > bound[0]][:SAMPLED_PARTITIONS_MAX]
     ends: list[dict[TopicPartition, tuple[int, int]]] = [
@@ -132,5 +145,6 @@ def sample(reader: TopicReader, read: ValueReader, bounds: Bounds, *, committed:
     ]
     for some in ends:
         for at, messages in reader.read(some, committed=committed):
-            facts.note(read(at.topic, message.value()) for message in messages)
+            values = (message.value() for message in messages)
+            facts.note(read(at.topic, value) for value in values if not (tombstones and value is None))
     return facts

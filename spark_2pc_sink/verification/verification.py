@@ -73,7 +73,7 @@ class Verification:
         self._evidence = evidence
         self._differences = Differences(request.differences_max)
         self._outcome = _Outcome()
-        self._upsert = request.target.completed(evidence.layout).mode == "upsert"
+        self._upsert = request.target.completed(evidence.layout).mode != "append"
         self._read = value_reader(evidence.layout, request.registry)
         scope = request.scope
         self._bounds = evidence.bounds(everything=scope.is_all, to_the_end=self._upsert and scope.batch is not None)
@@ -114,9 +114,10 @@ class Verification:
         if (formats := formats_of(evidence.layout)) and self._request.registry is None:
             self._differences.skip("the table", no_registry(formats))
             return None
-        facts = sample(evidence.reader, self._read, self._bounds)
+        keyed = target.mode != "append"
+        facts = sample(evidence.reader, self._read, self._bounds, tombstones=keyed)
         if not facts.records and not facts.others:
-            facts = sample(evidence.reader, self._read, evidence.hidden_bounds(), committed=False)
+            facts = sample(evidence.reader, self._read, evidence.hidden_bounds(), committed=False, tombstones=keyed)
         places = Places({*evidence.ends, *evidence.hidden_bounds()})
         plan = TablePlan(target, shape, facts, places, whole=self._request.scope.is_all and self._kafka_is_whole())
         if refusal := plan.refusal():
@@ -162,7 +163,7 @@ class Verification:
             Staging(evidence.database, sql, statement_timeout_ms=self._request.options.statement_timeout_ms) as staging,
             ThreadPoolExecutor(1, "verify-table") as thread,
         ):
-            texts = RecordTexts(tuple(sql.compared.given.values()), self._read)
+            texts = RecordTexts.of(sql, self._read)
             table = thread.submit(table_fingerprints, evidence.snapshot, sql) if plan.whole else None
             read_all(
                 evidence.reader,

@@ -398,7 +398,7 @@ class BatchDriver:
         """
         produced = batch.produced
         if not kafka_only:
-            self._write_rows(batch, work, scope)
+            self._copy_rows(batch, work, scope)
         self._check_time_left(batch)
         self._decided = str(batch.producer)
         rows = self._claimed().row_count if kafka_only else produced.row_count
@@ -414,14 +414,14 @@ class BatchDriver:
             SupersededError: a newer driver has claimed; nothing was written.
             BatchRetryError: not all rows arrived; nothing was written.
         """
-        self._write_rows(batch, work, scope)
+        self._copy_rows(batch, work, scope)
         scope.transaction.decide(batch.decision(self._claimed(), row_count=batch.produced.row_count))
         scope.commit()
         self._observer(Step.DECIDE)
         self._row = self._store.check_generation(self._transactional_id, self._claimed().generation)
 
-    def _write_rows(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope) -> None:
-        """Write the rest of the rows, and what a user adds to them."""
+    def _copy_rows(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope) -> None:
+        """Write the rest of the rows, and what the user adds to them."""
         produced = batch.produced
         self._written = work.copy_into(scope.transaction.connection)
         if self._written.given != produced.row_count:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.serialisation.refusals import NotEncodableError
 from spark_2pc_sink.sink.contract import record_expressions
@@ -21,8 +24,6 @@ from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
-
-    import pyarrow as pa
 
     from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
@@ -169,7 +170,19 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     for name, serialiser in plan.serialisers.items():
         index = batch.schema.get_field_index(name)
         completed = completed.set_column(index, name, _serialised(serialiser, batch, name))
-    return completed
+    return _without_tombstones(completed)
+
+
+def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, and no value where the record is a tombstone."""
+    tombstones = record_column(batch, record_expressions.TOMBSTONE)
+    if tombstones is None or not pc.any(tombstones).as_py():
+        return batch
+    place = batch.schema.get_field_index(record_expressions.VALUE)
+    values = batch.column(place)
+    return batch.set_column(
+        place, record_expressions.VALUE, pc.if_else(tombstones, pa.scalar(None, values.type), values)
+    )
 
 
 def _serialised(serialiser: Serialiser, batch: pa.RecordBatch, name: str) -> pa.Array:

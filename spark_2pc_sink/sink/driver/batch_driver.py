@@ -399,7 +399,8 @@ class BatchDriver:
         produced = batch.produced
         if not kafka_only:
             self._copy_rows(batch, work, scope)
-        self._check_time_left(batch)
+        if self._initialized is not None:
+            batch.check_time_left(self._initialized, now_s=self._clock.now_s(), margin_ms=self._decision_margin_ms)
         self._decided = str(batch.producer)
         rows = self._claimed().row_count if kafka_only else produced.row_count
         scope.transaction.decide(batch.decision(self._claimed(), row_count=rows))
@@ -431,20 +432,6 @@ class BatchDriver:
         if self._on_decide is not None:
             about = self._transactional_id, batch.batch_id, batch.producer, produced, self._written
             self._on_decide(scope.transaction.connection, DecidingBatch.of(*about))
-
-    def _check_time_left(self, batch: PreparedBatch) -> None:
-        initialized = self._initialized
-        if initialized is None or initialized.two_phase_commit:
-            return
-        elapsed_ms = int((self._clock.now_s() - batch.begun_s) * 1000)
-        if elapsed_ms + self._decision_margin_ms > initialized.timeout_ms:
-            raise TransactionExpiredError(
-                batch_id=batch.batch_id,
-                elapsed_ms=elapsed_ms,
-                timeout_ms=initialized.timeout_ms,
-                margin_ms=self._decision_margin_ms,
-                own_timeout=initialized.own_timeout,
-            )
 
     def _complete(self, batch: DecidedBatch) -> None:
         """Steps 6 and 7: commit in Kafka, see that the records are there, and note it.

@@ -51,7 +51,7 @@ class Fault:
 
     Attributes:
         at: number of the point, from 0; None for none.
-        kind: ``kill`` or ``fail``.
+        kind: ``kill``, ``fail``, or ``stall``: the request fails so late that the transaction has timed out.
     """
 
     at: int | None = None
@@ -207,6 +207,8 @@ class World:
         if kind == "kill":
             self.dead = True
             raise KilledError
+        if kind == "stall" and not self.two_phase_commit:
+            self.kafka.time_out()
         raise failure()
 
     # --- the process ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What only tools and a check send: filters of ListTransactions, WriteTxnMarkers, Metadata of every topic, of rights."""
+"""What only tools and a check send: filters of ListTransactions, WriteTxnMarkers, Metadata of all topics, and rights."""
 
 from __future__ import annotations
 

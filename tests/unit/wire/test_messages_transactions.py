@@ -1,4 +1,4 @@
-"""What only tools and a check send: filters of ListTransactions, WriteTxnMarkers, Metadata of all topics, and rights."""
+"""What only tools and a check send: ListTransactions, WriteTxnMarkers, Metadata of all topics and of rights."""
 
 from __future__ import annotations
 

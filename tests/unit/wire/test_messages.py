@@ -319,15 +319,7 @@ def test_read_metadata(version: int) -> None:
         cluster_id="cluster",
         controller_id=3,
         topics=[
-            topic(
-                version=version,
-                error_code=0,
-                name="orders",
-                topic_id=ID,
-                is_internal=False,
-                partitions=parts,
-                authorized_operations={3, 4},
-            ),
+            topic(version=version, error_code=0, name="orders", topic_id=ID, is_internal=False, partitions=parts),
             topic(version=version, error_code=3, name="gone", is_internal=False, partitions=[]),
         ],
     )
@@ -343,7 +335,6 @@ def test_read_metadata(version: int) -> None:
                 "orders",
                 (replies.PartitionMetadata(0, 0, 3, 8, (3,)), replies.PartitionMetadata(5, 1, -1, 8, (3,))),
                 topic_id,
-                frozenset({3, 4}),
             ),
             replies.TopicMetadata(3, "gone", ()),
         ),

@@ -188,10 +188,9 @@ def test_a_registry_that_is_away_is_named_before_anything_is_written(stream: Fil
 
 
 def test_tasks_encode_rows_and_name_one_that_has_no_place(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, written_by: str
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the client's registry in memory, which tasks could not reach: they do not ask. A restart replays the same."""
-    del written_by
+    """By the client's registry in memory, which tasks could not reach: they do not ask."""
     memory = SchemaRegistryClient.new_client({"url": "mock://sink"})
     monkeypatch.setattr(SchemaRegistryClient, "new_client", lambda _: memory)
     options: dict[str, Any] = {"value_format": "avro", "schema_registry": {"url": "mock://sink"}}
@@ -207,6 +206,27 @@ def test_tasks_encode_rows_and_name_one_that_has_no_place(
     assert len(target.records()) == len(ROWS)
 
 
+@pytest.mark.slow
+def test_rows_that_the_schema_has_no_place_for_are_dead_letters(stream: FileStream, target: Target) -> None:
+    """They are in no topic and no table, and all others are in both."""
+    stream.run(
+        target.sink(
+            value_format="avro",
+            value_schema='{"type": "record", "name": "Value", "fields": [{"name": "name", "type": "string"}]}',
+            value="struct(name)",
+            schema_registry={"url": "mock://sink"},
+            bad_rows="dead_letter",
+        )
+    )
+    nameless = [row["id"] for row in ROWS if row["name"] is None]
+    letters = target.rows("(row->>'id')::int, reason", "kafka_transaction_state_dead_letters")
+    assert sorted(number for number, _ in letters) == nameless
+    assert "the schema allows no null there" in letters[0][1]
+    assert len(target.records()) == len(ROWS) - len(nameless)
+    assert target.rows("count(*)", "target WHERE name IS NULL") == [(0,)]
+
+
+@pytest.mark.thorough
 def test_registries_are_asked_once_for_each_schema(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

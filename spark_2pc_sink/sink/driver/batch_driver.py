@@ -433,18 +433,8 @@ class BatchDriver:
             self._on_decide(scope.transaction.connection, DecidingBatch.of(*about))
 
     def _check_time_left(self, batch: PreparedBatch) -> None:
-        initialized = self._initialized
-        if initialized is None or initialized.two_phase_commit:
-            return
-        elapsed_ms = int((self._clock.now_s() - batch.begun_s) * 1000)
-        if elapsed_ms + self._decision_margin_ms > initialized.timeout_ms:
-            raise TransactionExpiredError(
-                batch_id=batch.batch_id,
-                elapsed_ms=elapsed_ms,
-                timeout_ms=initialized.timeout_ms,
-                margin_ms=self._decision_margin_ms,
-                own_timeout=initialized.own_timeout,
-            )
+        if self._initialized is not None:
+            batch.check_time_left(self._clock.now_s(), self._initialized, margin_ms=self._decision_margin_ms)
 
     def _complete(self, batch: DecidedBatch) -> None:
         """Steps 6 and 7: commit in Kafka, see that the records are there, and note it.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from spark_2pc_sink.testing import assert_same_multiset, read_topic, wait_until
 from tests.harness import ROOT
 from tests.harness.connect_server import ConnectServer
+from tests.harness.pure_client import packages_beside_spark
 from tests.integration.postgres.database_tables import rows
 
 if TYPE_CHECKING:
@@ -110,17 +110,10 @@ def test_the_example_writes_both_sides_and_goes_on_after_a_restart(orders: Order
 def pure_client(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The Python of a client that was installed as docs/connect.md says: `pyspark-client`, and no `pyspark`."""
     folder = tmp_path_factory.mktemp("client")
-    install = ["-m", "pip", "install", "--quiet", *pure_client_packages()]
+    install = ["-m", "pip", "install", "--quiet", "pyspark-client", *packages_beside_spark()]
     for command in ([sys.executable, "-m", "venv", str(folder)], [str(folder / "bin" / "python"), *install]):
         subprocess.run(command, check=True, timeout=JOB_DEADLINE_S)
     return str(folder / "bin" / "python")
-
-
-def pure_client_packages() -> list[str]:
-    """What the page has `pip install` take beside the package itself."""
-    page = (ROOT / "docs" / "connect.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^pip install pyspark-client ((?:.*\\\n)*.*)", page, flags=re.MULTILINE)
-    return ["pyspark-client", *shlex.split(command.replace("\\\n", " "))]
 
 
 def test_the_page_has_every_dependency_but_spark() -> None:
@@ -130,7 +123,7 @@ def test_the_page_has_every_dependency_but_spark() -> None:
         r'^    "([^";]+)"', project.partition("\ndependencies = [")[2].partition("\n]")[0], re.MULTILINE
     )
     needed = [package for package in declared if not package.startswith("pyspark")]
-    assert pure_client_packages() == ["pyspark-client", *needed]
+    assert packages_beside_spark() == needed
 
 
 @pytest.mark.thorough

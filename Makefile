@@ -12,6 +12,8 @@ BIN := .venv/bin
 KAFKA_HOME := .cache/kafka-4.4.0
 KAFKA_TOOLS := .cache/kafka-tools-4.3.1
 SPARK_JARS := .cache/spark-jars
+# A real one with Confluent's API; Confluent's own is not on Maven Central. From 3.1 on this one needs Java 21.
+SCHEMA_REGISTRY := .cache/apicurio-registry-3.0.9
 # What differs between runs: `make test TESTS=tests/unit ARGS=-x`, `make demo KAFKA=real ARGS=--events=20000`.
 KAFKA ?= reference
 TESTS ?=
@@ -24,6 +26,7 @@ PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export SPARK_2PC_KAFKA_LIBS := $(CURDIR)/$(KAFKA_HOME)/libs
 export SPARK_2PC_KAFKA_TOOLS := $(CURDIR)/$(KAFKA_TOOLS)/libs
 export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
+export SPARK_2PC_SCHEMA_REGISTRY := $(CURDIR)/$(SCHEMA_REGISTRY)
 
 # They reach every branch of the pure packages (pyproject.toml), or `make coverage` fails.
 PURE_TESTS := tests/unit tests/integration/state
@@ -36,7 +39,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker)
 
-.PHONY: help setup demo test-fast test test-all reference simulate chaos soak containers bench coverage lint types format clean
+.PHONY: help setup demo schema-registry test-fast test test-all reference simulate chaos soak containers bench coverage lint types format clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -145,6 +148,15 @@ $(SPARK_JARS)/stamp: docker/spark/pom.xml | $(KAFKA_HOME)/stamp
 $(KAFKA_TOOLS)/stamp: docker/kafka-tools/pom.xml | $(SPARK_JARS)/stamp
 	@echo "setup: Kafka's tools into $(KAFKA_TOOLS)/"
 	$(call copy_dependencies,$(KAFKA_TOOLS)/libs)
+	@touch $@
+
+# A hundred megabytes, for tests marked thorough only: no part of the setup.
+schema-registry: $(SCHEMA_REGISTRY)/stamp ## Fetch a schema registry for the tests of Avro and Protobuf on a real one
+
+$(SCHEMA_REGISTRY)/stamp: | .cache/prerequisites.stamp
+	@echo "setup: a schema registry into $(SCHEMA_REGISTRY)/"
+	@mvn -B -q dependency:unpack -DoutputDirectory=$(CURDIR)/$(SCHEMA_REGISTRY) \
+	    -DmarkersDirectory=$(CURDIR)/$(SCHEMA_REGISTRY)/markers -Dartifact=io.apicurio:apicurio-registry-app:$(patsubst .cache/apicurio-registry-%,%,$(SCHEMA_REGISTRY)):tar.gz:all
 	@touch $@
 
 $(KAFKA_HOME)/classes.stamp: $(KAFKA_HOME)/stamp | .venv/stamp

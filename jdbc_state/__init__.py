@@ -21,10 +21,10 @@ of `spark_2pc_sink`, and serves any writer; the commands that its messages name 
 
 Reading order: ``model`` (the row, its legal moves), ``claim`` (one statement that takes a row over), ``history`` (what
 is left of a row that is lost), ``actions`` (who did what, and why), ``state_store`` (the contract of a store),
-``deciding`` (the transaction that writes data and row together), ``sessions`` and ``presence`` (seeing and ending
-drivers), ``survey`` (all sinks at one look), ``store`` (all of it on PostgreSQL). ``schema``, ``versions`` and
-``preparing`` make the tables. ``connections``, ``sqlstate``, ``pooler`` and ``watchdog`` are below all: connections,
-error codes, poolers, waits that end.
+``deciding`` (the transaction that writes data and row together), ``joined`` (the same in a transaction of the
+caller's), ``sessions`` and ``presence`` (seeing and ending drivers), ``survey`` (all sinks at one look), ``store`` (all
+of it on PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables. ``connections``, ``sqlstate``,
+``pooler`` and ``watchdog`` are below all: connections, error codes, poolers, waits that end.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jdbc_state.actions import ActionLine, Actor
     from jdbc_state.errors import DualWriteError
+    from jdbc_state.joined import KeptRecords
     from jdbc_state.model import (
         DECIDED,
         DONE,
@@ -67,6 +68,7 @@ __all__ = [
     "Decision",
     "DualWriteError",
     "HistoryLine",
+    "KeptRecords",
     "SchemaReport",
     "SqlStateStore",
     "StateRow",
@@ -83,6 +85,7 @@ _HOMES = {
     "Actor": "actions",
     "DecidingTransaction": "state_store",
     "DualWriteError": "errors",
+    "KeptRecords": "joined",
     "SchemaReport": "preparing",
     "ddl": "schema",
     "application_name": "sessions",

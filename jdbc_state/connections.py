@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, Final
@@ -22,6 +22,7 @@ from sqlalchemy.engine import URL, Engine
 from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
+from jdbc_state import passwords
 from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
 from jdbc_state.pooler import takes_transactions
 from jdbc_state.settings import StoreSettings
@@ -93,6 +94,8 @@ class Database:
         self._engine = _engine(parsed, settings)
         # Before SQLAlchemy's own, which asks the first connection of an engine for the server's version and the like.
         event.listen(self._engine, "connect", self._watch_new, insert=True)
+        if settings.password is not None:
+            event.listen(self._engine, "do_connect", self._add_password)
 
     def open(self, operation: str, *, patient: bool = True) -> Connection:
         """A connection that has not begun a transaction; the caller closes it.
@@ -183,6 +186,7 @@ class Database:
         try:
             connection = connect_alone(
                 self._url,
+                password=self._settings.password,
                 connect_timeout=self._settings.connect_timeout_s,
                 fallback_application_name=_APPLICATION_NAME,
             )
@@ -224,6 +228,11 @@ class Database:
         self._making.let_in = True
         self._making.until.enter_context(Watchdog(driver, self._settings.connect_timeout_s * 1000))
 
+    def _add_password(self, dialect: object, record: object, arguments: object, keywords: dict[str, object]) -> None:
+        """SQLAlchemy's hook: a new connection has the password of now."""
+        del dialect, record, arguments
+        keywords |= _password_keyword(self._settings.password)
+
     def _refuse_statement_mode(self, operation: str) -> None:
         """Say why a database that lets clients in has no transaction for them."""
         limit_ms = self._settings.connect_timeout_s * 1000
@@ -253,16 +262,25 @@ class Database:
         )
 
 
-def connect_alone(url: URL, **keywords: object) -> psycopg2.extensions.connection:
+def connect_alone(
+    url: URL, *, password: Callable[[], str] | None = None, **keywords: object
+) -> psycopg2.extensions.connection:
     """A connection of psycopg2's, past every pool of SQLAlchemy's.
 
     Args:
         url: SQLAlchemy's. What is in its query was meant by the user.
+        password: see `StoreSettings.password`.
         **keywords: of libpq, which come before those of the URL.
     """
     arguments, given = url.get_dialect()().create_connect_args(url)
-    connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **{**KEEPALIVE, **given, **keywords})
+    all_keywords = {**KEEPALIVE, **given, **keywords, **_password_keyword(password)}
+    connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **all_keywords)
     return connection
+
+
+def _password_keyword(password: Callable[[], str] | None) -> dict[str, object]:
+    """The keyword of libpq for a password that is asked for; nothing where the URL or libpq has it."""
+    return {} if password is None else {"password": passwords.ask(password)}
 
 
 def prelude(sql: str) -> dict[str, str]:
@@ -349,6 +367,8 @@ def _label(url: URL) -> str:
     """'host:port/database' without user and password; libpq's defaults where the URL leaves them out."""
     host, port, name = url.host, url.port, url.database or ""
     named = url.query.get("host", "local socket")
+    if host is None and "service" in url.query:
+        return f"service {url.query['service']}" + (f"/{name}" if name else "")
     if host is None and isinstance(named, tuple):
         # Several servers, each with its port.
         return f"{','.join(named)}/{name}"

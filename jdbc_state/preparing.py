@@ -232,15 +232,20 @@ def _create_once(connection: Connection, settings: StoreSettings, table: Table) 
 
 
 def _may_not_create(settings: StoreSettings, table: Table, error: DBAPIError, *, where: str) -> StateStoreError:
-    other = table.name in (settings.history_table, settings.actions_table)
-    without = (
-        "or set history_batches=0: a decision then does not outlive its state row, and nobody can look up who did what"
-    )
+    create = "or grant this role CREATE on the schema"
+    remedies = (making(settings), create)
+    if table.name == settings.records_table:
+        by_hand = f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}".replace("\n", " ")
+        remedies = (f"run this with a role that may, and grant this role what it needs: {by_hand}", create)
+    elif table.name in (settings.history_table, settings.actions_table):
+        without = (
+            "or set history_batches=0: a decision then does not outlive its state row, and nobody can look up who did "
+            "what"
+        )
+        remedies = (migration(settings, role="OWNER", where=where), without)
     return StateStoreError(
         operation=f"making table {quoted(table)}",
         detail=f"it does not exist, and this role may not make it: {describe(error)}",
         sqlstate=INSUFFICIENT_PRIVILEGE,
-        remedies=(migration(settings, role="OWNER", where=where), without)
-        if other
-        else (making(settings), "or grant this role CREATE on the schema"),
+        remedies=remedies,
     )

@@ -9,6 +9,7 @@ They are of version 2. What it means for programs of another version:
 * This version changes a state table of version 1 by two new columns, and makes the history. The server does that
   without rewriting the table, in the time that a lock takes, beside jobs of version 1. A job does it by itself where
   the table is its own role's; else ``spark-2pc state migrate``, with the role of its owner.
+* The table of kept records came later too. A store makes it that keeps them, which the store of a service does.
 * The table of actions came later, within version 2. What was released before does not know it, and goes on beside it:
   its claims have no line. This version makes it where it is missing, as it makes the history.
 * A table of a later version is refused by name, as nobody here knows what it means.
@@ -29,6 +30,7 @@ from sqlalchemy import (
     DateTime,
     Dialect,
     Identity,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     String,
@@ -69,11 +71,13 @@ class StateTables:
         state: one row for each sink.
         history: copies of the row by number, see `jdbc_state.history`.
         actions: what drivers and people did, see `jdbc_state.actions`.
+        records: what Kafka may still lack of a service's decisions, see `jdbc_state.joined`.
     """
 
     state: Table
     history: Table
     actions: Table
+    records: Table
 
     @classmethod
     def named(cls, settings: StoreSettings) -> StateTables:
@@ -98,11 +102,13 @@ class StateTables:
             comment=f"{MARK}{VERSION}",
         )
         actions = Table(settings.actions_table, metadata, *_action_columns(), comment=f"{MARK}{VERSION}")
-        return cls(state, history, actions)
+        records = Table(settings.records_table, metadata, *_records_columns(), comment=f"{MARK}{VERSION}")
+        return cls(state, history, actions, records)
 
     def wanted(self, settings: StoreSettings) -> tuple[Table, ...]:
         """The tables that this store needs."""
-        return (self.state, self.history, self.actions) if settings.history_batches else (self.state,)
+        audited = (self.history, self.actions) if settings.history_batches else ()
+        return (self.state, *audited, self.records) if settings.keep_records else (self.state, *audited)
 
     def privileges(self, table: Table) -> tuple[str, ...]:
         """What a driver needs on one of them."""
@@ -184,6 +190,17 @@ def _action_columns() -> list[Column[Any] | PrimaryKeyConstraint]:
         Column("reason", Text),
         Column("detail", JSONB, nullable=False),
         PrimaryKeyConstraint("transactional_id", "at", "number"),
+    ]
+
+
+def _records_columns() -> list[Column[Any] | PrimaryKeyConstraint]:
+    """One row for each transactional id: a decision takes the place of the one before."""
+    return [
+        Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+        Column("batch_id", BigInteger, nullable=False),
+        Column("partitions", JSONB, nullable=False),
+        Column("batches", LargeBinary, nullable=False),
+        PrimaryKeyConstraint("transactional_id"),
     ]
 
 

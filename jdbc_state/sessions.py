@@ -30,6 +30,7 @@ _HASHED = "#"
 _HASH_BYTES = 16
 _PRESENCE_PREFIX = "2pc@"
 _SINK_DIGITS = 12
+_RUN_DIGITS = 32
 _SHOWN_ID_MAX = APPLICATION_NAME_BYTES_MAX - len(_PRESENCE_PREFIX) - _SINK_DIGITS - len("::") - _GENERATION_DIGITS_MAX
 
 
@@ -63,6 +64,17 @@ def presence_prefix(table: str, transactional_id: str) -> str:
 def presence_name(table: str, transactional_id: str, generation: int) -> str:
     """The name of the session by which the driver with one claim is seen; at most 63 bytes of printable ASCII."""
     return f"{presence_prefix(table, transactional_id)}{generation}"
+
+
+def run_presence_name(table: str, run_id: str) -> str:
+    """The name of the one session by which a run is seen that holds the claims of many rows.
+
+    Args:
+        table: the state table as quoted SQL.
+        run_id: of the run.
+    """
+    run = hashlib.sha256(f"{table}\0{run_id}".encode()).hexdigest()[:_RUN_DIGITS]
+    return f"{_PRESENCE_PREFIX}run:{run}"
 
 
 @dataclass(frozen=True)
@@ -233,7 +245,7 @@ def driver_sessions(connection: Connection, *, table: str) -> list[NamedSession]
 
 
 def sessions_of(
-    sessions: Iterable[NamedSession], table: str, transactional_id: str, generation: int
+    sessions: Iterable[NamedSession], table: str, transactional_id: str, generation: int, run_id: str
 ) -> list[DriverSession]:
     """Those of one driver: the one with this claim, or with a newer one.
 
@@ -242,14 +254,19 @@ def sessions_of(
         table: the state table as quoted SQL.
         transactional_id: of the sink.
         generation: of the claim.
+        run_id: of the run that made it; a session of that run shows all its claims.
     """
     prefixes = (presence_prefix(table, transactional_id), application_name_prefix(transactional_id))
+    of_run = run_presence_name(table, run_id)
     return [
         each.session
         for each in sessions
-        for prefix in prefixes
-        if each.name.startswith(prefix) and _generation_of(each.name, prefix) >= generation
+        if each.name == of_run or any(_is_claimed(each.name, prefix, generation) for prefix in prefixes)
     ]
+
+
+def _is_claimed(name: str, prefix: str, generation: int) -> bool:
+    return name.startswith(prefix) and _generation_of(name, prefix) >= generation
 
 
 def _generation_of(name: str, prefix: str) -> int:

@@ -16,7 +16,8 @@ from jdbc_state.connections import Database
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
 from jdbc_state.history import figures_of, lost_lines, newest_line, newest_lines
-from jdbc_state.model import HistoryLine, Move, StateRow, claim_lost_error
+from jdbc_state.joined import JoinedDecisions, KeptRecords
+from jdbc_state.model import Decision, HistoryLine, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
 from jdbc_state.preparing import SchemaReport, check, migrate, prepare
 from jdbc_state.presence import Presence
@@ -27,6 +28,7 @@ from jdbc_state.sessions import (
     end_older_sessions,
     lock_holders,
     presence_name,
+    run_presence_name,
 )
 from jdbc_state.settings import StoreSettings
 from jdbc_state.state_store import DecidingTransaction, StateStore
@@ -48,6 +50,8 @@ class SqlStateStore(StateStore):
         settings: names and time-outs.
         actor: who acts through it; whoever runs this process, where None.
         shown_while: True while whoever has claimed a row for a query is at work on it; see `Presence`.
+        shown_by_run: show the run of the newest claim, and not that claim alone: of a run that holds many rows, through
+            one store.
 
     Attributes:
         database: opens its connections; others may share the one that is kept.
@@ -60,6 +64,7 @@ class SqlStateStore(StateStore):
         *,
         actor: Actor | None = None,
         shown_while: Callable[[], bool] = lambda: True,
+        shown_by_run: bool = False,
     ) -> None:
         self._settings = settings
         self.database = Database(url, settings)
@@ -71,6 +76,8 @@ class SqlStateStore(StateStore):
         self._history_there = settings.history_batches > 0
         self._actions = ActionLines(self._tables, actor or Actor.of_this_process())
         self._moves = Moves(self._tables, self._actions, keep=settings.history_batches)
+        self._joined = JoinedDecisions(self._tables, self._moves, settings)
+        self._shown_by_run = shown_by_run
 
     def prepare_schema(self) -> None:
         """Make the tables unless they are there, and check that they are ours."""
@@ -104,7 +111,7 @@ class SqlStateStore(StateStore):
             row = self._try_claim(claimant)
             if row is not None:
                 if row.run_id is not None:
-                    self._presence.show(presence_name(quoted(self._state), row.transactional_id, row.generation))
+                    self._presence.show(self._shown_name(row.transactional_id, row.generation, row.run_id))
                 self._end_older(claimant.transactional_id, end_s, below_generation=row.generation)
                 return row
             self._clear_the_way(claimant, end_s)
@@ -181,6 +188,51 @@ class SqlStateStore(StateStore):
             generation=generation,
         )
 
+    def decide_within(
+        self,
+        connection: Connection,
+        transactional_id: str,
+        generation: int,
+        decision: Decision,
+        *,
+        settled: str | None = None,
+        kept: KeptRecords | None = None,
+    ) -> None:
+        """Write the state row in a transaction of the caller's, as its last statement; the caller commits it.
+
+        Whatever that COMMIT raises leaves the outcome unknown, which only a new claim can tell. Errors of the database
+        pass as they are: the caller's session has to hear of them.
+
+        Args:
+            connection: in the transaction that has the rows, of any driver of PostgreSQL's.
+            transactional_id: the row.
+            generation: the claim.
+            decision: what is decided.
+            settled: the pair that Kafka answered to the decision before, which is noted with this one; None where that
+                is noted already.
+            kept: the records of this one, where they must be kept; the store needs ``keep_records`` for it.
+
+        Raises:
+            SupersededError: a newer driver has claimed the row.
+            HaltError: the database has lost commits since the row was last seen.
+            LocalProtocolError: the row's status allows no decision.
+        """
+        self._joined.decide(
+            connection,
+            transactional_id=transactional_id,
+            generation=generation,
+            decision=decision,
+            settled=settled,
+            kept=kept,
+        )
+
+    def read_kept(self, transactional_id: str) -> KeptRecords | None:
+        """The records of the newest decision that came with some, without waiting for anyone; None for none."""
+        records = self._tables.records
+        columns = (records.c.batch_id, records.c.partitions, records.c.batches)
+        found = self._answers(select(*columns).where(records.c.transactional_id == transactional_id))
+        return KeptRecords(found[0][0], tuple(found[0][1]), bytes(found[0][2])) if found else None
+
     def liveness(self, row: StateRow) -> Liveness:
         """Whether the driver with the claim of ``row``, or with a newer one, lives; without a claim."""
         with self._requests("looking for the driver") as connection:
@@ -206,6 +258,14 @@ class SqlStateStore(StateStore):
         """Give connections back."""
         self._presence.end()
         self.database.close()
+
+    def _shown_name(self, transactional_id: str, generation: int, run_id: str) -> str:
+        table = quoted(self._state)
+        return (
+            run_presence_name(table, run_id)
+            if self._shown_by_run
+            else presence_name(table, transactional_id, generation)
+        )
 
     def _try_claim(self, claimant: Claimant) -> StateRow | None:
         """The claimed row; None when it was refused, or somebody held its lock for too long."""

@@ -104,7 +104,7 @@ def look_for_drivers(connection: Connection, state: Table, rows: Iterable[StateR
 def _liveness(row: StateRow, sessions: list[NamedSession], table: str, hidden: Callable[[], str]) -> Liveness:
     if row.run_id is None:
         return Liveness(alive=False, detail=f"claim {row.generation} was the command line's")
-    seen: list[DriverSession] = sessions_of(sessions, table, row.transactional_id, row.generation)
+    seen: list[DriverSession] = sessions_of(sessions, table, row.transactional_id, row.generation, row.run_id)
     if seen:
         detail = f"{seen[0]}; claim {row.generation} is of {row.claimed_at}"
         return Liveness(alive=True, detail=detail, session=seen[0])

@@ -82,7 +82,7 @@ def find_table(connection: Connection, tables: StateTables, table: Table) -> Fou
 
 
 def _is_version_1(tables: StateTables, table: Table, missing: list[str], key: list[str]) -> bool:
-    if table is tables.actions:
+    if table is tables.actions or table is tables.records:
         return False
     if table is tables.history:
         return "decision" in missing and tuple(key) == _HISTORY_KEY_1

@@ -43,6 +43,8 @@ public.
 DualWriteSink    stable      the object for ``foreachBatch``
 Records          provisional a topic of a sink with several outputs
 Rows             provisional a table of a sink with several outputs
+DualWrite        provisional the same for a service without Spark: a session of SQLAlchemy's and Kafka
+AsyncDualWrite   provisional the same on an event loop
 BatchReport      stable      the figures of one batch, for ``on_batch``
 DualWriteError   stable      the root of all errors, see `spark_2pc_sink.errors`
 HaltError        stable      the two sides disagree, and a person has to decide
@@ -74,13 +76,17 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.history import HistoryReport, history
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.recovery.status import StatusReport
+    from spark_2pc_sink.service.async_dual_write import AsyncDualWrite
+    from spark_2pc_sink.service.dual_write import DualWrite
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
     from spark_2pc_sink.verification.api import verify
     from spark_2pc_sink.verification.report import VerifyReport
 
 __all__ = [
+    "AsyncDualWrite",
     "BatchReport",
+    "DualWrite",
     "DualWriteError",
     "DualWriteSink",
     "HaltCause",
@@ -105,6 +111,8 @@ __version__: Final = "0.1.0.dev0"
 
 # Loaded when first asked for: a program that only recovers needs no Spark, and a coordinator no SQLAlchemy.
 _HOMES = {
+    "AsyncDualWrite": "service.async_dual_write",
+    "DualWrite": "service.dual_write",
     "DualWriteError": "errors",
     "HaltCause": "errors",
     "HaltError": "errors",

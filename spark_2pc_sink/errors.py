@@ -8,7 +8,8 @@
     │   ├── UnstorableValueError  a value that PostgreSQL or Kafka cannot hold
     │   ├── ConstraintError       a row that a constraint, a type or a trigger of the table refused
     │   ├── DuplicateKeyError     upsert met one key twice in a batch
-    │   └── RecordTooLargeError   a record beyond what the topic takes
+    │   ├── RecordTooLargeError   a record beyond what the topic takes
+    │   └── TooManyBadRowsError   more bad rows than max_bad_rows lets into the dead letters
     ├── LocalProtocolError        the caller broke the order of calls
     ├── RemoteProtocolError       a peer broke its protocol
     ├── KafkaError                a broker's answer, with its code
@@ -81,6 +82,7 @@ __all__ = [
     "StateStoreError",
     "SupersededError",
     "TakeOverRefusedError",
+    "TooManyBadRowsError",
     "TransactionExpiredError",
     "UnknownTopicError",
     "UnstorableValueError",
@@ -167,6 +169,24 @@ class RecordTooLargeError(DataError):
 
 
 @dataclass(eq=False, kw_only=True)
+class TooManyBadRowsError(DataError):
+    """A batch has more bad rows than may go to the dead letters. ``first`` describes some of them."""
+
+    found: int
+    rows: int
+    limit: str
+    first: tuple[str, ...]
+
+    def __str__(self) -> str:
+        shown = "".join(f"\n  {row}" for row in self.first)
+        return (
+            f"at least {self.found} of the {self.rows} rows of the batch are bad, and max_bad_rows is {self.limit}; "
+            "nothing of the batch was written. Correct the rows or the table, or raise max_bad_rows. "
+            f"The first of them:{shown}"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class RemoteProtocolError(DualWriteError):
     """A peer answered something that its protocol does not allow."""
 
@@ -202,7 +222,7 @@ class AbortableError(KafkaError):
 
 @dataclass(eq=False, kw_only=True)
 class AuthorizationError(KafkaError):
-    """An ACL is missing (codes 29, 30, 31, 53), or the credentials were refused (58)."""
+    """An ACL is missing (codes 29, 30, 31, 53), or the credentials were refused (58; of a token endpoint: HTTP's)."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -225,6 +245,18 @@ class KafkaTimeoutError(DualWriteError):
 @dataclass(eq=False, kw_only=True)
 class OutcomeUnknownError(KafkaTimeoutError):
     """The request may or may not have been carried out. Only looking at the coordinator again can tell."""
+
+
+@dataclass(eq=False, kw_only=True)
+class SchemaRegistryError(DualWriteError):
+    """The schema registry did not answer, or not as it should. Nothing was written."""
+
+    url: str
+    operation: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"the schema registry at {self.url} failed at {self.operation}: {self.detail}; nothing was written"
 
 
 @dataclass(eq=False, kw_only=True)

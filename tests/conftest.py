@@ -25,6 +25,7 @@ from tests.harness.providers import (
     Database,
     Provider,
 )
+from tests.harness.schema_registry import SchemaRegistryServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -277,6 +278,13 @@ def pooled(pytestconfig: pytest.Config) -> Iterator[Callable[..., str]]:
     yield start
     for pooler in started:
         pooler.close()
+
+
+@pytest.fixture(scope="session")
+def schema_registry(pytestconfig: pytest.Config) -> Iterator[SchemaRegistryServer]:
+    """A schema registry with Confluent's API; it has the schemas of all tests."""
+    with or_skip(pytestconfig, SchemaRegistryServer) as server:
+        yield server
 
 
 # --- what a test has for itself on a shared server ---------------------------------------------------------------

@@ -64,7 +64,8 @@ def warn_of_secrets(given: argparse.Namespace) -> None:
     url = getattr(given, "database", None)
     if url is not None and has_secret(url):
         _log.warning(
-            "--database has a password, which ps shows: put it into SPARK_2PC_DATABASE, PGPASSWORD or ~/.pgpass"
+            "--database has a password, which ps shows: put it into SPARK_2PC_DATABASE, PGPASSWORD or ~/.pgpass, or "
+            "pass --password-command"
         )
     for text in _kafka_flags(given):
         name = text.partition("=")[0]
@@ -91,7 +92,7 @@ def connection_as_given(given: argparse.Namespace) -> str | None:
         words += [] if secret else ["--kafka", text]
     if given.database is not None:
         words += ["--database", without_secrets(given.database)]
-    for name in TABLES:
+    for name in ("password_command", *TABLES):
         if hasattr(given, name):
             words += [f"--{name.replace('_', '-')}", str(getattr(given, name))]
     return shlex.join(words) + (" --command-config FILE" if secrets else "")

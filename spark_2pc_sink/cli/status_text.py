@@ -42,6 +42,7 @@ _WOULD: Final[dict[ActionKind, str]] = {
     "accept_loss": "go on without a loss",
     "drop": "drop",
     "accept_replay": "accept the replay",
+    "resend": "send it again",
     "wait": "wait for its end",
 }
 

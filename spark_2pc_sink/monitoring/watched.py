@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,13 +22,13 @@ class Watched:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
         timeout_s: of one look.
-        tables: names of the state table and its history, as keywords of `recover`.
+        tables: names of the state table and its history, and who knows the password, as keywords of `recover`.
 
     Raises:
         ConfigurationError: an option is wrong.
     """
 
-    kafka: Mapping[str, str | int] = field(repr=False)
+    kafka: Mapping[str, str | int | Callable[[str], Any]] = field(repr=False)
     database: str = field(repr=False)
     timeout_s: int
     tables: Mapping[str, Any] = field(default_factory=dict)

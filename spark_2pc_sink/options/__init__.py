@@ -5,9 +5,9 @@ the documentation are made of that declaration. The signatures of `DualWriteSink
 out, for IDEs and type checkers, and a test compares them.
 
 Reading order: ``settings`` (how one option is declared), ``common`` (what a sink and recovery share), ``sink``,
-``outputs`` with ``row_source`` (its topics and tables), ``recovery``, ``kafka`` with ``kafka_security`` (the mapping of
-Kafka client properties), ``database`` (the SQLAlchemy URL), ``names`` (tables), ``keywords`` (unknown and missing
-ones), ``reference_page``. Nothing here does I/O but ``properties_file``.
+``outputs`` with ``row_source`` (its topics and tables), ``recovery``, ``service`` (a service without Spark), ``kafka``
+with ``kafka_security`` (the mapping of Kafka client properties), ``database`` (the SQLAlchemy URL), ``names`` (tables),
+``keywords`` (unknown and missing ones), ``reference_page``. Nothing here does I/O but ``properties_file``.
 """
 
 from spark_2pc_sink.options.common import CommonOptions
@@ -17,6 +17,7 @@ from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.options.outputs import Lane, Records, Rows
 from spark_2pc_sink.options.recovery import OperatorDecision, RecoveryOptions, StatusOptions
 from spark_2pc_sink.options.row_source import RowSource
+from spark_2pc_sink.options.service import ServiceOptions
 from spark_2pc_sink.options.sink import SinkOptions
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "RecoveryOptions",
     "RowSource",
     "Rows",
+    "ServiceOptions",
     "SinkOptions",
     "StatusOptions",
     "TableName",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange, check_transactional_id
-from spark_2pc_sink.options.database import parse_database_url
+from spark_2pc_sink.options.database import has_password, parse_database_url
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.keywords import check_keywords
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, parse_identifier
-from spark_2pc_sink.options.settings import check_settings, milliseconds, options_of, setting
+from spark_2pc_sink.options.password_command import PasswordCommand
+from spark_2pc_sink.options.settings import HIDDEN, check_settings, milliseconds, options_of, setting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,10 +38,25 @@ class CommonOptions:
         why="the name of the sink, the same after a restart and different for each sink; both sides fence by it"
     )
     kafka: KafkaOptions = setting(  # noqa: RUF009 - makes a field
-        given="Mapping[str, str | int]", why="Kafka client properties, by the names of librdkafka or Kafka"
+        given="Mapping[str, str | int | Callable[[str], Any]]",
+        why="Kafka client properties, by the names of librdkafka or Kafka",
     )
     database: str = setting(
         secret=True, why="SQLAlchemy URL, dialect postgresql, driver psycopg2; shown without its password"
+    )
+    database_password: Callable[[], str] | None = setting(  # noqa: RUF009 - makes a field
+        None,
+        given="Callable[[], str] | None",
+        secret=True,
+        why="a function that returns the password for a new connection, where passwords or tokens expire. Driver and "
+        "tasks call it, each in its own process. None: the URL has the password, or libpq finds it (PGPASSWORD, "
+        "~/.pgpass, a service file)",
+    )
+    password_command: str | None = setting(
+        None,
+        why="a program and its arguments, quoted as for a shell and called without one; the first line of its output "
+        "is the password. Called for each new connection, by driver, tasks and commands; it has connect_timeout_s. "
+        "Messages show it: it has no secret in itself",
     )
     adopt: bool = setting(
         default=False,
@@ -129,9 +146,32 @@ class CommonOptions:
         if self.accept_loss is not None and not self.adopt:
             rule = "it names what adopt goes on without"
             raise contradiction("accept_loss", str(self.accept_loss), rule, "pass adopt=True with it, or leave it out")
+        self._check_password()
         _not_above(self, "claim_lock_timeout_ms", "claim_deadline_ms")
         _not_above(self, "lock_timeout_ms", "statement_timeout_ms")
         self._check_tables()
+
+    def _check_password(self) -> None:
+        """One place that a password comes from."""
+        given: object = self.database_password
+        if given is not None and not callable(given):
+            rule = "it is a function without arguments that returns the password"
+            raise contradiction("database_password", HIDDEN, rule, "pass a function, or put the password into the URL")
+        named = "database_password" if given is not None else "password_command"
+        if self.password_source is None:
+            return
+        if given is not None and self.password_command is not None:
+            rule = "database_password is given as well"
+            raise contradiction("password_command", HIDDEN, rule, "leave one of the two out")
+        if has_password(self.database):
+            raise contradiction(named, HIDDEN, "the URL of database has a password as well", "take it out of the URL")
+
+    @property
+    def password_source(self) -> Callable[[], str] | None:
+        """Who is asked for the password of a new connection, in the process that makes it; None: nobody."""
+        if self.password_command is not None:
+            return PasswordCommand(self.password_command, self.connect_timeout_s)
+        return self.database_password
 
     def _check_tables(self) -> None:
         """Three tables, each with a name of its own that PostgreSQL keeps whole."""
@@ -169,13 +209,14 @@ class CommonOptions:
         return given
 
     def store_settings(self) -> dict[str, Any]:
-        """Keywords of ``jdbc_state.StoreSettings``: names, time-outs and history."""
+        """Keywords of ``jdbc_state.StoreSettings``: names, time-outs, history, and who knows the password."""
         names = (
             "state_schema state_table history_batches connect_timeout_s connect_deadline_ms "
             "claim_lock_timeout_ms claim_deadline_ms lock_timeout_ms statement_timeout_ms "
             "idle_in_transaction_timeout_ms commit_timeout_ms"
         )
-        return {name: getattr(self, name) for name in names.split()} | {"history_table": self._history_table}
+        given = {name: getattr(self, name) for name in names.split()}
+        return given | {"history_table": self._history_table, "password": self.password_source}
 
     @property
     def layout(self) -> SinkLayout | None:

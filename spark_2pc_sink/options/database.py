@@ -41,6 +41,12 @@ def parse_database_url(text: object) -> str:
     return url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
 
 
+def has_password(text: str) -> bool:
+    """Whether a URL that can be read has a password."""
+    url = _read_url(text)
+    return url is not None and (url.password is not None or "password" in url.query)
+
+
 def has_secret(text: str) -> bool:
     """Whether a URL that can be read has a password, or another secret in its query."""
     url = _read_url(text)

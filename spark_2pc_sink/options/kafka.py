@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.kafka_names import FIXED, KNOWN_ELSEWHERE, REFUSED, SPARK_PREFIX
+from spark_2pc_sink.options.kafka_oauth import read_token_function
 from spark_2pc_sink.options.kafka_security import SecurityOptions, check_security, read_security
 from spark_2pc_sink.options.kafka_values import as_boolean, as_number, as_servers, as_text
 from spark_2pc_sink.options.settings import (
@@ -232,7 +233,12 @@ class KafkaOptions(SecurityOptions):
 
 _FIELD_OF = {name: item for item in options_of(KafkaOptions) for name in setting_of(item).properties}
 #: Names that have no field of their own, but a meaning.
-_SECURITY_ONLY = ("sasl.jaas.config", "ssl.truststore.type", "ssl.keystore.type")
+_SECURITY_ONLY = (
+    "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "ssl.truststore.type",
+    "ssl.keystore.type",
+)
 
 
 def property_names() -> tuple[str, ...]:
@@ -291,6 +297,8 @@ def _read_plain(properties: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _read_value(name: str, kind: str, raw: object, *, secret: bool) -> object:
+    if name == "oauth_cb":
+        return read_token_function(raw)
     if kind.startswith("tuple"):
         return as_servers(name, raw)
     if kind.startswith("int"):
@@ -298,7 +306,9 @@ def _read_value(name: str, kind: str, raw: object, *, secret: bool) -> object:
     if kind.startswith("bool"):
         return as_boolean(name, raw, true=("https",), false=("none", ""))
     text = as_text(name, raw, secret=secret)
-    # Both client families take these two in any case.
+    if name == "sasl.oauthbearer.method":
+        return text.lower()
+    # Both client families take these in any case.
     return text.upper() if name in ("security.protocol", "sasl.mechanism", "sasl.mechanisms") else text
 
 

@@ -28,6 +28,10 @@ _PARTITIONER = (
 _PEM_FILE = "write the PEM text to a file that driver and executors can read, and give the ...location property"
 _PEM_STORE = "PEM files have no store password; convert the store to PEM and leave this out"
 
+_KERBEROS = "use sasl.mechanism OAUTHBEARER, SCRAM-SHA-512 or PLAIN: GSSAPI (Kerberos) is not supported"
+_JVM_CLASS = "give oauth_cb, a Python function that returns tokens"
+_ASSERTION = "give oauth_cb, a function that asks with an assertion and returns the token"
+
 #: name -> what to do instead.
 REFUSED: dict[str, str] = {
     "transactional.id": "give it as transactional_id=",
@@ -48,10 +52,22 @@ REFUSED: dict[str, str] = {
     "partitioner.class": _PARTITIONER,
     "interceptor.classes": "there is no JVM producer that could run them",
     "metric.reporters": "there is no JVM producer that could run them; the sink's figures are in its batch reports",
-    "sasl.client.callback.handler.class": "use sasl.mechanism PLAIN or SCRAM with sasl.username and sasl.password",
-    "sasl.login.callback.handler.class": "use sasl.mechanism PLAIN or SCRAM with sasl.username and sasl.password",
-    "sasl.kerberos.service.name": "use sasl.mechanism PLAIN or SCRAM with sasl.username and sasl.password",
-    "sasl.oauthbearer.token.endpoint.url": "use sasl.mechanism PLAIN or SCRAM with sasl.username and sasl.password",
+    "sasl.client.callback.handler.class": "give oauth_cb, a Python function that returns tokens",
+    "sasl.login.class": "leave it out: there is no JVM that could run it",
+    "sasl.kerberos.service.name": _KERBEROS,
+    "sasl.kerberos.principal": _KERBEROS,
+    "sasl.kerberos.keytab": _KERBEROS,
+    "sasl.oauthbearer.grant.type": "leave it out: a client asks with its id and secret (client_credentials); for "
+    "another grant give oauth_cb, a function that returns tokens",
+    "sasl.oauthbearer.jwt.retriever.class": _JVM_CLASS,
+    "sasl.oauthbearer.jwt.validator.class": _JVM_CLASS,
+    "sasl.oauthbearer.assertion.file": _ASSERTION,
+    "sasl.oauthbearer.assertion.private.key.file": _ASSERTION,
+    "sasl.oauthbearer.assertion.algorithm": _ASSERTION,
+    "sasl.oauthbearer.metadata.authentication.type": "give oauth_cb, a function that asks the metadata service; see "
+    "docs/logins.md",
+    "enable.sasl.oauthbearer.unsecure.jwt": "leave it out: an unsigned token lets everybody in",
+    "https.ca.pem": _PEM_FILE,
     "ssl.ca.pem": _PEM_FILE,
     "ssl.certificate.pem": _PEM_FILE,
     "ssl.key.pem": _PEM_FILE,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Final, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.kafka_oauth import OAuthOptions, check_tokens, given_for_tokens
 from spark_2pc_sink.options.kafka_values import as_text
-from spark_2pc_sink.options.settings import HIDDEN, setting
+from spark_2pc_sink.options.settings import HIDDEN, setting, setting_of
 
 _JAAS = re.compile(
     r"""\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)
@@ -19,11 +20,23 @@ _JAAS = re.compile(
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 _ESCAPED = re.compile(r"\\(.)")
 #: The last part of a login module's class name -> the mechanisms that it serves.
-_JAAS_MODULES = {"PlainLoginModule": ("PLAIN",), "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512")}
+_JAAS_MODULES = {
+    "PlainLoginModule": ("PLAIN",),
+    "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "OAuthBearerLoginModule": ("OAUTHBEARER",),
+}
+_PASSWORD_JAAS: Final = {"username": "sasl_username", "password": "sasl_password"}
+#: Of OAuthBearerLoginModule (KIP-768), beside its extensions.
+_TOKEN_JAAS: Final = {"clientId": "oauth_client_id", "clientSecret": "oauth_client_secret", "scope": "oauth_scope"}
+_EXTENSION: Final = "extension_"
+#: Field -> the properties that may say the same.
+_TOKEN_PROPERTIES: Final = {item.name: setting_of(item).properties for item in fields(OAuthOptions)}
+#: The last part of the class that Java clients name for a token endpoint; here the properties say it.
+_ENDPOINT_HANDLER: Final = "OAuthBearerLoginCallbackHandler"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecurityOptions:
+class SecurityOptions(OAuthOptions):
     """How the client and the brokers know each other; a part of `KafkaOptions`, which checks it."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
@@ -31,7 +44,7 @@ class SecurityOptions:
         properties=("security.protocol",),
         why="Kafka's own default; credentials with a protocol that would ignore them are refused",
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = setting(
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = setting(
         None,
         properties=("sasl.mechanism", "sasl.mechanisms"),
         why="no default: Kafka's (GSSAPI) needs a Kerberos library, which this package does not bring",
@@ -91,23 +104,36 @@ def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], 
                 remedy="convert it with `keytool -importkeystore -deststoretype PKCS12` and `openssl pkcs12 -nodes`, "
                 f"and give the PEM file with {store}.type=PEM or as ssl.ca.location / ssl.certificate.location",
             )
+    handler = left.pop("sasl.login.callback.handler.class", None)
+    if handler is not None and str(handler).rpartition(".")[2] != _ENDPOINT_HANDLER:
+        raise ConfigurationError(
+            option="sasl.login.callback.handler.class",
+            value=handler,
+            rule=f"there is no JVM that could run it; only {_ENDPOINT_HANDLER} has a counterpart here",
+            remedy="give oauth_cb, a Python function that returns tokens",
+        )
     jaas = left.pop("sasl.jaas.config", None)
     if jaas is None:
         return {}, left
     if "sasl.username" in left or "sasl.password" in left:
         raise _jaas_refused("sasl.username or sasl.password is given as well", "keep one of the two ways")
     mechanism = str(left.get("sasl.mechanism", left.get("sasl.mechanisms", ""))).upper()
-    username, password = _read_jaas(as_text("sasl.jaas.config", jaas, secret=True), mechanism)
-    return {"sasl_username": username, "sasl_password": password}, left
+    values = _read_jaas(as_text("sasl.jaas.config", jaas, secret=True), mechanism)
+    twice = [name for item, names in _TOKEN_PROPERTIES.items() if item in values for name in names if name in left]
+    if twice:
+        raise _jaas_refused(f"{twice[0]} is given as well", "keep one of the two ways")
+    return values, left
 
 
-def _read_jaas(text: str, mechanism: str) -> tuple[str, str]:
+def _read_jaas(text: str, mechanism: str) -> dict[str, object]:
+    """What JAAS text says, by field."""
     match = _JAAS.fullmatch(text)
     module = match["module"].rpartition(".")[2] if match else ""
     if match is None or module not in _JAAS_MODULES:
         raise _jaas_refused(
-            'it has the form \'<...>PlainLoginModule required username="..." password="...";\' or ScramLoginModule',
-            "use one of the two, or give sasl.username and sasl.password",
+            'it has the form \'<...>PlainLoginModule required username="..." password="...";\', or the same with '
+            "ScramLoginModule or OAuthBearerLoginModule",
+            "use one of the three, or give properties such as sasl.username and sasl.password",
         )
     if mechanism not in _JAAS_MODULES[module]:
         raise _jaas_refused(
@@ -116,9 +142,24 @@ def _read_jaas(text: str, mechanism: str) -> tuple[str, str]:
         )
     found = _JAAS_OPTION.findall(match["options"])
     options = {name: _ESCAPED.sub(r"\1", double or single) or bare for name, double, single, bare in found}
+    if mechanism == "OAUTHBEARER":
+        return _read_token_jaas(options)
     if not options.get("username") or not options.get("password"):
         raise _jaas_refused("it has a username and a password", "add both")
-    return options["username"], options["password"]
+    return {field: options[name] for name, field in _PASSWORD_JAAS.items()}
+
+
+def _read_token_jaas(options: Mapping[str, str]) -> dict[str, object]:
+    """Of OAuthBearerLoginModule: the client's credentials, or nothing where the properties have them."""
+    unknown = [name for name in options if name not in _TOKEN_JAAS and not name.startswith(_EXTENSION)]
+    if unknown:
+        rule = f"OAuthBearerLoginModule has {', '.join(_TOKEN_JAAS)} and {_EXTENSION}..., and no {unknown[0]}"
+        raise _jaas_refused(rule, "leave it out")
+    values: dict[str, object] = {field: options[name] for name, field in _TOKEN_JAAS.items() if name in options}
+    extensions = {name.removeprefix(_EXTENSION): text for name, text in options.items() if name.startswith(_EXTENSION)}
+    if extensions:
+        values["oauth_extensions"] = ",".join(f"{name}={text}" for name, text in extensions.items())
+    return values
 
 
 def _jaas_refused(rule: str, remedy: str) -> ConfigurationError:
@@ -131,11 +172,9 @@ def check_security(options: SecurityOptions) -> None:
     Raises:
         ConfigurationError: naming the property to add or to remove.
     """
-    sasl = {
-        "sasl.mechanism": options.sasl_mechanism,
-        "sasl.username": options.sasl_username,
-        "sasl.password": options.sasl_password,
-    }
+    login = {"sasl.username": options.sasl_username, "sasl.password": options.sasl_password}
+    tokens = given_for_tokens(options)
+    sasl = {"sasl.mechanism": options.sasl_mechanism, **login, **tokens}
     tls = {
         "ssl.ca.location": options.ssl_ca_location,
         "ssl.certificate.location": options.ssl_certificate_location,
@@ -147,11 +186,8 @@ def check_security(options: SecurityOptions) -> None:
     protocol = options.security_protocol
     _check_ignored(protocol, sasl, wanted=protocol.startswith("SASL"), remedy="SASL_SSL or SASL_PLAINTEXT")
     _check_ignored(protocol, tls, wanted=protocol.endswith("SSL"), remedy="SSL or SASL_SSL")
-    missing = [name for name, value in sasl.items() if value is None]
-    if protocol.startswith("SASL") and missing:
-        raise ConfigurationError(
-            option="security.protocol", value=protocol, rule=f"it needs {', '.join(sasl)}", remedy=f"add {missing[0]}"
-        )
+    if protocol.startswith("SASL"):
+        _check_mechanism(options, login, tokens)
     if options.ssl_key_location is not None and options.ssl_certificate_location is None:
         raise ConfigurationError(
             option="ssl.key.location",
@@ -161,7 +197,32 @@ def check_security(options: SecurityOptions) -> None:
         )
 
 
-def _check_ignored(protocol: str, given: Mapping[str, str | None], *, wanted: bool, remedy: str) -> None:
+def _check_mechanism(options: SecurityOptions, login: Mapping[str, object], tokens: Mapping[str, object]) -> None:
+    """Each mechanism has what it needs, and nothing that only another one would use."""
+    mechanism = options.sasl_mechanism
+    if mechanism is None:
+        rule = "it needs sasl.mechanism, and what that needs in turn"
+        remedy = "add sasl.mechanism"
+        raise ConfigurationError(option="security.protocol", value=options.security_protocol, rule=rule, remedy=remedy)
+    bearer = mechanism == "OAUTHBEARER"
+    surplus = [name for name, value in (login if bearer else tokens).items() if value is not None]
+    if surplus:
+        raise ConfigurationError(
+            option=surplus[0],
+            value=HIDDEN,
+            rule=f"it would be ignored with sasl.mechanism={mechanism}",
+            remedy=f"leave {surplus[0]} out, or set another sasl.mechanism",
+        )
+    if bearer:
+        check_tokens(options)
+        return
+    for name, value in login.items():
+        if value is None:
+            rule = f"sasl.mechanism={mechanism} needs sasl.username and sasl.password"
+            raise ConfigurationError(option=name, value=None, rule=rule, remedy=f"add {name}")
+
+
+def _check_ignored(protocol: str, given: Mapping[str, object], *, wanted: bool, remedy: str) -> None:
     unused = [name for name, value in given.items() if value is not None]
     if unused and not wanted:
         raise ConfigurationError(

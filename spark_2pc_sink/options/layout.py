@@ -35,6 +35,8 @@ class SinkLayout:
     value: str | None = None
     headers: str | None = None
     partition: str | None = None
+    key_format: str = "raw"
+    value_format: str = "json"
     columns: Mapping[str, str] | None = None
     mode: str = "append"
     upsert_keys: tuple[str, ...] = ()
@@ -89,4 +91,4 @@ class SinkLayout:
         return {**noted, "upsert_keys": list(self.upsert_keys)}
 
 
-_RECORD_PARTS = ("topic", "key", "value", "headers", "partition")
+_RECORD_PARTS = ("topic", "key", "value", "headers", "partition", "key_format", "value_format")

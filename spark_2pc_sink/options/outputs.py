@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from functools import wraps
 from itertools import zip_longest
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.keywords import check_keywords
@@ -22,6 +22,9 @@ from spark_2pc_sink.options.row_source import RowSource
 from spark_2pc_sink.options.settings import check_settings, setting
 
 _Output = TypeVar("_Output", bound=type)
+#: The parts of a record that can have a schema, and the formats that need one.
+Part: TypeAlias = Literal["key", "value"]
+Format: TypeAlias = Literal["avro", "protobuf"]
 
 #: Names of a sink's options that an output spells shorter.
 SHORTER: Final = {
@@ -70,6 +73,30 @@ class Records:
     partition: str | None = setting(
         None, why="SQL expression; None: the column partition if there is one, else as Java's producer partitions"
     )
+    key_format: Literal["raw", "avro", "protobuf"] = setting(
+        "raw",
+        why="'raw': the key is text or bytes, and goes out as it is. 'avro', 'protobuf': the key is encoded with a "
+        "schema of the schema_registry, in subject <topic>-key",
+    )
+    value_format: Literal["json", "avro", "protobuf"] = setting(
+        "json",
+        why="'json': the value is text or bytes, and goes out as it is; without one, the row's JSON. 'avro', "
+        "'protobuf': the value is a struct, without one the whole row, and is encoded with a schema of the "
+        "schema_registry",
+    )
+    value_schema: str | None = setting(
+        None,
+        why="the text of the value's Avro or Protobuf schema. None: derived from the type of the value, or with "
+        "use.latest.version the newest of its subject",
+    )
+    value_schema_name: str | None = setting(
+        None,
+        why="'namespace.Name' of the derived record or message, or the message of value_schema. None: Value, or the "
+        "first message",
+    )
+    value_subject_name_strategy: Literal["topic", "record", "topic_record"] = setting(
+        "topic", why="the value's subject, as Confluent's strategies name it: <topic>-value, <name> or <topic>-<name>"
+    )
     superseded: Literal["send_first", "leave_out"] = setting(
         "send_first",
         why="where a table with order_by gets the same rows: the records of rows that order_by passed over in their "
@@ -80,12 +107,23 @@ class Records:
         check_settings(self)
         check_topic(self.topic)
         _end_expressions(self, ("rows", "where", "key", "value", "headers", "partition"))
+        check_formats(self.value_format, self.value_schema, self.value_schema_name, self.value_subject_name_strategy)
         _ = self.source.explosion
 
     @property
     def source(self) -> RowSource:
         """Which rows go there."""
         return RowSource(self.rows, self.where)
+
+    @property
+    def formats(self) -> dict[Part, Format]:
+        """Of key and value those that are encoded with a schema of the registry, each with its format."""
+        found: dict[Part, Format] = {}
+        if self.key_format != "raw":
+            found["key"] = self.key_format
+        if self.value_format != "json":
+            found["value"] = self.value_format
+        return found
 
     def __str__(self) -> str:
         return f"Records({'' if self.topic is None else repr(self.topic)})"
@@ -278,6 +316,20 @@ def check_upsert(
         raise _contradiction(
             "upsert_keys", unknown[0], "each is one of columns", f"add {unknown[0]!r} to columns={{...}}"
         )
+
+
+def check_formats(value_format: str, schema: str | None, name: str | None, strategy: str) -> None:
+    """Refuse what says something of a schema where the value has none.
+
+    Raises:
+        ConfigurationError: the value is no Avro and no Protobuf.
+    """
+    given = {"value_schema": schema, "value_schema_name": name}
+    given["value_subject_name_strategy"] = None if strategy == "topic" else strategy
+    for option, value in given.items():
+        if value_format == "json" and value is not None:
+            rule = "it has no meaning with value_format='json'"
+            raise _contradiction(option, value, rule, "pass value_format='avro' or 'protobuf'")
 
 
 def needs_order(name: str, given: str) -> ConfigurationError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass
 from typing import Any, Final
 
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.outputs import Records, Rows
 from spark_2pc_sink.options.recovery import RecoveryOptions, StatusOptions
+from spark_2pc_sink.options.service import ServiceOptions
 from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.options.sink import SinkOptions
 
@@ -16,8 +17,8 @@ _PAGE: Final = """\
 # Options
 
 The source code declares each option once. `python -m spark_2pc_sink.options.reference_page` prints this page from these
-declarations, and a test compares them with the page and with the signatures of `DualWriteSink`, `recover` and
-`status`.
+declarations, and a test compares them with the page and with the signatures of `DualWriteSink`, `DualWrite`,
+`recover` and `status`.
 
 Every option is checked before anything is connected to. A wrong one raises `ConfigurationError`. The error names the
 option, the rule and the remedy.
@@ -40,6 +41,12 @@ Each stands in `writes=[...]`, for a topic or a table. The first option of each 
 
 {}
 
+## `DualWrite(...)` and `AsyncDualWrite(...)`
+
+All options are keywords. They take those of the table below, and as the sink does: {}.
+
+{}
+
 ## `recover(...)`
 
 All options are keywords. `recover` takes those of the table below, and as the sink does: {}.
@@ -49,15 +56,15 @@ All options are keywords. `recover` takes those of the table below, and as the s
 ## `status(...)`
 
 All options are keywords. `status` changes nothing. It takes those of the table below, and as the sink does: `kafka`,
-`database`, and those that name tables (`state_schema`, `state_table`, `history_table`, `history_batches`). Its
-`transactional_id` may be left out: it then looks at every sink.
+`database`, `database_password`, `password_command`, and those that name tables (`state_schema`, `state_table`,
+`history_table`, `history_batches`). Its `transactional_id` may be left out: it then looks at every sink.
 
 {}
 
 ## Kafka properties: `kafka={{...}}`
 
-For `DualWriteSink`, `TransactionalWriter`, `recover`, `status` and `TransactionTool`. Names of librdkafka and of Java
-are both taken. A number may be given as its text. Java's `sasl.jaas.config`, `ssl.truststore.type` and
+For `DualWriteSink`, `DualWrite`, `TransactionalWriter`, `recover`, `status` and `TransactionTool`. Names of librdkafka
+and of Java are both taken. A number may be given as its text. Java's `sasl.jaas.config`, `ssl.truststore.type` and
 `ssl.keystore.type` are read too. A property that the sink decides by itself (`acks`, `enable.idempotence`,
 `transactional.id`, serializers) is refused with the reason.
 
@@ -96,6 +103,11 @@ def reference(options: type[Any]) -> tuple[OptionRow, ...]:
     return tuple(map(_row, options_of(options)))
 
 
+def service_reference() -> tuple[OptionRow, ...]:
+    """The options of `DualWrite`: what a person decides about one of its ids is said to ``spark-2pc recover``."""
+    return tuple(row for row in reference(ServiceOptions) if row.names[0] not in ("adopt", "accept_loss", "reason"))
+
+
 def _row(item: Field[Any]) -> OptionRow:
     about = setting_of(item)
     bounds = "" if about.at_least is None else f"{about.at_least} to {about.at_most} {about.unit}".strip()
@@ -113,16 +125,28 @@ def _row(item: Field[Any]) -> OptionRow:
 def options_page() -> str:
     """The page as Markdown."""
     sink = reference(SinkOptions)
-    recovery = reference(RecoveryOptions)
-    shared = ", ".join(f"`{row.names[0]}`" for row in recovery if row in sink)
-    own = [row for row in recovery if row not in sink]
-    outputs, others = (reference(Records), reference(Rows)), (own, reference(StatusOptions), reference(KafkaOptions))
-    before, behind = map(_tables, ((sink, *outputs), others))
-    return _PAGE.format(*before, shared, *behind)
+    service_shared, service = _beside(sink, service_reference())
+    recovery_shared, recovery = _beside(sink, reference(RecoveryOptions))
+    return _PAGE.format(
+        _table(sink),
+        _table(reference(Records)),
+        _table(reference(Rows)),
+        service_shared,
+        _table(service),
+        recovery_shared,
+        _table(recovery),
+        _table(reference(StatusOptions)),
+        _table(reference(KafkaOptions)),
+    )
 
 
-def _tables(options: Sequence[Sequence[OptionRow]]) -> list[str]:
-    return ["\n".join([_HEAD, *map(str, rows)]) for rows in options]
+def _beside(sink: tuple[OptionRow, ...], rows: tuple[OptionRow, ...]) -> tuple[str, list[OptionRow]]:
+    """The names of those that the sink has too, and the others."""
+    return ", ".join(f"`{row.names[0]}`" for row in rows if row in sink), [row for row in rows if row not in sink]
+
+
+def _table(rows: Iterable[OptionRow]) -> str:
+    return "\n".join([_HEAD, *map(str, rows)])
 
 
 if __name__ == "__main__":

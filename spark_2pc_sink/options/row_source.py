@@ -23,6 +23,8 @@ _OTHER_GENERATORS: Final = {
 }
 _CALL: Final = re.compile(r"(?P<function>\w+)\s*\(")
 _ALIAS: Final = re.compile(r"\s*\bAS\s+(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<bare>[A-Za-z_]\w*))\s*", re.IGNORECASE)
+#: Stands before a star that means all columns.
+_ANYTHING: Final = re.compile(r"[(,]\s*(?P<star>)\Z")
 _EXAMPLE: Final = "pass rows='explode(lines) AS line'"
 
 
@@ -97,16 +99,28 @@ def with_columns_for_star(sql: str, columns: str) -> str:
         sql: an expression.
         columns: SQL list.
     """
-    starred = [place for place, character in _unquoted(sql) if character == "*" and _stands_alone(sql, place)]
-    for place in reversed(starred):
-        sql = f"{sql[:place]}{columns}{sql[place + 1 :]}"
+    return _with_star_replaced(sql, _ANYTHING, columns)
+
+
+def with_fields_for_star(sql: str, name: str, fields: str) -> str:
+    """An expression in which ``name.*`` is these fields.
+
+    Args:
+        sql: an expression.
+        name: of a struct.
+        fields: SQL list.
+    """
+    spelled = "|".join(re.escape(form) for form in (name, "`" + name.replace("`", "``") + "`"))
+    return _with_star_replaced(sql, re.compile(rf"[(,]\s*(?P<star>(?:{spelled})\s*\.\s*)\Z", re.IGNORECASE), fields)
+
+
+def _with_star_replaced(sql: str, before: re.Pattern[str], columns: str) -> str:
+    """The star is an argument of its own: a product has a factor before it."""
+    for place, character in reversed(list(_unquoted(sql))):
+        found = before.search(sql, 0, place) if character == "*" else None
+        if found is not None and sql[place + 1 :].lstrip().startswith((")", ",")):
+            sql = f"{sql[: found.start('star')]}{columns}{sql[place + 1 :]}"
     return sql
-
-
-def _stands_alone(sql: str, place: int) -> bool:
-    """True for an argument; a product has a factor before it."""
-    before, after = sql[:place].rstrip(), sql[place + 1 :].lstrip()
-    return before.endswith(("(", ",")) and after.startswith((")", ","))
 
 
 def _closing(text: str, start: int) -> int | None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
 
+from spark_2pc_sink.options.bad_row_limit import BadRowLimit
 from spark_2pc_sink.options.common import CommonOptions, contradiction
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.options.names import TableName, check_topic, parse_identifier
+from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
 from spark_2pc_sink.options.outputs import (
     Lane,
     Records,
@@ -22,8 +23,11 @@ from spark_2pc_sink.options.outputs import (
     needs_order,
 )
 from spark_2pc_sink.options.row_source import RowSource
+from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import INT32_MAX, milliseconds, setting
 
+#: Of the dead-letter table, behind the state table's name.
+DEAD_LETTERS_SUFFIX = "_dead_letters"
 #: Options of a sink that are one SQL expression each.
 _EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by")
 #: Options of a sink with one topic and one table, and what Records and Rows call them.
@@ -33,6 +37,11 @@ _OF_RECORDS = {
     "value": "value",
     "headers": "headers",
     "partition": "partition",
+    "key_format": "key_format",
+    "value_format": "value_format",
+    "value_schema": "value_schema",
+    "value_schema_name": "value_schema_name",
+    "value_subject_name_strategy": "value_subject_name_strategy",
     "upsert_superseded": "superseded",
 }
 _BOTH = "pass writes=[Records('orders', key='order_id'), Rows('orders')]"
@@ -59,6 +68,37 @@ class SinkOptions(CommonOptions):
     headers: str | None = setting(None, why="SQL expression; None: the column headers if there is one")
     partition: str | None = setting(
         None, why="SQL expression; None: the column partition if there is one, else as Java's producer partitions"
+    )
+    key_format: Literal["raw", "avro", "protobuf"] = setting(
+        "raw",
+        why="'raw': the key is text or bytes, and goes out as it is. 'avro', 'protobuf': the key is encoded with a "
+        "schema of the schema_registry, in subject <topic>-key",
+    )
+    value_format: Literal["json", "avro", "protobuf"] = setting(
+        "json",
+        why="'json': the value is text or bytes, and goes out as it is; without one, the row's JSON. 'avro', "
+        "'protobuf': the value is a struct, without one the whole row, and is encoded with a schema of the "
+        "schema_registry",
+    )
+    value_schema: str | None = setting(
+        None,
+        why="the text of the value's Avro or Protobuf schema. None: derived from the type of the value, or with "
+        "use.latest.version the newest of its subject",
+    )
+    value_schema_name: str | None = setting(
+        None,
+        why="'namespace.Name' of the derived record or message, or the message of value_schema. None: Value, or the "
+        "first message",
+    )
+    value_subject_name_strategy: Literal["topic", "record", "topic_record"] = setting(
+        "topic", why="the value's subject, as Confluent's strategies name it: <topic>-value, <name> or <topic>-<name>"
+    )
+    schema_registry: SchemaRegistryOptions | None = setting(  # noqa: RUF009 - makes a field
+        None,
+        given="Mapping[str, str | int | bool] | None",
+        secret=True,
+        why="where the schemas of Avro and Protobuf are: properties of confluent-kafka's client and serializers, "
+        "{'url': 'http://registry:8081', 'basic.auth.user.info': 'user:password'}",
     )
     table: str | None = setting(None, why="'table' or 'schema.table', quoted as in SQL; required without writes")
     columns: Mapping[str, str] | None = setting(
@@ -112,6 +152,22 @@ class SinkOptions(CommonOptions):
         why="with a master local[n], tasks stage rows and hand encoded records to each other in files below "
         "spark.local.dir. False: in tables and by Spark's shuffle, as in a cluster",
     )
+    bad_rows: Literal["fail", "dead_letter"] = setting(
+        "fail",
+        why="a row that PostgreSQL or Kafka cannot take fails the batch; or it goes to the dead-letter table and "
+        "nowhere else, in the same decision",
+    )
+    max_bad_rows: BadRowLimit = setting(  # noqa: RUF009 - makes a field
+        BadRowLimit(),
+        given="float | str",
+        why="above so many bad rows of a batch it fails: a number, or a share as 0.001 or '0.1%', and never more than "
+        "10 000. With 100 a person can look at each of them, and a change that makes every row bad is noticed",
+    )
+    dead_letter_table: str | None = setting(
+        None,
+        why="'table' or 'schema.table', made when it is missing; None: the state table's name with _dead_letters "
+        "behind it, in state_schema",
+    )
     staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
     accept_replay: int | None = setting(
         None,
@@ -145,6 +201,7 @@ class SinkOptions(CommonOptions):
             rule = "it says why adopt, accept_loss or accept_replay is set, and none of them is"
             raise contradiction("reason", self.reason, rule, "leave it out")
         self._check_outputs()
+        self._check_dead_letters()
         given: object = self.on_batch
         if given is not None and not callable(given):
             rule = "it is a function of one argument, the BatchReport"
@@ -165,9 +222,20 @@ class SinkOptions(CommonOptions):
         given |= {name: ended(given[name]) for name in _EXPRESSIONS if isinstance(given.get(name), str)}
         given["upsert_keys"] = checked_names("upsert_keys", given.get("upsert_keys", ()))
         given["writes"] = _listed(given.get("writes", ()))
+        given["schema_registry"] = SchemaRegistryOptions.parse(given.get("schema_registry"))
+        if "max_bad_rows" in given:
+            given["max_bad_rows"] = BadRowLimit.parse(given["max_bad_rows"])
         if given.get("staging_schema") is not None:
             given["staging_schema"] = parse_identifier(given["staging_schema"], option="staging_schema")
         return given
+
+    @property
+    def dead_letter_name(self) -> TableName:
+        """The dead-letter table, with its schema."""
+        if self.dead_letter_table is None:
+            return TableName(self.state_table + DEAD_LETTERS_SUFFIX, self.state_schema)
+        name = TableName.parse(self.dead_letter_table, option="dead_letter_table")
+        return TableName(name.name, name.schema or self.state_schema)
 
     @property
     def layout(self) -> SinkLayout:
@@ -196,6 +264,7 @@ class SinkOptions(CommonOptions):
             check_topic(self.topic)
             TableName.parse(self.table)
             self._check_upsert()
+            self._check_registry()
             return
         for given in self.writes:
             if not isinstance(given, (Records, Rows)):
@@ -204,7 +273,24 @@ class SinkOptions(CommonOptions):
             if item.name in _OF_RECORDS | _OF_ROWS and getattr(self, item.name) != item.default:
                 rule = f"with writes, each output has its own, and {item.name} would belong to none"
                 raise contradiction(item.name, getattr(self, item.name), rule, "move it into Records(...) or Rows(...)")
-        _ = self.lanes
+        self._check_registry()
+
+    def _check_registry(self) -> None:
+        encoded = [lane.records for lane in self.lanes if lane.records is not None and lane.records.formats]
+        if encoded and self.schema_registry is None:
+            rule = "records are encoded with schemas, and no registry is named"
+            raise contradiction("schema_registry", None, rule, "pass schema_registry={'url': 'http://registry:8081'}")
+
+    def _check_dead_letters(self) -> None:
+        name = self.dead_letter_name
+        if self.bad_rows == "dead_letter":
+            if len(name.name.encode()) > IDENTIFIER_BYTES_MAX:
+                rule = f"with {DEAD_LETTERS_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
+                raise contradiction("state_table", self.state_table, rule, "shorten it, or pass dead_letter_table=")
+            return
+        if self.max_bad_rows != BadRowLimit():
+            rule = "it has no meaning with bad_rows='fail'"
+            raise contradiction("max_bad_rows", str(self.max_bad_rows), rule, "pass bad_rows='dead_letter'")
 
     def _check_upsert(self) -> None:
         check_upsert(

@@ -19,3 +19,15 @@ def bare_statements(text: str) -> list[str]:
     """
     bare = _OPAQUE.sub(" ", text).lower().split(";")
     return [" ".join(statement.split()) for statement in bare if statement.strip()]
+
+
+# Commands that end a transaction, begin one, or throw away what belongs to the session. Back to a savepoint is fine.
+_TRANSACTION_COMMAND: Final = re.compile(
+    r"(?:commit|end|abort|begin|discard|start transaction|prepare transaction|set session characteristics)\b"
+    r"|rollback(?! (?:work |transaction )?to\b)"
+)
+
+
+def transaction_command(text: str) -> str | None:
+    """The first statement of a text that would end the transaction in which it runs; None without one."""
+    return next((each for each in bare_statements(text) if _TRANSACTION_COMMAND.match(each)), None)

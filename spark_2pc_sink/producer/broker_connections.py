@@ -20,9 +20,11 @@ from kafka.net.selector import NetworkSelector
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.errors import AuthorizationError, ConfigurationError, KafkaTimeoutError
+from spark_2pc_sink.logins.token_sources import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
+from spark_2pc_sink.producer.broker_tokens import BrokerTokens
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
 from spark_2pc_sink.producer.tls import client_context
@@ -109,13 +111,19 @@ class BrokerConnections:
 
     def __init__(self, options: KafkaOptions) -> None:
         tls = client_context(options)
+        source = token_source(options)
         library_log.install()
         self.options = options
+        self._tokens = None if source is None else BrokerTokens(source)
         self._events = library_log.ConnectionEvents()
         # kafka-python warns when one step of the loop takes 0.1 s; a garbage collection in a Spark worker does that.
         self._net = NetworkSelector(slow_task_threshold_secs=0)
         self._manager = KafkaConnectionManager(
-            self._net, proxy_url=OWN_SOCKETS_URL, ssl_context=tls, **options.connection_config()
+            self._net,
+            proxy_url=OWN_SOCKETS_URL,
+            ssl_context=tls,
+            sasl_oauth_token_provider=self._tokens,
+            **options.connection_config(),
         )
         self._versions: dict[int | str, ApiVersionsReply] = {}
         self._connecting: dict[int | str, tuple[Any, float]] = {}
@@ -218,7 +226,7 @@ class BrokerConnections:
         if not pending.is_done:
             raise NodeUnavailableError(f"broker {node_id} has not answered in time")
         if pending.exception is not None:
-            raise _unavailable(node_id, pending.exception)
+            raise self._unavailable(node_id, pending.exception)
         self._silent.discard(node_id)
         return pending.value
 
@@ -323,7 +331,7 @@ class BrokerConnections:
             except kafka_errors.NodeNotReadyError as error:
                 raise NodeUnavailableError(self._reasons.get(node_id, f"broker {node_id}: {error}")) from error
             except kafka_errors.KafkaError as error:
-                raise _unavailable(node_id, error) from error
+                raise self._unavailable(node_id, error) from error
             known, since_s = self._connecting.get(node_id, (None, 0.0))
             if known is not connection:
                 self._connecting[node_id] = (connection, time.monotonic())
@@ -360,16 +368,19 @@ class BrokerConnections:
         """
         failure = self._failures.pop(node_id, None)
         if failure is not None:
-            error = _unavailable(node_id, failure)
+            error = self._unavailable(node_id, failure)
             self._reasons[node_id] = str(error)
             raise error
 
-
-def _unavailable(node_id: int | str, error: BaseException) -> NodeUnavailableError | KafkaError:
-    """The exception for a failure of kafka-python: ask again, except where the credentials were refused."""
-    refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
-    if isinstance(error, refused):
+    def _unavailable(self, node_id: int | str, error: BaseException) -> Exception:
+        """The exception for a failure of kafka-python: ask again, except where the credentials were refused."""
+        if isinstance(error, (AuthorizationError, ConfigurationError)):
+            return error  # of the token source
+        refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
+        if not isinstance(error, refused):
+            return NodeUnavailableError(f"broker {node_id}: {error}")
+        if self._tokens is not None and self._tokens.refused():
+            return NodeUnavailableError(f"broker {node_id} refused a token that was in use: {error}")
         return AuthorizationError(
             api="SaslAuthenticate", code=error.errno, name=error.message, detail=f"broker {node_id}: {error}"
         )
-    return NodeUnavailableError(f"broker {node_id}: {error}")

@@ -19,9 +19,10 @@ single records. It is built of `spark_2pc_sink.producer.transaction_client.Trans
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from jdbc_state.sink_log import at_work_for
 from spark_2pc_sink.codes import Code
@@ -78,7 +79,7 @@ class TransactionalWriter:
         self,
         *,
         transactional_id: str,
-        kafka: Mapping[str, str | int],
+        kafka: Mapping[str, str | int | Callable[[str], Any]],
         topic: str | None = None,
         resume: bool = False,
     ) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
 from jdbc_state.sink_log import at_work_for
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOptions, checks_keywords
+from spark_2pc_sink.producer.batch_list_sender import BatchListSender
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
@@ -18,11 +19,12 @@ from spark_2pc_sink.recipe.remedies import RECOVER, remedy
 from spark_2pc_sink.recovery.recover_command import with_command
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
+from spark_2pc_sink.recovery.resend import has_kept, resend
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
 from spark_2pc_sink.recovery.status import StatusReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from jdbc_state import StateRow
     from jdbc_state.sessions import Liveness
@@ -39,7 +41,7 @@ _EVERY_SINK: Final = "every sink"
 def recover(  # noqa: D417 - the options are described where they are declared
     *,
     transactional_id: str,
-    kafka: Mapping[str, str | int],
+    kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     dry_run: bool = False,
     take_over: bool = False,
@@ -47,6 +49,8 @@ def recover(  # noqa: D417 - the options are described where they are declared
     batch: int | None = None,
     open_transaction: Literal["commit", "abort"] | None = None,
     takeover_grace_s: int = 300,
+    database_password: Callable[[], str] | None = None,
+    password_command: str | None = None,
     adopt: bool = False,
     accept_loss: str | None = None,
     reason: str | None = None,
@@ -66,12 +70,14 @@ def recover(  # noqa: D417 - the options are described where they are declared
 ) -> RecoveryReport:
     """Settle what a crashed job left, as the sink does before its first batch of a run. It is safe to run twice.
 
+    What Kafka is owed of a service it sends again, from the records that the database has kept.
+
     It claims the sink's row, which stops a job that still runs with this transactional id: its next batch raises
     `SupersededError`, and started again it goes on where it was. So a row whose driver lives, or may, is left alone
     unless ``take_over`` is given. docs/reference/options.md has all options with the reasons for their defaults.
 
     Args:
-        transactional_id, kafka, database: as for the sink.
+        transactional_id, kafka, database, database_password, password_command: as for the sink.
         dry_run: only say what would be done; nothing is claimed or changed.
         take_over: also where the driver lives, or may.
         decision: of a person about a batch that Kafka may lack.
@@ -86,9 +92,10 @@ def recover(  # noqa: D417 - the options are described where they are declared
     """
     options = RecoveryOptions.parse(**locals())
     with at_work_for(transactional_id), _connected(options) as (cluster, store):
+        kafka_side = TransactionClient(cluster, transactional_id, options.kafka)
         recovery = Recovery(
             options,
-            kafka=TransactionClient(cluster, transactional_id, options.kafka),
+            kafka=kafka_side,
             store=store,
             clock=_CLOCK,
             decision=decision,
@@ -102,17 +109,28 @@ def recover(  # noqa: D417 - the options are described where they are declared
             driver = _driver_of(store, row)
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
                 return _left_alone(replace(recovery.diagnosis.look(), driver=driver), driver, row, options)
-        return recovery.run(query_id=None, run_id=None).report
+        return _run(recovery, kafka_side, store, BatchListSender(cluster, transactional_id, options.kafka))
+
+
+def _run(recovery: Recovery, kafka: TransactionClient, store: SqlStateStore, sender: BatchListSender) -> RecoveryReport:
+    """Recover, and send again what Kafka is owed of a service."""
+    recovered = recovery.run(query_id=None, run_id=None)
+    if not has_kept(store, recovered.row):
+        return recovered.report
+    with recovery.explaining():
+        return resend(recovered, kafka=kafka, store=store, send=sender.send).report
 
 
 @checks_keywords
 def status(  # noqa: D417 - as above
     *,
-    kafka: Mapping[str, str | int],
+    kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     transactional_id: str | None = None,
     match: str | None = None,
     timeout_s: int = 10,
+    database_password: Callable[[], str] | None = None,
+    password_command: str | None = None,
     state_schema: str = "public",
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
@@ -126,6 +144,7 @@ def status(  # noqa: D417 - as above
     Args:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
+        database_password, password_command: as for the sink.
         transactional_id: one sink; None for all.
 
     Raises:

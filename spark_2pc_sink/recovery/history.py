@@ -18,6 +18,8 @@ from spark_2pc_sink.options import RecoveryOptions, checks_keywords
 from spark_2pc_sink.recovery.api import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jdbc_state import HistoryLine, StateStore
 
 #: How many entries are shown where nobody says how many, or since when.
@@ -109,6 +111,8 @@ def history(  # noqa: D417 - the options are described where they are declared
     since: datetime | None = None,
     batches: bool = True,
     actions: bool = True,
+    database_password: Callable[[], str] | None = None,
+    password_command: str | None = None,
     state_schema: str = "public",
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
@@ -121,6 +125,7 @@ def history(  # noqa: D417 - the options are described where they are declared
 
     Args:
         database: SQLAlchemy URL.
+        database_password, password_command: as for the sink.
         transactional_id: one sink; None for all.
         last: at most so many entries, the newest; None: 50, or with ``since`` all that there are.
         since: none before this; it has a time zone.
@@ -142,6 +147,8 @@ def history(  # noqa: D417 - the options are described where they are declared
         # It is not asked here, and every option of a sink is.
         kafka={"bootstrap.servers": "unused:9092"},
         database=database,
+        database_password=database_password,
+        password_command=password_command,
         state_schema=state_schema,
         state_table=state_table,
         history_table=history_table,

@@ -54,7 +54,8 @@ def connection_named(connection: NamedConnection) -> Iterator[None]:
 def recover_command(options: CommonOptions) -> str:
     """The command that recovers one sink, without what it is to do.
 
-    It shows no password: PostgreSQL's client takes that from PGPASSWORD or ~/.pgpass. Where brokers want credentials,
+    It shows no password: PostgreSQL's client takes that from PGPASSWORD or ~/.pgpass, or the command calls the sink's
+    ``password_command``. Where brokers want credentials,
     it names the flag for the file that has them.
     """
     return f"{RECOVER} {sink_words(options)}"
@@ -76,6 +77,8 @@ def _connection(options: CommonOptions) -> list[str]:
     if given is not None:
         return [given.words] if given.words else []
     words = ["--database", without_secrets(options.database)]
+    if options.password_command is not None:
+        words += ["--password-command", options.password_command]
     for name in _NAMES:
         value = getattr(options, name)
         if value != getattr(CommonOptions, name):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 #: decision of the batch that the operator has named; ``commit`` and ``abort`` end the transaction in Kafka;
 #: ``note_done`` and ``note_owed`` write down how it had ended; ``accept_loss`` goes on without batches that the
 #: operator has named as lost; ``drop`` gives up the Kafka half of a batch; ``accept_replay`` lets Spark's replay of a
-#: batch be sent whatever it is; ``wait`` waits for an end that is under way, and is only ever planned.
+#: batch be sent whatever it is; ``resend`` sends what Kafka is owed of a service from the records that were kept;
+#: ``wait`` waits for an end that is under way, and is only ever planned.
 ActionKind = Literal[
     "rebuild_row",
     "take_open",
@@ -31,6 +32,7 @@ ActionKind = Literal[
     "accept_loss",
     "drop",
     "accept_replay",
+    "resend",
     "wait",
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -54,7 +54,7 @@ class BothSides:
     def __init__(
         self,
         *,
-        kafka: Mapping[str, str | int],
+        kafka: Mapping[str, str | int | Callable[[str], Any]],
         database: str,
         timeout_s: int = StatusOptions.timeout_s,
         record_columns: str | None = None,

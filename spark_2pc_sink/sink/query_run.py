@@ -12,6 +12,8 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
+from spark_2pc_sink.sink.bad_rows.row_identity import identity_sql
 from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.record_expressions import (
     RecordExpressions,
@@ -26,12 +28,14 @@ from spark_2pc_sink.sink.contract.topics import Connections
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
+from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.executor_check import check_executors
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.lane_work import LaneWork
 from spark_2pc_sink.sink.job.query_checks import check_session
 from spark_2pc_sink.sink.job.record_places import check_places
+from spark_2pc_sink.sink.job.record_schemas import RecordSchemas
 from spark_2pc_sink.sink.job.session_facts import has_executors, local_directory, runs_here, session_facts
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
@@ -85,6 +89,7 @@ class QueryRun:
         )
         # The same connections for both, which take turns: one is kept.
         self._tables = LaneTables(options, self._store.database)
+        self._dead_letters = DeadLetters(options, self._store.database, query.ids.query_id)
         self._topics = TopicMetadata(self._cluster, self._clock)
         self._small_batches = SmallBatches()
         # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
@@ -117,6 +122,7 @@ class QueryRun:
             numbered_by_hand=query.numbered_by_hand,
         )
         self._settings = JsonSettings(options.transactional_id, self._facts)
+        self._schemas = RecordSchemas(options.schema_registry)
         self._analyzed: tuple[StructType, Mapping[str, str], tuple[LaneWork, ...]] | None = None
 
     def start(self, batch: DataFrame) -> None:
@@ -132,6 +138,9 @@ class QueryRun:
         if self._options.topics:
             self._cluster.partition_counts(self._options.topics)
         self._tables.prepare(batch, {lane.lane.index: lane.expressions for lane in lanes}, create=False)
+        if self._options.bad_rows == "dead_letter":
+            identity_sql(batch.schema)
+            self._dead_letters.prepare()
         for name in ("adopt", "accept_loss", "accept_replay"):
             given = getattr(self._options, name)
             if given is not None and given is not False:
@@ -154,7 +163,7 @@ class QueryRun:
         """Take one batch through the recipe."""
         self._facts.check_repeatable(batch, "the batch")
         work = SparkBatchWork(
-            frame=batch,
+            split=BatchSplit(batch, batch_id, self._options, self._dead_letters),
             options=self._options,
             lanes=self._lanes(batch),
             topics=self._topics,
@@ -198,5 +207,6 @@ class QueryRun:
             analyzed = analyze(rows, choose_expressions(lane, rows.schema), lane.order_by)
             check_places(rows, analyzed, lane, self._options.transactional_id)
             self._facts.check_repeatable(expressions_frame(rows, analyzed, lane.order_by), "an expression of the sink")
-            in_tasks = with_json(analyzed, rows.schema, settings)
+            bound = self._schemas.bound(analyzed, rows, lane)
+            in_tasks = with_json(bound, rows.schema, settings)
             return with_guards(with_key_column(in_tasks, rows), rows)

@@ -30,6 +30,7 @@ class BatchReport:
             batch supersede, those whose key was there already with ``mode="insert_ignore"``, and those in whose favour
             ``upsert_where`` or late rows have not decided.
         record_bytes: of the record batches that were sent, compressed; 0 when skipped.
+        bad_rows: rows that went to the dead letters, and to no other place; 0 when skipped.
         attempts: how many transactions were begun for it in this call.
         prepared: ``producerId:epoch`` of the Kafka transaction that has the records; '' when there are none.
         seconds: what the call took; without the recovery of a start, with those after a failed attempt.
@@ -46,6 +47,7 @@ class BatchReport:
     rows_deleted: int = 0
     rows_left_out: int = 0
     record_bytes: int = 0
+    bad_rows: int = 0
     attempts: int = 0
     prepared: str = ""
     seconds: float = 0.0
@@ -91,9 +93,10 @@ class BatchReport:
         steps = ", ".join(f"{name} {seconds:.3f}" for name, seconds in self.step_seconds.items())
         deleted = f" ({self.rows_deleted} deleted)" if self.rows_deleted else ""
         left_out = f" ({self.rows_left_out} left out)" if self.rows_left_out else ""
+        bad = f" ({self.bad_rows} bad rows)" if self.bad_rows else ""
         return (
             f"{self.transactional_id}: batch {self.batch_id}, {self.placement.name.lower()}: {self.row_count} rows"
-            f"{deleted}{left_out}, "
+            f"{deleted}{left_out}{bad}, "
             f"{self.record_count} records, {self.record_bytes} bytes, {self.attempts} transactions, the last "
             f"{self.prepared or 'none'}, {self.seconds:.3f} s ({steps})"
         )

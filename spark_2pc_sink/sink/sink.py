@@ -51,6 +51,8 @@ class DualWriteSink:
         value: SQL expression; default: the column ``value`` if there is one, else ``to_json(struct(*))``.
         headers: SQL expression of type array<struct<key:string,value:binary>>; default: the column ``headers``.
         partition: SQL expression; default: the column ``partition``, else as Java's producer partitions.
+        key_format, value_format: ``"avro"`` or ``"protobuf"`` encode the key or the value with a schema.
+        schema_registry: where the schemas are, by the properties of confluent-kafka's client; ``url`` is required.
         columns: column -> SQL expression; default: every column of the batch that is not one of Kafka's.
         mode: ``"append"``, or ``"upsert"`` with ``upsert_keys``.
         writes: several topics and tables, `Records` and `Rows`, in place of ``topic``, ``table`` and what belongs to
@@ -67,13 +69,19 @@ class DualWriteSink:
         self,
         *,
         transactional_id: str,
-        kafka: Mapping[str, str | int],
+        kafka: Mapping[str, str | int | Callable[[str], Any]],
         database: str,
         topic: str | None = None,
         key: str | None = None,
         value: str | None = None,
         headers: str | None = None,
         partition: str | None = None,
+        key_format: Literal["raw", "avro", "protobuf"] = "raw",
+        value_format: Literal["json", "avro", "protobuf"] = "json",
+        value_schema: str | None = None,
+        value_schema_name: str | None = None,
+        value_subject_name_strategy: Literal["topic", "record", "topic_record"] = "topic",
+        schema_registry: Mapping[str, str | int | bool] | None = None,
         table: str | None = None,
         columns: Mapping[str, str] | None = None,
         mode: Literal["append", "upsert"] = "append",
@@ -86,11 +94,16 @@ class DualWriteSink:
         batch_attempts_max: int = 3,
         inline_copy_bytes_max: int | None = None,
         local_files: bool = True,
+        bad_rows: Literal["fail", "dead_letter"] = "fail",
+        max_bad_rows: float | str = 100,
+        dead_letter_table: str | None = None,
         staging_schema: str | None = None,
         accept_replay: int | None = None,
         on_batch: Callable[[BatchReport], object] | None = None,
         query_name: str | None = None,
         decision_margin_ms: int = 10_000,
+        database_password: Callable[[], str] | None = None,
+        password_command: str | None = None,
         adopt: bool = False,
         accept_loss: str | None = None,
         reason: str | None = None,

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from spark_2pc_sink.verification.report import VerifyReport
 
 
 def assert_same_on_both_sides(
-    *, transactional_id: str, kafka: Mapping[str, str | int], database: str, **options: Any
+    *, transactional_id: str, kafka: Mapping[str, str | int | Callable[[str], Any]], database: str, **options: Any
 ) -> VerifyReport:
     """Check that what readers of committed records see is what the table holds, and what the sink's history says.
 

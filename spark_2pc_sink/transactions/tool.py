@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.codes import Code
@@ -49,7 +49,9 @@ class TransactionTool:
     """
 
     @checks_keywords
-    def __init__(self, *, kafka: Mapping[str, str | int], now_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self, *, kafka: Mapping[str, str | int | Callable[[str], Any]], now_ms: Callable[[], int] = now_ms
+    ) -> None:
         self._kafka = KafkaOptions.parse(kafka)
         self._cluster = Cluster(self._kafka)
         self._queries = TransactionQueries(self._cluster, now_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from spark_2pc_sink.options import checks_keywords
 from spark_2pc_sink.verification.report import VerifyReport
@@ -15,7 +15,7 @@ from spark_2pc_sink.verification.request import Request
 def verify(  # noqa: D417 - the options are described where they are declared
     *,
     transactional_id: str,
-    kafka: Mapping[str, str | int],
+    kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     table: str | None = None,
     mode: Literal["append", "upsert"] | None = None,
@@ -32,6 +32,8 @@ def verify(  # noqa: D417 - the options are described where they are declared
     progress: Callable[[str, int, int], None] | None = None,
     differences_max: int = 10,
     wait_ms: int = 10_000,
+    database_password: Callable[[], str] | None = None,
+    password_command: str | None = None,
     state_schema: str = "public",
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
@@ -44,7 +46,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
     """Compare what a reader of committed records sees with what the table holds; nothing is claimed or changed.
 
     Args:
-        transactional_id, kafka, database: as for the sink.
+        transactional_id, kafka, database, database_password, password_command: as for the sink.
         table: 'table' or 'schema.table'; None: as the sink has noted it with its newest claim.
         mode: as of the sink; None: as it has noted it.
         keys: the columns that name a row: the sink's upsert_keys, or any for which rows are told apart. None: as the

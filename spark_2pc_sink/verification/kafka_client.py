@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.extras import extra
+from spark_2pc_sink.logins.token_sources import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
 
 with extra("verify"):
@@ -38,7 +39,11 @@ NO_TOPIC = frozenset(
 
 
 def client_settings(options: KafkaOptions) -> dict[str, Any]:
-    """What librdkafka has to know to reach and to be let in by the same brokers."""
+    """What librdkafka has to know to reach and to be let in by the same brokers.
+
+    Tokens come from where the sink's come from, and not from librdkafka's own client of a token endpoint.
+    """
+    source = token_source(options)
     settings: dict[str, Any] = {
         "bootstrap.servers": ",".join(options.bootstrap_servers),
         "client.id": f"{options.client_id}-verify",
@@ -50,6 +55,7 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
         "sasl.mechanism": options.sasl_mechanism,
         "sasl.username": options.sasl_username,
         "sasl.password": options.sasl_password,
+        "oauth_cb": None if source is None else confluent_callback(source),
         "ssl.ca.location": options.ssl_ca_location,
         "ssl.certificate.location": options.ssl_certificate_location,
         # Where the certificate's file holds the key too, librdkafka has to be told so.

@@ -6,6 +6,7 @@ an offset, absent buffers, null rows that still span bytes, 32 and 64 bit offset
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -21,6 +22,7 @@ ArrowColumn: TypeAlias = Any
 #: A pyarrow.Buffer: bytes that Arrow owns.
 ArrowBuffer: TypeAlias = Any
 Int64Array: TypeAlias = npt.NDArray[np.int64]
+UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
@@ -111,13 +113,26 @@ def binary_array(data: ByteArray, offsets: Int64Array) -> ArrowColumn:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
-def join_rows(parts: list[ArrowColumn], row_count: int) -> ArrowColumn:
-    """Join binary columns row by row, nulls as nothing. The caller has checked that the result fits 2 GiB."""
+def join_rows(parts: Sequence[ArrowColumn | bytes], row_count: int) -> ArrowColumn:
+    """Join binary columns row by row, nulls as nothing. The caller has checked that the result fits 2 GiB.
+
+    Args:
+        parts: columns of ``row_count`` rows, at least one; bytes are in every row.
+        row_count: how many rows there are.
+    """
+    columns = [part for part in parts if not isinstance(part, bytes)]
+    kind = pa.large_binary() if any(pa.types.is_large_binary(column.type) for column in columns) else pa.binary()
     if row_count == 0:
-        return pa.array([], pa.binary())
-    wide = any(pa.types.is_large_binary(part.type) for part in parts)
-    kind = pa.large_binary() if wide else pa.binary()
-    typed = [part if part.type == kind else part.cast(kind) for part in parts]
+        return pa.array([], kind)
+    joined: list[Any] = []
+    for part in parts:
+        if not isinstance(part, bytes):
+            joined.append(part if part.type == kind else part.cast(kind))
+        elif joined and isinstance(joined[-1], bytes):
+            joined[-1] += part
+        else:
+            joined.append(part)
+    typed = [pa.scalar(part, kind) if isinstance(part, bytes) else part for part in joined]
     nothing = pa.scalar(b"", kind)
     return pc.binary_join_element_wise(*typed, nothing, null_handling="replace", null_replacement=b"")
 

@@ -78,7 +78,7 @@ class Prefixed:
     def sizes(self) -> Int64Array:
         """Bytes of each value with its length before it."""
         # What zigzag makes of a length, halved, is the length again, and 0 of -1.
-        return self.lengths.sizes + (self.lengths.unsigned >> 1)
+        return self.lengths.sizes + (self.lengths.unsigned >> 1).view(np.int64)
 
     def values(self) -> list[ArrowColumn]:
         """Without the lengths."""

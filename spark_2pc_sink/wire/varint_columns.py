@@ -1,4 +1,4 @@
-"""Kafka's zigzag varints (`varints`), for whole columns of numbers at once."""
+"""Varints (`varints`) for whole columns of numbers at once: zigzag as Kafka and Avro write them, or as they are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_2pc_sink.wire.arrow_layout import ByteArray, Int64Array, offsets_of
+from spark_2pc_sink.wire.arrow_layout import ByteArray, Int64Array, UInt64Array, offsets_of
 from spark_2pc_sink.wire.varints import BITS, LOW_BITS, MORE_FOLLOW
 
 #: Rows whose varints have the same sizes are written together; where sizes change more often, each number by itself.
@@ -18,21 +18,25 @@ _RUNS_MAX: Final = 16
 
 @dataclass(frozen=True)
 class Varints:
-    """A column of signed numbers as varints.
+    """A column of numbers as varints.
 
     Args:
-        unsigned: the numbers after zigzag: 0, -1, 1, -2 have become 0, 1, 2, 3.
+        unsigned: what is written of each number.
         sizes: bytes of each.
     """
 
-    unsigned: Int64Array
+    unsigned: UInt64Array
     sizes: Int64Array
 
     @classmethod
     def of(cls, numbers: Int64Array) -> Varints:
-        """Those of ``numbers``."""
-        unsigned = (numbers << 1) ^ (numbers >> 63)
-        return cls(unsigned, _sizes(unsigned))
+        """Zigzag: 0, -1, 1, -2 are written as 0, 1, 2, 3."""
+        return cls.of_unsigned(((numbers << 1) ^ (numbers >> 63)).view(np.uint64))
+
+    @classmethod
+    def of_unsigned(cls, numbers: UInt64Array) -> Varints:
+        """The numbers as they are."""
+        return cls(numbers, _sizes(numbers))
 
     @classmethod
     def joined(cls, parts: Sequence[Varints]) -> Varints:
@@ -73,7 +77,7 @@ def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tup
     return data, offsets
 
 
-def _sizes(unsigned: Int64Array) -> Int64Array:
+def _sizes(unsigned: UInt64Array) -> Int64Array:
     # Of most columns all numbers have the same size, which the least and the greatest tell at once.
     if not len(unsigned):
         return np.zeros(0, np.int64)
@@ -118,7 +122,7 @@ def _scatter(data: ByteArray, cursor: Int64Array, columns: Sequence[Varints | No
             cursor += column.sizes
 
 
-def _write_varints(data: ByteArray, positions: Int64Array, unsigned: Int64Array, sizes: Int64Array) -> None:
+def _write_varints(data: ByteArray, positions: Int64Array, unsigned: UInt64Array, sizes: Int64Array) -> None:
     for portion in range(int(sizes.max(initial=0))):
         if portion:
             longer = sizes > portion

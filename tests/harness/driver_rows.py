@@ -11,6 +11,7 @@ import pyarrow as pa
 from sqlalchemy import Connection
 
 from jdbc_state.connections import driver_connection
+from spark_2pc_sink.errors import DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
@@ -92,6 +93,14 @@ class RowsWork:
             encoded = [batch for partition, rows in self._records(cluster) for batch in encoder.append(partition, rows)]
         digest = combine_digests(*(batch.digest for batch in (*encoded, *encoder.finish())))
         return Replay(len(self._rows), format_digest(digest) if self._rows else "")
+
+    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        """Every row is meant to be taken."""
+        del ticket, error, open_decision
+        return False
+
+    def recall(self) -> None:
+        """No row was ever left out."""
 
     def discard(self) -> None:
         """Nothing is kept from one attempt to the next."""

@@ -50,14 +50,29 @@ def no_duplicate(world: World) -> Iterator[str]:
 
 def no_loss(world: World) -> Iterator[str]:
     """Every record of every batch that Spark has recorded is there, on both sides, as Spark has planned it last."""
+    left_out = {record.place for record in world.database.dead_letters()}
     for side, found in sides(world):
         there = {as_planned(world, record) for record in found}
         for batch_id in range(world.next_batch):
             for partition, count in enumerate(world.profile.batches[batch_id]):
                 planned = [Record(batch_id, partition, number, world.plans[batch_id]) for number in range(count)]
-                missing = [record.number for record in planned if as_planned(world, record) not in there]
+                wanted = [record for record in planned if record.place not in left_out]
+                missing = [record.number for record in wanted if as_planned(world, record) not in there]
                 if missing and not world.ledger.may_lack(side, batch_id):
                     yield f"batch {batch_id}, partition {partition}: {missing} not in the {side}"
+
+
+def split(world: World) -> Iterator[str]:
+    """The bad rows of every batch that Spark has recorded are in the dead letters, once, and on no side."""
+    found = Counter(record.place for record in world.database.dead_letters())
+    for place, count in found.items():
+        if count > 1 or place not in world.profile.bad:
+            yield f"{place} is in the dead letters {count} times"
+    yield from (
+        f"{bad} is not in the dead letters" for bad in world.profile.bad - set(found) if bad[0] < world.next_batch
+    )
+    for side, records in sides(world):
+        yield from (f"{record} is bad, and in the {side}" for record in records if record.place in world.profile.bad)
 
 
 def as_planned(world: World, record: Record) -> Record:
@@ -72,6 +87,15 @@ def nothing_undecided(world: World) -> Iterator[str]:
     for record, pair in world.in_kafka():
         if pair not in decided:
             yield f"{record} is committed in Kafka by {pair}, which the database never decided"
+
+
+def own_part(world: World) -> Iterator[str]:
+    """What a user adds to a decision is there once for each batch whose rows are there, and for no other."""
+    added = Counter(world.database.decided_with())
+    written = {record.batch_id for record in world.database.contents()}
+    for batch_id in sorted(added.keys() | written):
+        if added[batch_id] != (batch_id in written):
+            yield f"batch {batch_id}: on_decide is there {added[batch_id]} times, rows are there: {batch_id in written}"
 
 
 def pairs(world: World) -> Iterator[str]:
@@ -143,6 +167,8 @@ CHECKERS: dict[str, Checker] = {
     "nothing undecided": nothing_undecided,
     "no loss": no_loss,
     "agreement": agreement,
+    "own part": own_part,
+    "split": split,
     "pairs": pairs,
     "halt": halt,
     "claims": claims,

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from tests.simulation import faults, people
 from tests.simulation.defects import DEFECTS
+from tests.simulation.defects_bad_rows import DEFECTS_BAD_ROWS
 from tests.simulation.defects_outside import DEFECTS_OUTSIDE
 from tests.simulation.defects_people import DEFECTS_PEOPLE
 from tests.simulation.explore import Tally, children, quiet, run_children, run_random, run_schedule, trace
@@ -23,7 +24,7 @@ from tests.simulation.profiles import CONTINUOUS, PEOPLE, PROFILES, PROMISED
 from tests.simulation.schedule import Schedule, ScheduleError
 
 _T = TypeVar("_T")
-MUTANTS: Final = DEFECTS + DEFECTS_OUTSIDE + DEFECTS_PEOPLE
+MUTANTS: Final = DEFECTS + DEFECTS_BAD_ROWS + DEFECTS_OUTSIDE + DEFECTS_PEOPLE
 #: Random schedules in one piece of work.
 _PIECE: Final = 200
 #: Faults of a random schedule; with more, most of them meet drivers that are only just starting.

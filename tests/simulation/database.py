@@ -21,6 +21,10 @@ from tests.unit.fakes.memory_store import MemoryDecidingTransaction, MemoryState
 
 #: What writes rows into the target table.
 COPY: Final = "copy"
+#: What the user's own part of a decision writes, with the id of the batch.
+ON_DECIDE: Final = "on-decide"
+#: What writes the dead letters of a batch, in place of those that it has.
+DEAD_LETTERS: Final = "dead-letters"
 #: State rows, their history, what was done, and how many statements and decisions were committed.
 Snapshot = tuple[dict[str, StateRow], dict[str, tuple[HistoryLine, ...]], tuple[ActionLine, ...], int, int]
 
@@ -180,6 +184,15 @@ class SimDatabase(MemoryStateStore):
         """A person writes rows into the table."""
         self.committed.append((COPY, records))
 
+    def dead_letters(self, batch_id: int | None = None) -> tuple[Record, ...]:
+        """Rows that were left out of their batch: of one, or of all."""
+        written: dict[int, tuple[Record, ...]] = {}
+        for statement, parameters in self.committed:
+            if statement == DEAD_LETTERS:
+                records: Any = parameters
+                written[records[0].batch_id] = records
+        return tuple(record for number, records in written.items() if batch_id in {None, number} for record in records)
+
     @property
     def row(self) -> StateRow | None:
         """The state row, as a person sees it."""
@@ -204,6 +217,10 @@ class SimDatabase(MemoryStateStore):
         session, self.hanging = self.hanging, None
         if session is not None:
             self.commit(session)
+
+    def decided_with(self) -> list[Any]:
+        """The batches of which the user's own part is there."""
+        return [batch_id for name, batch_id in self.committed if name == ON_DECIDE]
 
     def contents(self) -> list[Any]:
         """The rows of the target table."""

@@ -22,7 +22,9 @@ from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver import batch_driver, batch_placement
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.driver.prepared_batch import DecidedBatch, PreparedBatch
+from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN
 from tests.simulation import faults
 from tests.simulation.kafka import SimKafka
 from tests.simulation.mutants import Mutant, Replacement
@@ -43,6 +45,16 @@ def returning(value: Any) -> Replacement:
 def _end_before_commit(original: Any) -> Any:
     def decide(self: Any, prepared: Any, work: Any, scope: Any, *, kafka_only: bool) -> Any:
         self._kafka.end(prepared.producer, commit=True)
+        return original(self, prepared, work, scope, kafka_only=kafka_only)
+
+    return decide
+
+
+def _decide_with_a_resend(original: Any) -> Any:
+    def decide(self: Any, prepared: Any, work: Any, scope: Any, *, kafka_only: bool) -> Any:
+        if kafka_only:
+            batch = DecidingBatch.of("", prepared.batch_id, prepared.producer, prepared.produced, NOTHING_WRITTEN)
+            self._on_decide(scope.transaction.connection, batch)
         return original(self, prepared, work, scope, kafka_only=kafka_only)
 
     return decide
@@ -299,6 +311,7 @@ def _older_runs(status: RowStatus, last: int | None, batch_id: int) -> Placement
 
 DEFECTS: tuple[Mutant, ...] = (
     Mutant("EndTxn before COMMIT", ((BatchDriver, "_decide", _end_before_commit),)),
+    Mutant("on_decide runs for a resend", ((BatchDriver, "_decide", _decide_with_a_resend),)),
     Mutant("done noted before EndTxn", ((BatchDriver, "_complete", _note_before_end),)),
     Mutant("abort after an unknown COMMIT", ((BatchDriver, "_restore", _abort_after_unknown_commit),)),
     Mutant("unknown COMMIT settled by a plain read", ((BatchDriver, "_restore", _unknown_commit_read),)),

@@ -6,18 +6,27 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from spark_2pc_sink.errors import BatchRetryError, ClaimRefusedError, DualWriteError, HaltError, SupersededError
+from spark_2pc_sink.errors import (
+    BatchRetryError,
+    ClaimRefusedError,
+    ConstraintError,
+    DataError,
+    DualWriteError,
+    HaltError,
+    SupersededError,
+)
 from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.written_rows import WrittenRows
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
 from tests.simulation.broker import PARTITIONS, TOPIC
-from tests.simulation.database import COPY
+from tests.simulation.database import COPY, DEAD_LETTERS, ON_DECIDE, connection_lost
 from tests.simulation.kafka import SimKafka
 from tests.simulation.record import Record
 from tests.simulation.store import SimStore
@@ -85,6 +94,7 @@ class SimWork:
         self._batch_id = batch_id
         self._records: tuple[Record, ...] = ()
         self._written: tuple[Record, ...] = ()
+        self._left_out: tuple[Record, ...] = ()
 
     def partitions(self) -> Iterable[TopicPartition]:
         """Both, also for an empty batch, as the real work says."""
@@ -92,7 +102,7 @@ class SimWork:
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the tasks. The rows of a task are written while the next one runs; `copy_into` writes the last ones."""
-        self._records = self._world.evaluate(self._batch_id)
+        self._records = self._evaluate()
         self._written = ()
         topic_ids = {TOPIC: self._world.broker.topic_id}
         ready: tuple[Record, ...] = ()
@@ -108,7 +118,9 @@ class SimWork:
             offsets[partition] = (first, first + len(records) - 1)
             ready = tuple(record for record in self._records if record.partition == partition.partition)
         count = len(self._records)
-        return ProducedBatch(count, count, digest_of(self._records), offsets, topic_ids=topic_ids)
+        return ProducedBatch(
+            count, count, digest_of(self._records), offsets, topic_ids=topic_ids, bad_rows=len(self._left_out)
+        )
 
     def run_task(self, ticket: TransactionTicket, partition: TopicPartition, records: tuple[Record, ...]) -> int:
         """One task. A second attempt of it refuses, as `partition_task` does."""
@@ -126,21 +138,53 @@ class SimWork:
     def copy_into(self, connection: Connection) -> WrittenRows:
         """The COPY of what `produce` has left."""
         self._copy(connection, tuple(record for record in self._records if record not in self._written))
+        if self._left_out:
+            statement: Any = DEAD_LETTERS
+            connection.execute(statement, self._left_out)  # type: ignore[arg-type]
         return WrittenRows(given=len(self._written), written=len(self._written))
 
     def _copy(self, connection: Connection, records: tuple[Record, ...]) -> None:
         statement: Any = COPY
         connection.execute(statement, records)  # type: ignore[arg-type]
         self._written += records
+        if any(record.place in self._world.profile.bad for record in records):
+            raise ConstraintError(table="target", constraint="c", column="", sqlstate="23514", detail="it is bad")
+
+    def sift(self, _ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        """The rows that the table refuses, found in one statement."""
+        assert isinstance(error, ConstraintError)
+        statement: Any = "sift"
+        open_decision().execute(statement)
+        found = tuple(record for record in self._evaluate() if record.place in self._world.profile.bad)
+        self._left_out += found
+        return bool(found)
+
+    def recall(self) -> None:
+        """What the dead letters say."""
+        self._left_out = self._world.io(
+            faults.SQL,
+            "read-dead-letters",
+            lambda: self._world.database.dead_letters(self._batch_id),
+            lambda: connection_lost("read-dead-letters"),
+        )
+
+    def _evaluate(self) -> tuple[Record, ...]:
+        left_out = {record.place for record in self._left_out}
+        return tuple(record for record in self._world.evaluate(self._batch_id) if record.place not in left_out)
 
     def reread(self, _ticket: TransactionTicket) -> Replay:
         """What Spark has under this id now."""
-        records = self._world.evaluate(self._batch_id)
+        records = self._evaluate()
         return Replay(len(records), digest_of(records))
 
     def discard(self) -> None:
         """Forget the rows."""
         self._records = self._written = ()
+
+
+def _add_own_part(connection: Any, batch: DecidingBatch) -> None:
+    """What a user adds to a decision."""
+    connection.add(ON_DECIDE, batch.batch_id)
 
 
 def digest_of(records: tuple[Record, ...]) -> str:
@@ -202,6 +246,7 @@ class JobDriver:
             accept_replay=self.words.accept_replay,
             stopping=lambda: False,
             observer=lambda _step: None,
+            on_decide=_add_own_part,
         )
 
     def recovery(self) -> Recovery:

@@ -25,6 +25,7 @@ class Profile:
             not after some that come with another fault: where the driver's claim was lost with its decision, and the
             InitProducerId that ended its recovery had taken the commit from Kafka's view, nobody knows of it.
         people: persons act at any point, and after a halt; see `people`.
+        bad: places of records, (batch, partition, number), whose rows the table refuses: they go to the dead letters.
         batches: records of each batch, by partition.
     """
 
@@ -36,6 +37,7 @@ class Profile:
     drifts: bool = False
     loses_commits: bool = False
     people: bool = False
+    bad: frozenset[tuple[int, int, int]] = frozenset()
     batches: tuple[tuple[int, ...], ...] = ((2, 1), (0, 0), (1, 1))
 
     def records_of(self, batch_id: int) -> tuple[int, ...]:
@@ -67,6 +69,9 @@ _ALL = (
     Profile(name="tv2-drift", drifts=True),
     Profile(name="tv2-async", loses_commits=True),
     Profile(name="tv0-async", transaction_version=0, loses_commits=True),
+    # One row of the first batch, and all of the last.
+    Profile(name="tv2-bad", bad=frozenset({(0, 0, 1), (2, 0, 0), (2, 1, 0)})),
+    Profile(name="tv0-bad", transaction_version=0, bad=frozenset({(0, 1, 0), (1, 0, 0)}), batches=((2, 1), (2, 1))),
     # Two batches one behind the other: what is restored, or set back, may be one of them.
     Profile(name="people-tv2", people=True, batches=((2, 1), (1, 1))),
     Profile(name="people-tv0", people=True, transaction_version=0, batches=((1, 1), (0, 0), (1, 0))),
@@ -85,5 +90,7 @@ PEOPLE = tuple(name for name, profile in PROFILES.items() if profile.people)
 #: Those in which both sides must agree, whatever happens.
 PROMISED = tuple(name for name, profile in PROFILES.items() if not profile.loses_commits and not profile.people)
 #: Of these CI runs all pairs of faults. Of the others each differs from two of these in what those two differ in, but
-#: tv2-drift, whose replays differ: of it CI runs single faults and random ones.
-CONTINUOUS = tuple(name for name in PROMISED if name not in {"tv2-keep", "tv0-2pc", "tv2-drift"}) + PEOPLE[:1]
+#: tv2-drift, whose replays differ: of it CI runs single faults and random ones; and of tv0-bad.
+CONTINUOUS = (
+    tuple(name for name in PROMISED if name not in {"tv2-keep", "tv0-2pc", "tv2-drift", "tv0-bad"}) + PEOPLE[:1]
+)

@@ -17,3 +17,8 @@ class Record:
     partition: int
     number: int
     version: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Which row it is, whatever evaluation it comes from."""
+        return (self.batch_id, self.partition, self.number)

@@ -32,6 +32,10 @@ class SimConnection:
         """One statement."""
         self._store.statement(str(statement), partial(self._recorded.execute, statement, parameters))
 
+    def add(self, statement: object, parameters: object) -> None:
+        """One more with the last one: no choice point of its own, as it would have the same effects."""
+        self._recorded.execute(statement, parameters)
+
 
 class SimDeciding:
     """`DecidingTransaction` over one session."""

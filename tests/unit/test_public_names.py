@@ -42,8 +42,8 @@ DualWriteSink(transactional_id="o", kafka=KAFKA, database=URL, table="t", upsert
 DualWriteSink(transactional_id="o", kafka=KAFKA, database=URL, table="t", upsert_keys="id")  # expected "list[str]
 DualWriteSink(transactional_id="o", kafka=KAFKA, database=URL, table="t", on_batch=pages)  # BatchReport
 DualWriteSink(transactional_id="o", kafka=KAFKA, table="t")  # Missing named argument "database"
-DualWriteSink(transactional_id="o", kafka="h:9092", database=URL, table="t")  # expected "Mapping[str, str | int]"
-TransactionalWriter(transactional_id="o", kafka={"bootstrap.servers": None})  # expected "str": "str | int"
+DualWriteSink(transactional_id="o", kafka="h:9092", database=URL, table="t")  # expected "Mapping[str, str | int | Call
+TransactionalWriter(transactional_id="o", kafka={"bootstrap.servers": None})  # expected "str": "str | int | Call
 TransactionalWriter(transactional_id="o", kafka=KAFKA, topics=["t"])  # did you mean "topic"?
 from spark_2pc_sink import DualWriteSnik  # has no attribute "DualWriteSnik"
 """

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
     from spark_2pc_sink.sink.written_rows import WrittenRows
 
@@ -56,6 +57,7 @@ class ProducedBatch:
         left_out: rows of which no record was sent, since others of their upsert key supersede them.
         record_rows: rows for all topics; None where these are those for the tables.
         outputs: rows or records of each output, by its text, such as ``Rows('orders')``.
+        bad_rows: rows that go to the dead letters in place of every output; none of the other counts has them.
     """
 
     row_count: int
@@ -67,6 +69,7 @@ class ProducedBatch:
     left_out: int = 0
     record_rows: int | None = None
     outputs: Mapping[str, int] = field(default_factory=dict)
+    bad_rows: int = 0
 
     @property
     def expected_records(self) -> int:
@@ -107,11 +110,29 @@ class BatchWork(Protocol):
         """
 
     def copy_into(self, connection: Connection) -> WrittenRows:
-        """Write the rows that the last `produce` has left; what became of the rows of both.
+        """Write the rows that the last `produce` has left, and the dead letters; what became of the rows of both.
 
         Args:
             connection: the one that ``open_decision`` gives.
         """
+
+    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        """After a failed attempt: find its bad rows, which all that follows leaves out of every output.
+
+        Args:
+            ticket: of no Kafka transaction.
+            error: what the attempt failed with.
+            open_decision: opens a database transaction that is rolled back when this returns or raises.
+
+        Returns:
+            False where the batch has to fail with ``error``: no single row is bad, or nobody wants bad rows left out.
+
+        Raises:
+            TooManyBadRowsError: there are more than the user allows.
+        """
+
+    def recall(self) -> None:
+        """Leave out the rows that were left out when the batch was decided, BEFORE it is replayed."""
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Evaluate the batch as `produce` does, and write nothing. Stateful operators of the plan advance by it.

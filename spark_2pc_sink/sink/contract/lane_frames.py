@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.row_source import with_columns_for_star
+from spark_2pc_sink.options.row_source import with_columns_for_star, with_fields_for_star
 from spark_2pc_sink.sink.contract.record_expressions import type_of
 from spark_2pc_sink.sink.table.spark_sql import quoted
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark_2pc_sink.options import RowSource
+    from spark_2pc_sink.options.row_source import Explosion
 
 _PACKED: Final = "_2pc_lane_"
 
@@ -82,9 +83,21 @@ def packed(batch: DataFrame, source: RowSource, selected: Sequence[str], lane: i
         elements = f"({explosion.array})"
         if where is not None:
             elements = f"filter({elements}, {name} -> ({with_columns_for_star(where, everything)}))"
-        columns = ", ".join(with_columns_for_star(sql, everything) for sql in selected)
+        columns = with_columns_for_star(", ".join(selected), everything)
+        if "*" in columns:
+            columns = with_fields_for_star(f"({columns})", explosion.name, _fields_of(batch, explosion))[1:-1]
         rows = f"transform({elements}, {name} -> struct({columns}))"
     return f"{rows} AS {packed_name(lane)}"
+
+
+def _fields_of(batch: DataFrame, explosion: Explosion) -> str:
+    """The fields of the element as a list; it itself where it has none, which Spark refuses with a star behind it."""
+    from pyspark.sql.types import ArrayType, StructType  # noqa: PLC0415 - Spark is imported where it is needed
+
+    kind, name = type_of(batch, "rows", explosion.array), quoted(explosion.name)
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return f"{name}.*"
+    return ", ".join(f"{name}.{quoted(field)}" for field in kind.elementType.names)
 
 
 def _check_array(batch: DataFrame, array: str) -> None:

@@ -5,11 +5,14 @@ Everything here is lazy: a plan is built, nothing runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.options.settings import nearest
+from spark_2pc_sink.serialisation.serialiser import Serialiser
 from spark_2pc_sink.sink.contract.record_json import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.contract.record_key import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.contract.stage_attempt import ATTEMPT_SQL
@@ -31,6 +34,10 @@ PARTITION = "_2pc_partition"
 KEY = "_2pc_key"
 VALUE = "_2pc_value"
 HEADERS = "_2pc_headers"
+#: The columns that may have a format, and what users call them.
+PARTS: Final[Mapping[str, Part]] = {KEY: "key", VALUE: "value"}
+#: The value of a record with a format, unless the user or a column says otherwise.
+WHOLE_STRUCT: Final = "struct(*)"
 ATTEMPT = "_2pc_attempt"
 
 #: Types whose text is unambiguous, so that a key of them may be written as text.
@@ -61,7 +68,7 @@ class RecordExpressions:
     Attributes:
         topic: a column of the rows, None when all go to the lane's topic.
         key: null keys leave the partition to the sink.
-        value: string or binary; None where no records are made.
+        value: string or binary, or a struct that has a format; None where no records are made.
         headers: array<struct<key:string,value:binary>>.
         partition: overrides the partitioner where it is not null.
         columns: what goes into the table, by column name; empty without one.
@@ -70,6 +77,8 @@ class RecordExpressions:
         json: where tasks build the value from the table's columns themselves, of which; None where Spark does it.
         key_column: the column of the table that is the key, or whose text is, where tasks take it from there.
         guarded: which of `KEY` and `VALUE` tasks refuse where they are no text (`text_guards`).
+        formats: of key and value those that are encoded with a schema, each with its format.
+        serialisers: by which tasks encode `KEY` and `VALUE` then.
     """
 
     topic: str | None
@@ -82,6 +91,8 @@ class RecordExpressions:
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
     guarded: tuple[str, ...] = ()
+    formats: Mapping[Part, Format] = field(default_factory=dict)
+    serialisers: Mapping[str, Serialiser] = field(default_factory=dict)
 
 
 def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
@@ -126,11 +137,12 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
     return RecordExpressions(
         topic=None if topic is None else _with_default(topic, options.topic),
         key=choose(options.key, "key"),
-        value=choose(options.value, "value") or WHOLE_ROW,
+        value=choose(options.value, "value") or (WHOLE_ROW if options.value_format == "json" else WHOLE_STRUCT),
         headers=choose(options.headers, "headers"),
         partition=choose(options.partition, "partition"),
         columns=_columns(lane, names, taken),
         taken=() if lane.rows is None or lane.rows.columns else tuple(name for name in names if name in taken),
+        formats=options.formats,
     )
 
 
@@ -201,8 +213,9 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
     named = {option: sql for option, sql in _named(expressions, order_by).items() if sql is not None}
     kinds = _types_of(frame, named)
     for option, kind in kinds.items():
-        _check_type(option, named[option], kind)
-    if expressions.key is not None and kinds["key"] not in BYTES_TYPES:
+        if option not in expressions.formats:
+            _check_type(option, named[option], kind)
+    if expressions.key is not None and "key" not in expressions.formats and kinds["key"] not in BYTES_TYPES:
         return replace(expressions, key=f"CAST({expressions.key} AS STRING)")
     return expressions
 
@@ -227,21 +240,22 @@ def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordE
 
     Where nothing else is computed, Spark then hands its rows over as they are, instead of writing every row once more.
     """
-    for field in frame.schema.fields:
-        name = quoted(field.name)
-        if expressions.columns.get(field.name) != name:
+    for column in frame.schema.fields if "key" not in expressions.formats else ():
+        name = quoted(column.name)
+        if expressions.columns.get(column.name) != name:
             continue
-        forms = key_expressions(field.dataType.simpleString())
-        meant = {form.format(spelled): form.format(name) for form in forms for spelled in (field.name, name)}
+        forms = key_expressions(column.dataType.simpleString())
+        meant = {form.format(spelled): form.format(name) for form in forms for spelled in (column.name, name)}
         # How it is spelled is not enough: `null`, for instance, is a column only between backticks.
         if expressions.key in meant and same_semantics(frame, expressions.key, meant[expressions.key]):
-            return replace(expressions, key_column=field.name)
+            return replace(expressions, key_column=column.name)
     return expressions
 
 
 def with_guards(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
     """Mark JSON that Spark makes for the record, where it would replace what is no text. The last of these steps."""
     texts = {KEY: expressions.key, VALUE: expressions.value if expressions.json is None else None}
+    texts = {name: sql for name, sql in texts.items() if PARTS[name] not in expressions.formats}
     marked = {name: guarded_sql(sql, frame) for name, sql in texts.items() if sql is not None}
     return replace(
         expressions,

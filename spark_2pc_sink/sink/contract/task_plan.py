@@ -8,7 +8,8 @@ other.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_2pc_sink.options import KafkaOptions
+    from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_json import JsonField
     from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
@@ -72,6 +74,7 @@ class LanePlan:
         key_column: the column that is the key, or whose text is; None where the key is a column of its own.
         upsert_records: how records of one upsert key follow the table; None without an order, or without a key.
         guarded: columns that are refused where they are no text.
+        serialisers: encode the columns of key and value that have a schema.
     """
 
     index: int = 0
@@ -83,6 +86,7 @@ class LanePlan:
     key_column: str | None = None
     upsert_records: UpsertRecordsPlan | None = None
     guarded: tuple[str, ...] = ()
+    serialisers: Mapping[str, Serialiser] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

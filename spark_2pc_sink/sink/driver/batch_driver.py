@@ -40,8 +40,10 @@ from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Observer, Step
 from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
+from spark_2pc_sink.sink.driver.bad_row_search import SEARCHES_MAX, search_bad_rows
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
 from spark_2pc_sink.sink.driver.decision_scope import DecisionScope
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.driver.prepared_batch import DecidedBatch, PreparedBatch
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 from spark_2pc_sink.sink.report import BatchReport
@@ -49,6 +51,8 @@ from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from sqlalchemy import Connection
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.clock import Clock
@@ -92,6 +96,7 @@ class BatchDriver:
         step_seconds: how long each step of this batch has taken so far, for the history.
         look_back: what Spark shows of batches that did not come.
         numbered_by_hand: a person gives the batches their ids, which then only have to ascend.
+        on_decide: what a user adds to the decision of a batch; never called where the database has decided it already.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class BatchDriver:
         step_seconds: Callable[[], Mapping[str, float]] = dict,
         look_back: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
         numbered_by_hand: bool = False,
+        on_decide: Callable[[Connection, DecidingBatch], None] | None = None,
     ) -> None:
         self._transactional_id = transactional_id
         self._log = sink_log(__name__, transactional_id)
@@ -130,8 +136,9 @@ class BatchDriver:
         self._step_seconds = step_seconds
         self._placement = BatchPlacement(store, recovery.losses, look_back, numbered_by_hand=numbered_by_hand)
         self._restore_deadline_ms = restore_deadline_ms
+        self._on_decide = on_decide
         self._transactions = 0
-        self._record_bytes = 0
+        self._record_bytes = self._bad_rows = 0
         self._outputs: Mapping[str, int] = {}
         self._written = NOTHING_WRITTEN
         self._row: StateRow | None = None
@@ -182,12 +189,15 @@ class BatchDriver:
     def _write(self, batch_id: int, work: BatchWork) -> BatchReport:
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
+            work.recall()
             replay = work.reread(self._ticket(self._newest_pair(), kafka_only=True))
             row = self._placement.as_written(self._claimed(), batch_id)
             self._note_accepted(check_skip(row, replay, accept_replay=self._accept_replay))
             return BatchReport.of(row, batch_id, first)
         error: Exception | None = None
-        for attempt in range(1, self._attempts_max + 1):
+        attempt = failed = 0
+        while failed < self._attempts_max:
+            attempt += 1
             error = self._try(batch_id, work, attempt, placement)
             if error is not None:
                 placement = self._place(batch_id)
@@ -196,7 +206,9 @@ class BatchDriver:
                 report = BatchReport.of(
                     self._claimed(), batch_id, first, attempts=attempt, record_bytes=sent, written=written
                 )
-                return replace(report, outputs=self._outputs)
+                return replace(report, outputs=self._outputs, bad_rows=self._bad_rows)
+            # An attempt after which bad rows were found has its next one in any case.
+            failed += not isinstance(error, DataError)
         raise BatchAttemptsExhaustedError(
             batch_id=batch_id, attempts=self._attempts_max, last_error=f"{type(error).__name__}: {error}"
         ) from error
@@ -207,6 +219,11 @@ class BatchDriver:
             self._attempt(batch_id, work, kafka_only=placement is Placement.RESEND)
         except SupersededError:
             raise
+        except DataError as error:
+            self._restore(error)
+            if placement is Placement.RESEND or attempt > self._attempts_max + SEARCHES_MAX:
+                raise
+            return self._search(work, error)
         except _PERMANENT as error:
             self._restore(error)
             raise
@@ -219,6 +236,11 @@ class BatchDriver:
         finally:
             work.discard()
         return None
+
+    def _search(self, work: BatchWork, error: DataError) -> Exception:
+        """Find the rows for which an attempt has failed; see `search_bad_rows`."""
+        self._transactions += 1
+        return search_bad_rows(self._store, work, self._ticket(self._newest_pair(), kafka_only=False), error)
 
     def _restore(self, error: Exception) -> None:
         """Recover after ``error``, waiting out a database or broker that is just restarting.
@@ -270,6 +292,8 @@ class BatchDriver:
         generation = self._claimed().generation
         self._transactions += 1
         self._written = NOTHING_WRITTEN
+        if kafka_only:
+            work.recall()
         producer = self._begin(work)
         self._observer(Step.BEGIN)
         ticket = self._ticket(producer, kafka_only=kafka_only)
@@ -277,7 +301,7 @@ class BatchDriver:
             produced = self._produce(work, ticket, scope)
             prepared = PreparedBatch(batch_id, producer, produced, begun_s)
             decided: DecidedBatch | None = None
-            alone = not produced.record_count and produced.row_count > 0 and not kafka_only
+            alone = not produced.record_count and (produced.row_count + produced.bad_rows) > 0 and not kafka_only
             if produced.record_count:
                 self._observer(Step.PREPARE)
                 decided = self._decide(prepared, work, scope, kafka_only=kafka_only)
@@ -306,7 +330,7 @@ class BatchDriver:
     def _produce(self, work: BatchWork, ticket: TransactionTicket, scope: DecisionScope) -> ProducedBatch:
         """Step 3, and what must be true of it."""
         produced = work.produce(ticket, scope.open_decision)
-        self._record_bytes = produced.record_bytes
+        self._record_bytes, self._bad_rows = produced.record_bytes, produced.bad_rows
         self._outputs = produced.outputs
         self._observer(Step.PRODUCE)
         if produced.record_count != produced.expected_records:
@@ -375,6 +399,9 @@ class BatchDriver:
         produced = batch.produced
         if not kafka_only:
             self._copy_rows(produced, work, scope)
+            if self._on_decide is not None:
+                about = self._transactional_id, batch.batch_id, batch.producer, produced, self._written
+                self._on_decide(scope.transaction.connection, DecidingBatch.of(*about))
         self._check_time_left(batch)
         self._decided = str(batch.producer)
         rows = self._claimed().row_count if kafka_only else produced.row_count
@@ -446,7 +473,8 @@ class BatchDriver:
         """The figures of a complete batch, for its line in the history; times are to the millisecond."""
         steps = {name: round(seconds, 3) for name, seconds in self._step_seconds().items()}
         times = {"seconds": round(sum(steps.values()), 3), "step_seconds": steps} if steps else {}
-        return {"record_bytes": self._record_bytes, **times}
+        bad_rows = {"bad_rows": self._bad_rows} if self._bad_rows else {}
+        return {"record_bytes": self._record_bytes, **bad_rows, **times}
 
     def _check_kept(self, written: WrittenRecords) -> None:
         """EndTxn asks no log: a topic that was deleted meanwhile, or made anew, has taken its records with it."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink import __version__
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.tasks.executor_probe import Sides, probe
 from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
 
 _PACKAGE: Final = "spark_2pc_sink"
+#: Of the driver. By its name: the package itself is above this module.
+_VERSION: Final[str] = import_module(_PACKAGE).__version__
 _OPTION: Final = "executors"
 _REMEDY: Final = (
     "docs/cluster.md shows how executors get a Python with the package; they need ways to the brokers' advertised "
@@ -58,8 +60,8 @@ class ExecutorAnswer:
         """
         if self.missing:
             return f"{self.host}: {self.python} cannot import {_PACKAGE}: {self.missing}"
-        if self.version != __version__:
-            return f"{self.host}: {self.python} has {_PACKAGE} {self.version}, and the driver {__version__}"
+        if self.version != _VERSION:
+            return f"{self.host}: {self.python} has {_PACKAGE} {self.version}, and the driver {_VERSION}"
         sides = ("kafka", "database") if must_stage else ("kafka",)
         unreached = [f"does not reach {side} ({self.unreached[side]})" for side in sides if side in self.unreached]
         return f"{self.host}: {' and '.join(unreached)}" if unreached else ""
@@ -120,6 +122,7 @@ def _ask(spark: SparkSession, options: SinkOptions, tasks: int) -> list[Executor
         connect_timeout_s=options.connect_timeout_s,
         lock_timeout_ms=options.lock_timeout_ms,
         statement_timeout_ms=options.statement_timeout_ms,
+        password=options.password_source,
     )
     has_table = any(lane.rows is not None for lane in options.lanes)
     sides = Sides(options.kafka, tuple(options.topics), session if has_table else None)

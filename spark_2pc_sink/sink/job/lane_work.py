@@ -67,6 +67,7 @@ class LaneWork:
             key_column=self.expressions.key_column,
             upsert_records=self.upsert_records,
             guarded=self.expressions.guarded,
+            serialisers=self.expressions.serialisers,
         )
 
     def alone(self, batch: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:

@@ -24,6 +24,7 @@ from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_u
 from spark_2pc_sink.sink.contract.shuffle_schema import INDEXES_FIRST, SALT, SHUFFLE_DDL
 from spark_2pc_sink.sink.contract.task_plan import TaskPlan
 from spark_2pc_sink.sink.contract.topics import Topics
+from spark_2pc_sink.sink.job.batch_sift import BatchSift, is_about_rows
 from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, balanced_salts, shape_of
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task, run_reread_task
@@ -42,11 +43,13 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.clock import Clock
+    from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
     from spark_2pc_sink.sink.contract.topics import Connections
     from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
+    from spark_2pc_sink.sink.job.batch_split import BatchSplit
     from spark_2pc_sink.sink.job.job_shape import SmallBatches
     from spark_2pc_sink.sink.job.lane_work import LaneWork
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
@@ -68,7 +71,7 @@ class SparkBatchWork:
     """One call of foreachBatch.
 
     Args:
-        frame: the batch.
+        split: the batch, and which of its rows are left out.
         options: of the sink.
         lanes: of the sink, with expressions checked against the frame's schema.
         topics: asks Kafka about topics.
@@ -86,7 +89,7 @@ class SparkBatchWork:
     def __init__(
         self,
         *,
-        frame: DataFrame,
+        split: BatchSplit,
         options: SinkOptions,
         lanes: Sequence[LaneWork],
         topics: TopicMetadata,
@@ -100,7 +103,7 @@ class SparkBatchWork:
         facts: SessionFacts,
         batch_id: int,
     ) -> None:
-        self._frame = frame
+        self._split = split
         self._options = options
         self._lanes = tuple(lanes)
         self._topics = topics
@@ -117,6 +120,12 @@ class SparkBatchWork:
         self._results: TaskResults | None = None
         self._copy: CopyThread | None = None
         self._ticket: TransactionTicket | None = None
+        self._sifted = False
+
+    @property
+    def _frame(self) -> DataFrame:
+        """The batch without its bad rows."""
+        return self._split.frame
 
     def partitions(self) -> list[TopicPartition]:
         """Every partition of every topic of the batch; with a topic column this reads the batch once more."""
@@ -154,7 +163,34 @@ class SparkBatchWork:
         if self._results is None or self._copy is None:
             raise LocalProtocolError(operation="copy_into", state="no rows", rule="produce() comes first")
         with self._forgetting():
-            return self._copy.finish(connection, self._results.encoded)
+            written = self._copy.finish(connection, self._results.encoded)
+        self._split.write_dead_letters(connection)
+        return written
+
+    def recall(self) -> None:
+        """See `BatchWork.recall`."""
+        self._split.recall()
+
+    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        """Run the jobs that look for bad rows; see `BatchWork.sift`."""
+        if not self._split.sifts or not is_about_rows(error):
+            return False
+        # Of the attempt that has failed.
+        self.discard()
+        self._tables.prepare(self._frame, {lane.lane.index: lane.expressions for lane in self._lanes}, create=False)
+        self._folder = None if self._local is None else self._local.begin(ticket)
+        self._ticket, self._sifted = ticket, True
+        at_once = self._facts.tasks_at_once()
+        plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
+        sift = BatchSift(
+            self._frame,
+            at_once,
+            self._lanes,
+            [replace(plan, lanes=(replace(lane, packed=None),)) for lane in plan.lanes],
+            self._map_in_arrow,
+            most=self._options.max_bad_rows.rows,
+        )
+        return self._split.leave_out(sift.run(error, open_decision))
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""
@@ -178,10 +214,12 @@ class SparkBatchWork:
     def discard(self) -> None:
         """Forget the last `produce`, and remove what it has left on the disk or in tables; see `BatchWork.discard`."""
         results, ticket, folder = self._results, self._ticket, self._folder
+        staged = self._sifted or (results is not None and results.staged)
         self._results = self._copy = self._ticket = self._folder = None
+        self._sifted = False
         if self._local is not None:
             self._local.end()
-        if folder is None and ticket is not None and results is not None and results.staged:
+        if folder is None and ticket is not None and staged:
             self._tables.drop_staging(ticket)
 
     @contextmanager
@@ -348,4 +386,5 @@ class SparkBatchWork:
             record_bytes=results.record_bytes,
             left_out=left_out.total(),
             outputs=outputs,
+            bad_rows=self._split.bad_rows.occurrences,
         )

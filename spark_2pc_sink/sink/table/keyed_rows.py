@@ -89,6 +89,11 @@ class KeyedRows(BatchRows):
                 self._refuse_kept(count(cursor, statements.count_in_table(self._plan, deleting=True)))
         return WrittenRows(given=rows, written=self._written, deleted=self._deleted, left_out=given - self._written)
 
+    def forget(self) -> None:
+        """See `TableRows.forget`."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql.SQL("DROP TABLE {}").format(statements.gathered(self._plan).identifier))
+
     def _write(self, cursor: psycopg2.extensions.cursor) -> int:
         """Insert and update; how many rows."""
         plan = self._plan

@@ -71,6 +71,9 @@ class TableRows(Protocol):
                 Raised as soon as it is noticed.
         """
 
+    def forget(self) -> None:
+        """Remove what is beside the table: other rows may follow in the same transaction."""
+
 
 class BatchRows:
     """What all ways of writing share.
@@ -152,6 +155,9 @@ class AppendedRows(BatchRows):
                 # Perhaps others: a trigger may delete what is old. Nothing tells but a look at all rows.
                 self._refuse_missing(rows, self._count_arrived(cursor))
         return WrittenRows(given=rows, written=rows)
+
+    def forget(self) -> None:
+        """See `TableRows.forget`: rows are nowhere else."""
 
     def _count_arrived(self, cursor: psycopg2.extensions.cursor) -> int:
         """The rows that this transaction has written; not more than there were, if a trigger has added some."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -18,13 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
-    from spark_2pc_sink.sink.contract.task_plan import TaskPlan
+    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-    TaskRunner: TypeAlias = Callable[[Iterable[pa.RecordBatch], TaskPlan, TaskIdentity], Iterator[pa.RecordBatch]]
 
 
-def task_function(run: TaskRunner, plan: TaskPlan) -> TaskFunction:
+class _Plan(Protocol):
+    """What a task is told to do."""
+
+    @property
+    def ticket(self) -> TransactionTicket:
+        """See `TaskPlan.ticket`."""
+
+
+_AnyPlan = TypeVar("_AnyPlan", bound=_Plan)
+
+
+def task_function(
+    run: Callable[[Iterable[pa.RecordBatch], _AnyPlan, TaskIdentity], Iterator[pa.RecordBatch]], plan: _AnyPlan
+) -> TaskFunction:
     """The function that `mapInArrow` calls in a task: ``run``, told which task it is."""
 
     def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import UnstorableValueError
+from spark_2pc_sink.serialisation.refusals import NotEncodableError
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, LaneRows
 from spark_2pc_sink.sink.contract.record_json import json_values
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
+
+#: A row's key or value in an error text; longer ones are cut.
+_VALUE_CHARACTERS_MAX: Final = 200
 
 
 class TaskInput:
@@ -112,7 +117,7 @@ class _LaneInput:
         """The rows of the lane, completed; None where there are none."""
         rows = batch if self.plan.packed is None else unpacked(batch.column(self.plan.packed))
         self._rows += rows.num_rows
-        return _completed(self.plan, rows) if rows.num_rows else None
+        return completed_rows(self.plan, rows) if rows.num_rows else None
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Encode rows for the table."""
@@ -136,11 +141,12 @@ class _LaneInput:
         return LaneRows(self._rows, self._encoder.rows, self._encoder.staged_parts)
 
 
-def _completed(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows with their keys and values, made here unless Spark has done it, and with order keys.
 
     Raises:
-        UnstorableValueError: Spark has met a text that is none, and would have replaced it.
+        UnstorableValueError: Spark has met a text that is none, and would have replaced it; or the schema of key or
+            value has no place for one.
     """
     completed = batch
     for name in plan.guarded:
@@ -152,7 +158,24 @@ def _completed(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
         completed = completed.append_column(record_expressions.KEY, key_values(batch.column(plan.key_column)))
     if plan.json is not None:
         completed = completed.append_column(record_expressions.VALUE, json_values(batch, plan.json))
+    for name, serialiser in plan.serialisers.items():
+        index = batch.schema.get_field_index(name)
+        completed = completed.set_column(index, name, _serialised(serialiser, batch, name))
     return completed
+
+
+def _serialised(serialiser: Serialiser, batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = batch.column(name)
+    try:
+        return serialiser.encode(column)
+    except NotEncodableError as error:
+        raise UnstorableValueError(
+            column=".".join(part for part in (record_expressions.PARTS[name], error.path) if part),
+            row_key=describe_row(record_column(batch, record_expressions.KEY), error.row),
+            value=repr(column[error.row].as_py())[:_VALUE_CHARACTERS_MAX],
+            rule=error.rule,
+            remedy=error.remedy[:1].upper() + error.remedy[1:],
+        ) from error
 
 
 def _check_text(batch: pa.RecordBatch, name: str) -> None:

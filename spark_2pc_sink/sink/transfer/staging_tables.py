@@ -37,7 +37,7 @@ from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER, Stream, copy_
 from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from sqlalchemy import Connection
@@ -116,6 +116,7 @@ class StagingSession:
         connect_timeout_s: bound of the connection's start.
         lock_timeout_ms: bound of each wait for a lock.
         statement_timeout_ms: bound of each COPY.
+        password: asked in the task for each connection; see `StoreSettings.password`.
     """
 
     database: str = field(repr=False)
@@ -123,6 +124,7 @@ class StagingSession:
     connect_timeout_s: int
     lock_timeout_ms: int
     statement_timeout_ms: int
+    password: Callable[[], str] | None = field(default=None, repr=False)
 
     def connect(self) -> psycopg2.extensions.connection:
         """A connection of its own.
@@ -133,6 +135,7 @@ class StagingSession:
         try:
             connection = connect_alone(
                 make_url(self.database),
+                password=self.password,
                 client_encoding="utf8",
                 connect_timeout=self.connect_timeout_s,
                 application_name=self.application_name,

@@ -203,6 +203,7 @@ class TableLoader:
             connect_timeout_s=options.connect_timeout_s,
             lock_timeout_ms=options.lock_timeout_ms,
             statement_timeout_ms=options.statement_timeout_ms,
+            password=options.password_source,
         )
         return TableStaging(session, self.staging_schema, self._owner, ticket, self._lane.index)
 

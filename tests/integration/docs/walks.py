@@ -43,12 +43,12 @@ PAGE: Final = ROOT / "ARCHITECTURE.md"
 #: From the top down, as the contracts of pyproject.toml have them: a room calls those behind it.
 ROOMS: Final = (
     *("cli", "monitoring", "monitoring/dashboard", "runbook", "verification"),
-    *("sink", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/table"),
-    *("transactions", "recovery", "producer"),
+    *("sink", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/bad_rows"),
+    *("sink/table", "service", "transactions", "recovery", "producer", "serialisation"),
     *("reference", "reference/metrics", "reference/network", "reference/handlers", "reference/groups"),
     *("reference/transactions", "reference/metadata", "reference/config", "reference/log", "reference/storage"),
     *("reference/protocol", "reference/coordinator", "reference/internal_topics"),
-    *("wire", "recipe", "options", "testing", "jdbc_state"),
+    *("wire", "recipe", "logins", "options", "testing", "jdbc_state"),
 )
 #: Modules that are no step of a walk: they hold values alone, or stand round a call (`checks_keywords`).
 NO_STEP: Final = frozenset({"sink/report", "options/keywords", "jdbc_state/sink_log"})

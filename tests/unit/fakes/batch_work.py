@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_2pc_sink.errors import DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.written_rows import WrittenRows
@@ -27,6 +28,9 @@ class FakeWork:
     early: tuple[str, ...] = ()
     log: list[str] = field(default_factory=list)
     tickets: list[TransactionTicket] = field(default_factory=list)
+    sifts: list[int | Exception] = field(default_factory=list)
+    bad_rows: int = 0
+    dead_letters: int = 0
 
     def partitions(self) -> list[TopicPartition]:
         return [PARTITION]
@@ -49,6 +53,7 @@ class FakeWork:
             topic_ids=dict(self.kafka.topic_ids),
             record_bytes=100 * self.records,
             left_out=self.left_out,
+            bad_rows=self.bad_rows,
         )
 
     def copy_into(self, connection: Any) -> WrittenRows:
@@ -62,6 +67,21 @@ class FakeWork:
         assert ticket.kafka_only
         self.log.append("reread")
         return Replay(self.records, self.digest if self.records else "")
+
+    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Any]) -> bool:
+        assert not ticket.kafka_only
+        assert error is not None
+        self.log.append("sift")
+        open_decision().execute("sift")
+        found = self.sifts.pop(0) if self.sifts else 0
+        if isinstance(found, Exception):
+            raise found
+        self.bad_rows += found
+        return found > 0
+
+    def recall(self) -> None:
+        self.log.append("recall")
+        self.bad_rows = self.dead_letters
 
     def discard(self) -> None:
         self.log.append("discard")

@@ -215,7 +215,7 @@ def test_javas_login_text_is_read(mechanism: str, jaas: str, password: str) -> N
         ({"sasl.password": None}, "add sasl.password"),
         ({"sasl.password": 1234}, "it is a text"),
         ({"sasl.mechanism": None}, "add sasl.mechanism"),
-        ({"sasl.mechanism": "OAUTHBEARER"}, "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"sasl.mechanism": "GSSAPI"}, "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
         ({"security.protocol": "SSL"}, "ignored with security.protocol=SSL; set security.protocol to SASL_SSL"),
         ({"security.protocol": None}, "ignored with security.protocol=PLAINTEXT"),
         ({"security.protocol": "SASL_PLAINTEXT", "ssl.ca.location": "/ca.pem"}, "ssl.ca.location='***': it would be"),

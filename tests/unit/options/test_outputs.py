@@ -12,7 +12,7 @@ from spark_2pc_sink import Records, Rows
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RowSource, SinkOptions
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.options.row_source import Explosion, parse_rows, with_columns_for_star
+from spark_2pc_sink.options.row_source import Explosion, parse_rows, with_columns_for_star, with_fields_for_star
 
 REQUIRED: dict[str, Any] = {
     "transactional_id": "shop",
@@ -149,6 +149,20 @@ def test_any_other_generator_is_refused_by_name(text: str, said: str) -> None:
 )
 def test_a_star_becomes_columns(sql: str, expanded: str) -> None:
     assert with_columns_for_star(sql, "a, b") == expanded
+
+
+@pytest.mark.parametrize(
+    ("sql", "expanded"),
+    [
+        ("to_json(struct(id, line.*))", "to_json(struct(id, line.a, line.b))"),
+        ("to_json(struct(`line` . * , id))", "to_json(struct(line.a, line.b , id))"),
+        ("struct(outline.*)", "struct(outline.*)"),
+        ("concat(a, 'line.*')", "concat(a, 'line.*')"),
+        ("f(line.a * 2)", "f(line.a * 2)"),
+    ],
+)
+def test_a_star_behind_the_element_becomes_its_fields(sql: str, expanded: str) -> None:
+    assert with_fields_for_star(sql, "line", "line.a, line.b") == expanded
 
 
 def test_a_layout_has_all_outputs_and_is_read_back() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.options.sql_text import bare_statements
+from spark_2pc_sink.options.sql_text import bare_statements, transaction_command
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,25 @@ from spark_2pc_sink.options.sql_text import bare_statements
 )
 def test_statements(text: str, statements: list[str]) -> None:
     assert bare_statements(text) == statements
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("INSERT INTO audit VALUES (1); COMMIT", "commit"),
+        ("commit and chain", "commit and chain"),
+        ("/* now */ Rollback", "rollback"),
+        ("END", "end"),
+        ("BEGIN; SELECT 1", "begin"),
+        ("PREPARE TRANSACTION 'x'", "prepare transaction"),
+        ("DISCARD ALL", "discard all"),
+        ("ROLLBACK TO SAVEPOINT a", None),
+        ("rollback work to a", None),
+        ("SAVEPOINT a; RELEASE a", None),
+        ("PREPARE audit AS SELECT 1", None),
+        ("SELECT 'COMMIT'; -- COMMIT", None),
+        ("UPDATE commits SET ended = 1", None),
+    ],
+)
+def test_commands_that_end_the_transaction(text: str, command: str | None) -> None:
+    assert transaction_command(text) == command

@@ -213,7 +213,7 @@ def test_a_row_that_cannot_be_stored_fails_at_once(job: Job) -> None:
     work = job.work(fail=[refused])
     with pytest.raises(UnstorableValueError):
         job.driver.write(0, work)
-    assert work.log == ["produce", "discard"]
+    assert work.log == ["produce", "sift", "discard"]
     assert len(job.kafka.aborted) == 1
 
 
@@ -312,7 +312,7 @@ def test_a_transaction_aborted_between_the_decision_and_end_txn_is_resent(job: J
     work = job.work()
     report = job.driver.write(0, work)
     assert report.attempts == 2
-    assert work.log == ["produce", "copy", "discard", "produce", "discard"]
+    assert work.log == ["produce", "copy", "discard", "recall", "produce", "discard"]
     assert [ticket.kafka_only for ticket in work.tickets] == [False, True]
     assert len(job.kafka.committed) == 1
     assert job.row().status == "done"

@@ -29,7 +29,7 @@ def test_a_replay_is_skipped_and_its_plan_still_runs(job: Job) -> None:
     report = job.driver.write(0, work)
     assert (report.placement, report.attempts, report.row_count, report.record_bytes) == (Placement.SKIP, 0, 0, 0)
     assert report.prepared == "0:0"
-    assert work.log == ["reread"]
+    assert work.log == ["recall", "reread"]
     assert len(job.kafka.committed) == 1
 
 

@@ -58,6 +58,9 @@ class Table:
         self.finished = rows
         return WrittenRows(given=rows, written=rows)
 
+    def forget(self) -> None:
+        """Nothing is beside it."""
+
 
 class Staged:
     """What tasks have staged: one stream for each look."""

@@ -1,0 +1,133 @@
+"""Joined decision: the state row, written into a transaction that its caller has begun and will commit.
+
+A service has its rows in a session of its own, so the decision has to come to that session. It is the same statement as
+that of a deciding transaction (`jdbc_state.deciding`), with two things beside it:
+
+* the note that Kafka has followed the decision before. A service decides a thousand times a second; a COMMIT for each
+  note would be as many again. Until the next decision the row says ``decided``, which is less than what is true, and
+  which recovery settles by asking Kafka;
+* the records that belong to the decision, where Kafka may abort them after it (`KeptRecords`). Nobody replays a
+  service's transaction, so what Kafka then lacks is sent again from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Executable, Select, bindparam, case, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from jdbc_state.claim import row_columns, row_of
+from jdbc_state.model import DECIDE, Decision, Move, StateRow
+from jdbc_state.moves import Moves
+from jdbc_state.schema import StateTables
+from jdbc_state.sessions import application_name
+from jdbc_state.settings import StoreSettings
+
+_MARK_DONE = "mark_done"
+_KEPT = "kept_"
+_NAME = "session_name"
+
+
+@dataclass(frozen=True)
+class KeptRecords:
+    """The records of one decision, until Kafka is known to have committed them.
+
+    Attributes:
+        batch_id: of the decision, so that they are known again when they were sent under another pair.
+        partitions: ``topic-partition`` of each record batch.
+        batches: the record batches, one behind the other; each says its length.
+    """
+
+    batch_id: int
+    partitions: Sequence[str]
+    batches: bytes
+
+
+class JoinedDecisions:
+    """The statements of joined decisions of one store.
+
+    Args:
+        tables: of the store.
+        moves: its statements.
+        settings: names and time-outs.
+    """
+
+    def __init__(self, tables: StateTables, moves: Moves, settings: StoreSettings) -> None:
+        self._tables = tables
+        self._moves = moves
+        self._settings = settings
+        self._made: dict[tuple[Executable, bool], Executable] = {}
+
+    def decide(
+        self,
+        connection: Connection,
+        *,
+        transactional_id: str,
+        generation: int,
+        decision: Decision,
+        settled: str | None = None,
+        kept: KeptRecords | None = None,
+    ) -> None:
+        """Write the state row; see ``SqlStateStore.decide_within``."""
+        if settled is not None:
+            self._move(connection, Move(_MARK_DONE, transactional_id, generation, {"settled": settled}), None)
+        columns, expected = decision.columns(), decision.expected
+        self._move(connection, Move(DECIDE, transactional_id, generation, columns, expected=expected), kept)
+
+    def _move(self, connection: Connection, move: Move, kept: KeptRecords | None) -> None:
+        plain, parameters = self._moves.statement(move)
+        key = (plain, kept is not None)
+        if key not in self._made:
+            self._made[key] = self._beside(plain, kept=kept is not None)
+        parameters[_NAME] = application_name(move.transactional_id, move.generation)
+        if kept is not None:
+            parameters |= {_KEPT + "id": move.transactional_id, _KEPT + "batch_id": kept.batch_id}
+            parameters |= {_KEPT + "partitions": list(kept.partitions), _KEPT + "batches": kept.batches}
+        if connection.execute(self._made[key], parameters).first() is None:
+            move.refused_by(self._read(connection, move.transactional_id))
+
+    def _beside(self, plain: Any, *, kept: bool) -> Executable:
+        """The move, with the settings of its transaction, and with the records beside it."""
+        statement: Select[Any] | ReturningUpdate[Any] = plain
+        columns = self._settings_of_transaction()
+        more = statement.add_columns if isinstance(statement, Select) else statement.returning
+        statement = more(*columns)
+        return statement.add_cte(self._keep().cte("kept")) if kept else statement
+
+    def _settings_of_transaction(self) -> list[ColumnElement[Any]]:
+        """The same as those of a deciding transaction, from here to its end: a newer claim finds it by its name.
+
+        Of its other limits, those of the caller's own statements are the caller's.
+        """
+        durable = func.current_setting("synchronous_commit")
+        idle_ms = str(self._settings.idle_in_transaction_timeout_ms)
+        local = {
+            "application_name": bindparam(_NAME),
+            "synchronous_commit": case((durable == "remote_apply", "remote_apply"), else_="on"),
+            "idle_in_transaction_session_timeout": idle_ms,
+        }
+        return [func.set_config(name, value, True) for name, value in local.items()]  # noqa: FBT003 - local, as SQL has it
+
+    def _keep(self) -> Any:
+        table = self._tables.records
+        values = {
+            "transactional_id": bindparam(_KEPT + "id"),
+            "batch_id": bindparam(_KEPT + "batch_id"),
+            "partitions": bindparam(_KEPT + "partitions", type_=table.c.partitions.type),
+            "batches": bindparam(_KEPT + "batches", type_=table.c.batches.type),
+        }
+        added = insert(table).values(values)
+        newer = {name: added.excluded[name] for name in values if name != "transactional_id"}
+        return added.on_conflict_do_update(index_elements=[table.c.transactional_id], set_=newer).returning(
+            table.c.transactional_id
+        )
+
+    def _read(self, connection: Connection, transactional_id: str) -> StateRow | None:
+        state = self._tables.state
+        found = select(*row_columns(state)).where(state.c.transactional_id == transactional_id)
+        answer = connection.execute(found).one_or_none()
+        return None if answer is None else row_of(answer)

@@ -1,0 +1,34 @@
+"""Passwords that are asked for anew for each connection, because they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg2
+
+from jdbc_state.errors import ConfigurationError
+
+
+class PasswordUnavailableError(psycopg2.OperationalError):
+    """There is no password now, so no connection can be made; treated as every other reason for that."""
+
+
+def ask(password: Callable[[], str]) -> str:
+    """The password for a new connection.
+
+    Raises:
+        PasswordUnavailableError: the function failed; what failed once may not fail again.
+        ConfigurationError: it returned something else.
+    """
+    try:
+        given: object = password()
+    except Exception as error:
+        raise PasswordUnavailableError(f"asking for the password failed: {type(error).__name__}: {error}") from error
+    if not isinstance(given, str) or not given:
+        raise ConfigurationError(
+            option="database_password",
+            value="***",
+            rule="the function returned something else than a text that is not empty",
+            remedy="return the password",
+        )
+    return given

@@ -1,0 +1,138 @@
+"""Schema registry options: the properties of confluent-kafka's client and serializers, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.settings import HIDDEN, nearest
+
+#: Of ``SchemaRegistryClient``.
+_CLIENT: Final = frozenset(
+    {
+        "url",
+        "basic.auth.user.info",
+        "bearer.auth.credentials.source",
+        "bearer.auth.token",
+        "bearer.auth.client.id",
+        "bearer.auth.client.secret",
+        "bearer.auth.scope",
+        "bearer.auth.issuer.endpoint.url",
+        "bearer.auth.logical.cluster",
+        "bearer.auth.identity.pool.id",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+        "proxy",
+        "timeout",
+        "max.retries",
+        "retries.wait.ms",
+        "retries.max.wait.ms",
+    }
+)
+#: Of its serializers: (name, default).
+_SERIALIZERS: Final[Mapping[str, bool]] = {
+    "auto.register.schemas": True,
+    "use.latest.version": False,
+    "normalize.schemas": False,
+}
+#: The client has no bound of its own: a request takes at most so long, and so many more are tried.
+_BOUNDS: Final[Mapping[str, int]] = {"timeout": 10, "max.retries": 2, "retries.max.wait.ms": 2_000}
+_SCHEMES: Final = ("http://", "https://", "mock://")
+
+
+@dataclass(frozen=True)
+class SchemaRegistryOptions:
+    """How to reach a schema registry, and what may be done there. Shows no secret.
+
+    Attributes:
+        client: properties of ``SchemaRegistryClient``.
+        register: schemas that the registry does not have are registered (``auto.register.schemas``).
+        latest: the newest schema of the subject is the one that is written (``use.latest.version``).
+        normalize: the registry brings schemas into one form before it compares them (``normalize.schemas``).
+    """
+
+    client: Mapping[str, str | int] = field(repr=False)
+    register: bool = True
+    latest: bool = False
+    normalize: bool = False
+
+    @classmethod
+    def parse(cls, given: object) -> SchemaRegistryOptions | None:
+        """Check the properties; None for None.
+
+        Raises:
+            ConfigurationError: a property is not known, or has no possible value.
+        """
+        if given is None or isinstance(given, cls):
+            return given
+        if not isinstance(given, Mapping):
+            raise _refused("", "it is a mapping of properties", "pass schema_registry={'url': 'http://…:8081'}")
+        known = _CLIENT | set(_SERIALIZERS)
+        for name in given:
+            if name not in known:
+                raise _refused(
+                    str(name), "the schema registry's client has no such property", nearest(str(name), known)
+                )
+        flags = {name: _flag(name, given.get(name, default)) for name, default in _SERIALIZERS.items()}
+        if flags["use.latest.version"]:
+            # As the client's own serializers ask for it: what is registered is what is used.
+            flags["auto.register.schemas"] = False
+        return cls(
+            client={**_BOUNDS, **{name: _value(name, given[name]) for name in given if name in _CLIENT}, **_url(given)},
+            register=flags["auto.register.schemas"],
+            latest=flags["use.latest.version"],
+            normalize=flags["normalize.schemas"],
+        )
+
+    @property
+    def shown_url(self) -> str:
+        """The address, without a password in it."""
+        return ",".join(_without_login(url) for url in str(self.client["url"]).split(","))
+
+    def __str__(self) -> str:
+        return self.shown_url
+
+    def __hash__(self) -> int:
+        return hash((tuple(sorted(self.client.items())), self.register, self.latest, self.normalize))
+
+
+def _url(given: Mapping[str, Any]) -> dict[str, str]:
+    url = given.get("url")
+    if not isinstance(url, str) or not all(part.strip().startswith(_SCHEMES) for part in url.split(",")):
+        rule = "it is the address of the registry, http://… or https://…, or several with commas between"
+        raise _refused("url", rule, "pass schema_registry={'url': 'http://registry:8081'}")
+    return {"url": url}
+
+
+def _value(name: str, value: object) -> str | int:
+    numeric = name in _BOUNDS or name == "retries.wait.ms"
+    if numeric and isinstance(value, str) and value.isdecimal():
+        return int(value)
+    good = isinstance(value, int) and not isinstance(value, bool) and value >= 0 if numeric else isinstance(value, str)
+    if not good or value == "":
+        raise _refused(name, "it is a number" if numeric else "it is a text", f"pass '{name}': …, or leave it out")
+    assert isinstance(value, (str, int))
+    return value
+
+
+def _flag(name: str, value: object) -> bool:
+    found = {"true": True, "false": False}.get(str(value).lower())
+    if found is None:
+        raise _refused(name, "it is True or False", "pass one of the two")
+    return found
+
+
+def _without_login(url: str) -> str:
+    parts = urlsplit(url.strip())
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def _refused(name: str, rule: str, remedy: str) -> ConfigurationError:
+    option = f"schema_registry[{name!r}]" if name else "schema_registry"
+    return ConfigurationError(option=option, value=HIDDEN, rule=rule, remedy=remedy)

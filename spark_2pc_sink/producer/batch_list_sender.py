@@ -1,0 +1,153 @@
+"""The sender of a few record batches: all of one transaction at once, and each acknowledged when it returns.
+
+A `ProduceSession` asks first where each log ends, so as to find another writer with its pair. Who sends by this one
+has its pair for itself, from InitProducerId or EndTxn, and hands it to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.batch_sender import BatchSender, Lane
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
+from spark_2pc_sink.producer.partition_queue import PartitionQueue
+from spark_2pc_sink.wire.batch_format import LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header
+from spark_2pc_sink.wire.messages import RecordBytes
+from spark_2pc_sink.wire.record_batch import assign_producer
+
+#: What is not asked of the topic: the broker refuses a batch that is too large for it.
+_NOT_ASKED: Final = TopicLimits(message_bytes_max=None, create_time=None)
+
+
+@dataclass(frozen=True)
+class PlacedBatch:
+    """A record batch, and where it goes.
+
+    Attributes:
+        partition: where to.
+        payload: the batch; producer and sequence are filled in when it is sent.
+        record_count: how many records it has.
+    """
+
+    partition: TopicPartition
+    payload: RecordBytes
+    record_count: int
+
+
+@dataclass(frozen=True)
+class AcknowledgedBatches:
+    """Where the records of some batches are.
+
+    Attributes:
+        offsets: the first and the last offset in each partition.
+        topic_ids: topic to Kafka's id of it; without those of a broker that has none.
+    """
+
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+    topic_ids: Mapping[str, str]
+
+
+class SendBatches(Protocol):
+    """Sends the batches of one transaction; `BatchListSender.send` is the real one."""
+
+    def __call__(
+        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches:
+        """See `BatchListSender.send`."""
+
+
+class BatchListSender:
+    """Sends for one transactional id, whose pair nobody else has.
+
+    Args:
+        cluster: connections; not closed by this object.
+        transactional_id: whose transactions.
+        options: time-outs and back-off.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str, options: KafkaOptions) -> None:
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+        self._options = options
+
+    def send(
+        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches:
+        """Send, and wait for every acknowledgement.
+
+        Args:
+            producer: the pair of the transaction, which nobody has sent with before.
+            transaction_version: of the cluster; below 2 the partitions must have been added to the transaction.
+            batches: those of one partition in their order.
+
+        Raises:
+            FencedError, AbortableError, UnknownTopicError, AuthorizationError, KafkaError: a broker refused.
+            ConfigurationError: a batch is larger than its topic takes.
+            KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``.
+        """
+        sender = BatchSender(
+            self._cluster,
+            transactional_id=self._transactional_id,
+            producer=producer,
+            transaction_version=transaction_version,
+            options=self._options,
+        )
+        lanes: dict[TopicPartition, Lane] = {}
+        with sender.running():
+            for batch in batches:
+                lane = lanes.get(batch.partition)
+                if lane is None:
+                    finder = LeaderFinder(self._cluster, batch.partition)
+                    lane = lanes[batch.partition] = Lane(PartitionQueue(batch.partition, 0), finder, _NOT_ASKED)
+                payload = assign_producer(batch.payload, producer=producer, base_sequence=lane.sequence)
+                lane.sequence = next_sequence(lane.sequence, batch.record_count)
+                sender.push(lane, payload, record_count=batch.record_count, row_key=None)
+            while not sender.idle:  # bounded: every batch has a deadline
+                sender.pump(self._options.retry_backoff_ms / 1000)
+        return AcknowledgedBatches(
+            offsets={partition: _range_of(lane) for partition, lane in lanes.items()},
+            topic_ids={each.topic: found for each in lanes if (found := self._cluster.topic_id(each.topic))},
+        )
+
+
+def _range_of(lane: Lane) -> tuple[int, int]:
+    receipt = lane.queue.receipt
+    if receipt is None:
+        message = "a sender at rest has the receipt of every partition"
+        raise AssertionError(message)
+    return receipt.first_offset, receipt.last_offset
+
+
+def joined(batches: Sequence[PlacedBatch]) -> tuple[tuple[str, ...], bytes]:
+    """Batches as a database keeps them: their partitions, and their bytes one behind the other."""
+    return tuple(str(each.partition) for each in batches), b"".join(each.payload for each in batches)
+
+
+def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
+    """The batches that `joined` has put together.
+
+    Raises:
+        LocalProtocolError: it has not.
+    """
+    position = 0
+    for name in partitions:
+        length = LOG_OVERHEAD.unpack_from(data, position)[1] + LOG_OVERHEAD_BYTES if position < len(data) else 0
+        stop = position + length
+        if not length or stop > len(data):
+            break
+        yield PlacedBatch(TopicPartition.parse(name), data[position:stop], read_header(data, position).record_count)
+        position = stop
+    else:
+        if position == len(data):
+            return
+    raise LocalProtocolError(
+        operation="read kept records",
+        state=f"{len(data)} bytes for {len(partitions)} partitions",
+        rule="there is one record batch for each partition, and nothing else",
+    )

@@ -1,0 +1,140 @@
+"""Resending: what Kafka is owed of a service's transaction, from the records that the database has kept.
+
+A micro-batch comes again from Spark; nobody sends a service's transaction again. So its records are kept in the
+transaction that decides it, where Kafka may abort it after the decision: without two-phase commit a broker ends every
+transaction that lasts too long, also one whose driver has died between the two commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from jdbc_state import DONE, OWED, Decision, KeptRecords
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import BatchRetryError, HaltCause, HaltError, LocalProtocolError
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.producer.batch_list_sender import PlacedBatch, SendBatches, parted
+from spark_2pc_sink.recipe.remedies import compare, drop
+from spark_2pc_sink.recovery.report import Action
+from spark_2pc_sink.recovery.state_row import shown
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from jdbc_state import DecidingTransaction, StateRow
+    from spark_2pc_sink.recovery.kafka_side import KafkaSide
+    from spark_2pc_sink.recovery.recovery import Recovered
+
+
+class KeepingStore(Protocol):
+    """The operations of a state store that has kept records; `jdbc_state.SqlStateStore` is the real one."""
+
+    def read_kept(self, transactional_id: str) -> KeptRecords | None:
+        """The kept records of the newest decision that came with some."""
+
+    def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
+        """One database transaction with a decision."""
+
+    def mark_done(self, transactional_id: str, generation: int, settled: str) -> StateRow:
+        """Note that Kafka has committed the row's transaction."""
+
+
+def has_kept(store: KeepingStore, row: StateRow) -> bool:
+    """Whether the row's batch is owed, and its records are in the database."""
+    if row.status != OWED:
+        return False
+    kept = store.read_kept(row.transactional_id)
+    return kept is not None and kept.batch_id == row.batch_id
+
+
+def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send: SendBatches) -> Recovered:
+    """Send the owed batch of a row that was just recovered, decide it once more under the new pair, and complete it.
+
+    Whatever it raises, the next recovery goes on from there: the row is owed still, or decided under the new pair.
+
+    Args:
+        recovered: with a row that is owed.
+        kafka: the coordinator.
+        store: has the row and the records.
+        send: sends the batches of one transaction.
+
+    Returns:
+        The same with the row as it is then, and the pair to use next.
+
+    Raises:
+        HaltError: the records that are kept are not those of the batch, or none are.
+        BatchRetryError: Kafka could not commit it.
+        Everything that `BatchListSender.send` raises.
+        SupersededError, CommitUnknownError, StateStoreError, OutcomeUnknownError: as in any batch.
+    """
+    row, producer = recovered.row, recovered.initialized.producer
+    batches = _kept_batches(store, row)
+    if kafka.transaction_version < EPOCH_BUMP_VERSION:
+        kafka.add_partitions(producer, [each.partition for each in batches])
+    sent = send(producer, kafka.transaction_version, batches)
+    with store.deciding(row.transactional_id, row.generation) as transaction:
+        transaction.decide(
+            Decision(
+                prepared=str(PreparedTxnState.of(producer)),
+                expected=row.prepared_transaction_state,
+                batch_id=row.batch_id or 0,
+                row_count=row.row_count,
+                record_count=row.record_count,
+                digest=row.digest,
+                kafka_offsets={str(partition): at for partition, at in sent.offsets.items()},
+                topic_ids=dict(sent.topic_ids),
+            )
+        )
+    answer = kafka.end(producer, commit=True)
+    if answer.code != Code.NONE:
+        raise BatchRetryError(reason=f"EndTxn(commit) of the resent transaction {producer} answered {answer.name}")
+    done = store.mark_done(row.transactional_id, row.generation, str(answer.producer or producer))
+    return _resent(recovered, done, answer.producer, kafka)
+
+
+def _resent(recovered: Recovered, row: StateRow, following: ProducerIdAndEpoch | None, kafka: KafkaSide) -> Recovered:
+    # Below transaction.version 2 EndTxn answers no pair: the next transaction begins with InitProducerId.
+    initialized = kafka.usable_producer() if following is None else replace(recovered.initialized, producer=following)
+    did = Action("resend", f"sent {row.record_count} records of batch {row.batch_id} again, from those that were kept")
+    report = replace(
+        recovered.report,
+        settled=row.status == DONE,
+        row=row,
+        actions=(*recovered.report.actions, did),
+        reason="Kafka has what it was owed",
+        remedies=(),
+    )
+    return replace(recovered, row=row, initialized=initialized, report=report)
+
+
+def _kept_batches(store: KeepingStore, row: StateRow) -> list[PlacedBatch]:
+    kept = store.read_kept(row.transactional_id)
+    if kept is None or kept.batch_id != row.batch_id:
+        raise _lost(
+            row,
+            "the database has not kept its records: two-phase commit was granted, and an operator has ended its "
+            "transaction; or somebody has changed the table of kept records",
+        )
+    try:
+        batches = list(parted(kept.partitions, kept.batches))
+    except LocalProtocolError as error:
+        raise _lost(row, f"the kept records cannot be read: {error}") from error
+    count = sum(each.record_count for each in batches)
+    if count != row.record_count:
+        raise _lost(row, f"the batch has {row.record_count} records, and {count} are kept")
+    return batches
+
+
+def _lost(row: StateRow, reason: str) -> HaltError:
+    return HaltError(
+        transactional_id=row.transactional_id,
+        cause=HaltCause.RESEND_DIFFERS,
+        database_side=shown(row),
+        kafka_side="it has aborted the batch",
+        reason=f"Kafka is owed batch {row.batch_id} of a service, and {reason}",
+        remedies=(
+            compare("which rows of the table Kafka lacks the records of", batch_id=row.batch_id),
+            drop(row.batch_id),
+        ),
+    )

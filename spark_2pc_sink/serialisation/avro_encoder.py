@@ -1,0 +1,229 @@
+"""The Avro encoder: columns of Arrow become the binary encoding of Avro 1.11, all rows at once.
+
+Each class here is one kind of schema. Its ``pieces`` are those of which each row's encoding consists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from spark_2pc_sink.serialisation.columns import (
+    check_full,
+    decimal_bytes,
+    elements,
+    entries,
+    floats,
+    integers,
+    text_bytes,
+    without_nulls,
+)
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array, binary_layout
+from spark_2pc_sink.wire.row_bytes import (
+    Piece,
+    chosen_rows,
+    fixed_rows,
+    grouped_rows,
+    joined_rows,
+    spread_rows,
+    varint_rows,
+)
+from spark_2pc_sink.wire.varint_columns import Varints
+from spark_2pc_sink.wire.varints import encode_varint
+
+#: Ends the blocks of an array or a map.
+_END = b"\0"
+
+
+class AvroEncoder(Protocol):
+    """Encodes the columns of one schema. Can be pickled."""
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """The pieces of each row's encoding.
+
+        Args:
+            column: the values; without nulls, but for `Optional` and `Required`.
+
+        Raises:
+            NotEncodableError: the schema has no place for a value.
+        """
+
+
+@dataclass(frozen=True)
+class Integer:
+    """An int or a long; a date or a timestamp of microseconds is one."""
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `AvroEncoder`."""
+        return [varint_rows(Varints.of(integers(column)))]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A boolean, a float or a double.
+
+    Attributes:
+        kind: as NumPy names the numbers.
+    """
+
+    kind: str
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `AvroEncoder`."""
+        if pa.types.is_boolean(column.type):
+            return [fixed_rows(integers(column).astype(np.uint8))]
+        return [fixed_rows(floats(column, self.kind))]
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """A string or bytes.
+
+    Attributes:
+        path: of the field.
+        text: it is a string.
+    """
+
+    path: str
+    text: bool
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `AvroEncoder`."""
+        content = text_bytes(column, self.path) if self.text else column.cast(pa.large_binary())
+        return [varint_rows(Varints.of(binary_layout(content).lengths)), content]
+
+
+@dataclass(frozen=True)
+class Decimal:
+    """A decimal in bytes: two's complement, the highest byte first, no longer than it must be."""
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `AvroEncoder`."""
+        matrix = decimal_bytes(column)
+        negative = matrix[:, :1] >> 7
+        spare = np.logical_and.accumulate(matrix[:, :-1] == negative * 0xFF, axis=1)
+        # A leading byte says nothing where it repeats the sign, and the next one begins with the sign too.
+        needed = np.ones(matrix.shape, bool)
+        needed[:, :-1] = ~(spare & (matrix[:, 1:] >> 7 == negative))
+        return [varint_rows(Varints.of(needed.sum(axis=1, dtype=np.int64))), chosen_rows(matrix, needed)]
+
+
+@dataclass(frozen=True)
+class Optional:
+    """A union of a type and null.
+
+    Attributes:
+        of: the type.
+        null_first: null is the first of the two.
+    """
+
+    of: AvroEncoder
+    null_first: bool = True
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `AvroEncoder`."""
+        null, value = (encode_varint(number) for number in ((0, 1) if self.null_first else (1, 0)))
+        values, there = without_nulls(column)
+        if there is None:
+            return [value, *self.of.pieces(values)]
+        branches = fixed_rows(np.where(there, value[0], null[0]).astype(np.uint8))
+        return [branches, spread_rows(joined_rows(self.of.pieces(values), len(values)), there)]
+
+
+@dataclass(frozen=True)
+class Required:
+    """A type without null.
+
+    Attributes:
+        path: of the field.
+        of: the type.
+    """
+
+    path: str
+    of: AvroEncoder
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `AvroEncoder`."""
+        check_full(column, self.path, "give it a value by coalesce(…), or make the field a union with null")
+        return self.of.pieces(column)
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A field that no column has.
+
+    Attributes:
+        content: its null.
+    """
+
+    content: bytes
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `AvroEncoder`."""
+        del column
+        return [self.content]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record.
+
+    Attributes:
+        fields: of each its column, None where no column has it, in the order of the schema.
+    """
+
+    fields: tuple[tuple[str | None, AvroEncoder], ...]
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `AvroEncoder`."""
+        return [
+            piece
+            for name, encoder in self.fields
+            for piece in encoder.pieces(column if name is None else column.field(name))
+        ]
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array.
+
+    Attributes:
+        items: of its elements.
+    """
+
+    items: AvroEncoder
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `AvroEncoder`."""
+        values, counts = elements(column)
+        return _block(self.items.pieces(values), counts)
+
+
+@dataclass(frozen=True)
+class Map:
+    """A map; its keys are strings.
+
+    Attributes:
+        keys: of its keys.
+        values: of its values.
+    """
+
+    keys: AvroEncoder
+    values: AvroEncoder
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `AvroEncoder`."""
+        keys, values, counts = entries(column)
+        return _block([*self.keys.pieces(keys), *self.values.pieces(values)], counts)
+
+
+def _block(pieces: Sequence[Piece], counts: Int64Array) -> list[Piece]:
+    """All items of a row in one block, behind their number; an empty row has the end alone."""
+    items = joined_rows(pieces, int(counts.sum()))
+    some = counts > 0
+    numbers = spread_rows(varint_rows(Varints.of(counts[some])), some)
+    return [numbers, grouped_rows(items, counts), _END]

@@ -1,0 +1,229 @@
+"""The Avro schema of a Spark type, and the encoder of a Spark type for a schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
+
+from spark_2pc_sink.extras import extra
+from spark_2pc_sink.serialisation.avro_encoder import (
+    Absent,
+    Array,
+    AvroEncoder,
+    Bytes,
+    Decimal,
+    Fixed,
+    Integer,
+    Map,
+    Optional,
+    Record,
+    Required,
+)
+from spark_2pc_sink.serialisation.refusals import NoSchemaError
+from spark_2pc_sink.wire.varints import encode_varint
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: The Avro types that hold all values of a Spark type, the one of a derived schema first: (type, logical type).
+_TYPES: Final[Mapping[str, tuple[tuple[str, str | None], ...]]] = {
+    "BooleanType": (("boolean", None),),
+    "ByteType": (("int", None), ("long", None)),
+    "ShortType": (("int", None), ("long", None)),
+    "IntegerType": (("int", None), ("long", None)),
+    "LongType": (("long", None),),
+    "FloatType": (("float", None), ("double", None)),
+    "DoubleType": (("double", None),),
+    "StringType": (("string", None),),
+    "VarcharType": (("string", None),),
+    "CharType": (("string", None),),
+    "BinaryType": (("bytes", None),),
+    "DateType": (("int", "date"),),
+    "TimestampType": (("long", "timestamp-micros"),),
+    "TimestampNTZType": (("long", "local-timestamp-micros"),),
+}
+_NUMPY: Final = {"boolean": "u1", "float": "<f4", "double": "<f8"}
+_TEXT_KEYS: Final = "keys of an Avro map are strings"
+
+
+def derived_schema(kind: DataType, name: str, *, nullable: bool = False) -> Any:
+    """The schema of a type, as JSON has it.
+
+    Args:
+        kind: of Spark.
+        name: of the record, with its namespace before the last point.
+        nullable: a null is allowed.
+
+    Raises:
+        NoSchemaError: Avro has no place for a type, or does not allow a name.
+    """
+    schema = _derived(kind, name, "")
+    return ["null", schema] if nullable else schema
+
+
+def _derived(kind: DataType, name: str, path: str) -> Any:
+    """``name`` is that of a record here; records inside have it as their namespace, so that none meet."""
+    if isinstance(kind, StructType):
+        namespace, _, short = name.rpartition(".")
+        named = {"name": short, "namespace": namespace} if namespace else {"name": short}
+        return {"type": "record", **named, "fields": _fields(kind, name, path)}
+    if isinstance(kind, ArrayType):
+        return {"type": "array", "items": _or_null(kind.elementType, name, path, nullable=kind.containsNull)}
+    if isinstance(kind, MapType):
+        _check_keys(kind, path)
+        return {"type": "map", "values": _or_null(kind.valueType, name, path, nullable=kind.valueContainsNull)}
+    if isinstance(kind, DecimalType):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    avro, logical = _types_of(kind, path)[0]
+    return avro if logical is None else {"type": avro, "logicalType": logical}
+
+
+def _fields(kind: StructType, name: str, path: str) -> list[dict[str, Any]]:
+    fields: list[dict[str, Any]] = []
+    for field in kind.fields:
+        inner = _joined(path, field.name)
+        if not _NAME.fullmatch(field.name):
+            raise NoSchemaError(
+                inner,
+                "Avro allows letters, digits and _ in a name",
+                f'rename it for the record: value="struct(`{field.name}` AS {_allowed(field.name)}, …)"',
+            )
+        schema = _or_null(field.dataType, f"{name}.{field.name}", inner, nullable=field.nullable)
+        fields.append({"name": field.name, "type": schema} | ({"default": None} if field.nullable else {}))
+    return fields
+
+
+def _or_null(kind: DataType, name: str, path: str, *, nullable: bool) -> Any:
+    schema = _derived(kind, name, path)
+    return ["null", schema] if nullable else schema
+
+
+def parsed_schema(text: str) -> Any:
+    """A schema with all its names resolved.
+
+    Raises:
+        NoSchemaError: it is none.
+    """
+    with extra("avro"):
+        from fastavro.schema import SchemaParseException, UnknownType, expand_schema  # noqa: PLC0415 - an extra
+    try:
+        return expand_schema(json.loads(text))
+    except (ValueError, SchemaParseException, UnknownType) as error:
+        raise NoSchemaError("", f"it is not an Avro schema: {error}", "correct it") from error
+
+
+def record_name(schema: Any) -> str | None:
+    """The full name of a record's schema from `parsed_schema`; None for any other."""
+    return schema["name"] if isinstance(schema, dict) and schema["type"] == "record" else None
+
+
+def avro_encoder(kind: DataType, schema: Any, path: str = "") -> AvroEncoder:
+    """The encoder of values of a Spark type for a schema.
+
+    Args:
+        kind: of the column.
+        schema: from `parsed_schema`, or `derived_schema`.
+        path: of the field.
+
+    Raises:
+        NoSchemaError: the schema has no place for some values of the type.
+    """
+    if isinstance(schema, list):
+        return _of_union(kind, schema, path)
+    return Required(path, _of_type(kind, schema, path))
+
+
+def _of_union(kind: DataType, schema: list[Any], path: str) -> AvroEncoder:
+    others = [branch for branch in schema if not _is_null(branch)]
+    if len(others) != 1 or len(schema) != 2:  # noqa: PLR2004 - null and one type
+        raise NoSchemaError(path, "it is a union, and only one of null and one type is written", "choose one type")
+    return Optional(_of_type(kind, others[0], path), null_first=_is_null(schema[0]))
+
+
+def _of_type(kind: DataType, schema: Any, path: str) -> AvroEncoder:
+    described = schema if isinstance(schema, dict) else {"type": schema}
+    name, logical = described["type"], described.get("logicalType")
+    if isinstance(kind, StructType) and name == "record":
+        return _of_record(kind, described, path)
+    if isinstance(kind, ArrayType) and name == "array":
+        return Array(avro_encoder(kind.elementType, described["items"], path))
+    if isinstance(kind, MapType) and name == "map":
+        _check_keys(kind, path)
+        return Map(Bytes(path, text=True), avro_encoder(kind.valueType, described["values"], path))
+    if isinstance(kind, DecimalType):
+        return _of_decimal(kind, described, path)
+    allowed = () if isinstance(kind, (StructType, ArrayType, MapType)) else _types_of(kind, path)
+    if (name, logical) not in allowed:
+        shown = name if logical is None else f"{name} ({logical})"
+        remedy = f"convert the expression, or declare it as {_shown(kind, path)}"
+        raise NoSchemaError(path, f"it is {kind.simpleString()}, and {shown} in the schema", remedy)
+    if name in ("string", "bytes"):
+        return Bytes(path, text=name == "string")
+    return Fixed(_NUMPY[name]) if name in _NUMPY else Integer()
+
+
+def _of_record(kind: StructType, schema: Mapping[str, Any], path: str) -> Record:
+    columns = {field.name: field.dataType for field in kind.fields}
+    fields: list[tuple[str | None, AvroEncoder]] = []
+    for field in schema["fields"]:
+        name, inner = field["name"], _joined(path, field["name"])
+        union = field["type"]
+        if name in columns:
+            fields.append((name, avro_encoder(columns.pop(name), union, inner)))
+        elif isinstance(union, list) and any(map(_is_null, union)):
+            fields.append((None, Absent(encode_varint([_is_null(branch) for branch in union].index(True)))))
+        else:
+            remedy = "add it to the value, or make it a union with null"
+            raise NoSchemaError(inner, "the schema asks for it, and the value has no such field", remedy)
+    if columns:
+        left = next(iter(columns))
+        remedy = "add it to the schema, or leave it out of the value"
+        raise NoSchemaError(_joined(path, left), "the value has it, and the schema has no such field", remedy)
+    return Record(tuple(fields))
+
+
+def _of_decimal(kind: DecimalType, schema: Mapping[str, Any], path: str) -> Decimal:
+    fits = (
+        schema["type"] == "bytes"
+        and schema.get("logicalType") == "decimal"
+        and schema.get("scale", 0) == kind.scale
+        and schema["precision"] >= kind.precision
+    )
+    if not fits:
+        rule = f"it is {kind.simpleString()}, and {json.dumps(schema)} in the schema"
+        remedy = "take a decimal in bytes with the same scale and no less precision, or convert the expression"
+        raise NoSchemaError(path, rule, remedy)
+    return Decimal()
+
+
+def _types_of(kind: DataType, path: str) -> tuple[tuple[str, str | None], ...]:
+    allowed = _TYPES.get(type(kind).__name__)
+    if allowed is None:
+        rule = f"Avro has no type for {kind.simpleString()}"
+        raise NoSchemaError(path, rule, "convert it, for instance by CAST(… AS STRING)")
+    return allowed
+
+
+def _check_keys(kind: MapType, path: str) -> None:
+    if not isinstance(kind.keyType, StringType):
+        remedy = f"convert them: transform_keys({path or 'it'}, (k, v) -> CAST(k AS STRING))"
+        raise NoSchemaError(path, f"{_TEXT_KEYS}, and these are {kind.keyType.simpleString()}", remedy)
+
+
+def _is_null(schema: Any) -> bool:
+    return schema in ("null", {"type": "null"})
+
+
+def _shown(kind: DataType, path: str) -> str:
+    return json.dumps(_derived(kind, "Value", path))
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _allowed(name: str) -> str:
+    kept = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return f"_{kept}" if kept[:1].isdigit() else kept

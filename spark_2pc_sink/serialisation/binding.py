@@ -1,0 +1,159 @@
+"""The binding of an expression to a schema: on the driver, once for each schema of a run.
+
+The schema is derived from the expression's type, given by the user, or the newest of its subject; the registry
+names its id. Nothing is written to Kafka or the database before all that is done.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import DataType, StructType
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.outputs import Format, Part
+from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema, record_name
+from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, message_indexes, protobuf_encoder
+from spark_2pc_sink.serialisation.protobuf_text import derived_text
+from spark_2pc_sink.serialisation.refusals import NoSchemaError
+from spark_2pc_sink.serialisation.registry import Registry
+from spark_2pc_sink.serialisation.serialiser import Serialiser, header
+
+#: The name of a derived record or message.
+_NAMES = {"key": "Key", "value": "Value"}
+_ADVICE = "Avro and Protobuf describe structs: pass {part}='struct(…)'"
+
+
+@dataclass(frozen=True)
+class SchemaRequest:
+    """What the user says of the schema of a key or a value.
+
+    Attributes:
+        part: which of the two.
+        format: of its bytes.
+        topic: of the records; None where rows name their topics.
+        strategy: how the subject is named.
+        schema: the text of a schema; None for a derived one, or the newest of the subject.
+        name: of the derived record with its namespace, or the message of a given Protobuf schema.
+    """
+
+    part: Part
+    format: Format
+    topic: str | None
+    strategy: str
+    schema: str | None
+    name: str | None
+
+    @property
+    def derived_name(self) -> str:
+        """The name of a derived record or message."""
+        return self.name or _NAMES[self.part]
+
+
+def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
+    """Find or register the schema, and make the serialiser of it.
+
+    Args:
+        request: of the user.
+        kind: the type of the key or the value.
+        registry: is asked for the id.
+
+    Raises:
+        ConfigurationError: there is no schema for the type, it does not go together with the type, or the registry
+            refuses it.
+        SchemaRegistryError: the registry did not answer.
+    """
+    try:
+        return _bound(request, kind, registry)
+    except NoSchemaError as error:
+        raise _refused(request, kind.simpleString(), error.sentence, error.remedy) from error
+
+
+def _bound(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
+    if not isinstance(kind, StructType) and (request.part == "value" or request.format == "protobuf"):
+        raise NoSchemaError("", f"it is {kind.simpleString()}", _ADVICE.format(part=request.part))
+    if registry.uses_latest and request.schema is None:
+        return _bound_to_latest(request, kind, registry)
+    text = request.schema or _derived(request, kind)
+    described = _Described.of(request, kind, text)
+    subject = _subject(request, described.name)
+    return described.serialiser(_schema_id(request, subject, text, registry))
+
+
+def _bound_to_latest(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
+    subject = _subject(request, request.name)
+    found = registry.latest(subject)
+    if found is None:
+        remedy = "register one, or leave use.latest.version out"
+        raise NoSchemaError("", f"the registry has no schema in subject {subject!r}", remedy)
+    if found.format != request.format:
+        remedy = f"pass {request.part}_format={found.format!r}, or another strategy of naming"
+        raise NoSchemaError("", f"the newest schema of subject {subject!r} is {found.format}", remedy)
+    return _Described.of(request, kind, found.text).serialiser(found.schema_id)
+
+
+def _schema_id(request: SchemaRequest, subject: str, text: str, registry: Registry) -> int:
+    found = registry.find(subject, text, request.format)
+    if found is not None:
+        return found
+    if not registry.may_register:
+        rule = f"subject {subject!r} does not have this schema, and nothing is registered: {text}"
+        raise NoSchemaError("", rule, "register it, or set auto.register.schemas to True")
+    if request.part == "key" and registry.latest(subject) is not None:
+        # The id is a part of the key's bytes, by which records of one key share a partition and are compacted.
+        rule = f"the keys of subject {subject!r} have another schema: equal keys would no longer be the same bytes"
+        raise NoSchemaError("", rule, "keep the key's expression as it was, or write to another topic")
+    return registry.register(subject, text, request.format)
+
+
+def _subject(request: SchemaRequest, name: str | None) -> str:
+    """The subject, by the names of Confluent's strategies."""
+    if request.strategy != "record" and request.topic is None:
+        remedy = "pass subject_name_strategy='record', or one topic for all rows"
+        raise NoSchemaError("", f"rows name their topics, and strategy {request.strategy!r} needs one", remedy)
+    if request.strategy == "topic":
+        return f"{request.topic}-{request.part}"
+    if name is None or (request.name is None and request.schema is None):
+        remedy = f"pass {request.part}_schema_name='namespace.Name'"
+        raise NoSchemaError("", f"strategy {request.strategy!r} needs the name of a record", remedy)
+    return name if request.strategy == "record" else f"{request.topic}-{name}"
+
+
+def _derived(request: SchemaRequest, kind: DataType) -> str:
+    if request.format == "avro":
+        return json.dumps(derived_schema(kind, request.derived_name))
+    assert isinstance(kind, StructType)
+    return derived_text(kind, request.derived_name)
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A schema that was understood, and the encoder of the type for it.
+
+    Attributes:
+        name: of its record or message; None for a type without a name.
+        encoder: of the type.
+        indexes: of Protobuf's header.
+    """
+
+    name: str | None
+    encoder: Any
+    indexes: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, request: SchemaRequest, kind: DataType, text: str) -> _Described:
+        if request.format == "avro":
+            schema = parsed_schema(text)
+            return cls(record_name(schema), avro_encoder(kind, schema))
+        assert isinstance(kind, StructType)
+        message = compiled_message(text, request.name)
+        return cls(message.full_name, protobuf_encoder(kind, message), message_indexes(message))
+
+    def serialiser(self, schema_id: int) -> Serialiser:
+        return Serialiser(header(schema_id, self.indexes), self.encoder)
+
+
+def _refused(request: SchemaRequest, value: object, rule: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(option=f"{request.part}_format={request.format!r}", value=value, rule=rule, remedy=remedy)

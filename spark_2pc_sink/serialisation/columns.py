@@ -1,0 +1,96 @@
+"""Columns without nulls, as the encoders of both formats take them apart."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_2pc_sink.serialisation.refusals import NotEncodableError
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, BoolArray, Int64Array
+
+#: Bytes of a decimal in Arrow, the lowest first.
+DECIMAL_BYTES: Final = 16
+
+
+def without_nulls(column: ArrowColumn) -> tuple[ArrowColumn, BoolArray | None]:
+    """The values that are there, and where they are; None where they all are."""
+    if column.null_count == 0:
+        return column, None
+    return column.drop_null(), np.asarray(column.is_valid())
+
+
+def check_full(column: ArrowColumn, path: str, remedy: str) -> None:
+    """Refuse a null.
+
+    Raises:
+        NotEncodableError: there is one.
+    """
+    if column.null_count:
+        raise NotEncodableError(path, "the schema allows no null there", remedy)
+
+
+def integers(column: ArrowColumn) -> Int64Array:
+    """The numbers of a column of integers or booleans; of dates, days since 1970; of timestamps, microseconds since."""
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz))
+    numbers: Int64Array = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def text_bytes(column: ArrowColumn, path: str) -> ArrowColumn:
+    """The bytes of texts.
+
+    Raises:
+        NotEncodableError: one is not UTF-8, which Spark does not look at, and readers refuse.
+    """
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        rule, remedy = "the text is not valid UTF-8", "repair it before the sink, or declare the column as binary"
+        raise NotEncodableError(path, rule, remedy) from error
+    return column.cast(pa.large_binary())
+
+
+def decimal_bytes(column: ArrowColumn) -> npt.NDArray[np.uint8]:
+    """The unscaled numbers of decimals as two's complement of 16 bytes each, the highest first."""
+    data = np.frombuffer(column.buffers()[1], np.uint8)
+    rows = data[column.offset * DECIMAL_BYTES : (column.offset + len(column)) * DECIMAL_BYTES]
+    return rows.reshape(-1, DECIMAL_BYTES)[:, ::-1]
+
+
+def elements(column: ArrowColumn) -> tuple[ArrowColumn, Int64Array]:
+    """The elements of all lists, one behind the other, and how many each list has."""
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    return column.values.slice(offsets[0], offsets[-1] - offsets[0]), np.diff(offsets)
+
+
+def entries(column: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn, Int64Array]:
+    """The keys and the values of all maps, those of each map by their keys, and how many entries each map has.
+
+    A map has no order of its own, and a batch that is replayed must become the same bytes.
+    """
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    length, counts = offsets[-1] - offsets[0], np.diff(offsets)
+    keys, values = column.keys.slice(offsets[0], length), column.items.slice(offsets[0], length)
+    maps = np.repeat(np.arange(len(counts)), counts)
+    order = pc.sort_indices(
+        pa.table({"map": maps, "key": keys}), sort_keys=[("map", "ascending"), ("key", "ascending")]
+    )
+    return keys.take(order), values.take(order), counts
+
+
+def floats(column: ArrowColumn, kind: str) -> npt.NDArray[Any]:
+    """The numbers of a column of floats or doubles.
+
+    Args:
+        column: of either.
+        kind: the type of the result, as NumPy names it.
+    """
+    numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False).astype(kind)
+    return numbers

@@ -1,0 +1,319 @@
+"""The Protobuf encoder: columns of Arrow become messages on the wire, all rows at once.
+
+The bytes are those of the runtimes' deterministic form: fields by their numbers, entries of a map by their keys.
+Each class here is one kind of field; ``pieces`` are those of which the encoding behind the field's tag consists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_2pc_sink.serialisation.columns import check_full, elements, entries, floats, integers, text_bytes
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, BoolArray, Int64Array, binary_layout
+from spark_2pc_sink.wire.row_bytes import (
+    Piece,
+    fixed_rows,
+    grouped_rows,
+    joined_rows,
+    row_sizes,
+    spread_rows,
+    varint_rows,
+)
+from spark_2pc_sink.wire.varint_columns import Varints
+
+#: Wire types of Protobuf's encoding.
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+_TAG_BITS: Final = 3
+_MICROSECONDS_PER_S: Final = 1_000_000
+_NANOSECONDS_PER_MICROSECOND: Final = 1_000
+#: Up to here Arrow writes decimals without an exponent.
+_PLAIN_SCALE_MAX: Final = 6
+
+
+class ProtobufEncoder(Protocol):
+    """Encodes the columns of one kind of field. Can be pickled."""
+
+    @property
+    def wire_type(self) -> int:
+        """Of the field's tag."""
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """The pieces of each value behind its tag.
+
+        Args:
+            column: the values, without nulls.
+
+        Raises:
+            NotEncodableError: the schema has no place for a value.
+        """
+
+    def nonzero(self, column: ArrowColumn) -> BoolArray:
+        """Where the value is not the default of its kind, which a field without presence leaves out."""
+
+
+@dataclass(frozen=True)
+class Integer:
+    """An int32, int64 or bool."""
+
+    wire_type: int = VARINT
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `ProtobufEncoder`."""
+        return [_varints(integers(column))]
+
+    def nonzero(self, column: ArrowColumn) -> BoolArray:
+        """See `ProtobufEncoder`."""
+        there: BoolArray = integers(column) != 0
+        return there
+
+
+@dataclass(frozen=True)
+class Floating:
+    """A float or a double.
+
+    Attributes:
+        kind: as NumPy names the numbers.
+    """
+
+    kind: str
+
+    @property
+    def wire_type(self) -> int:
+        """See `ProtobufEncoder`."""
+        return FIXED32 if self.kind == "<f4" else FIXED64
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `ProtobufEncoder`."""
+        return [fixed_rows(floats(column, self.kind))]
+
+    def nonzero(self, column: ArrowColumn) -> BoolArray:
+        """See `ProtobufEncoder`; -0.0 is not the default."""
+        numbers = floats(column, self.kind)
+        there: BoolArray = (numbers != 0) | np.signbit(numbers)
+        return there
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """A string or bytes.
+
+    Attributes:
+        path: of the field.
+        text: it is a string.
+    """
+
+    path: str
+    text: bool
+    wire_type: int = LENGTH
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `ProtobufEncoder`."""
+        return _prefixed(text_bytes(column, self.path) if self.text else column.cast(pa.large_binary()))
+
+    def nonzero(self, column: ArrowColumn) -> BoolArray:
+        """See `ProtobufEncoder`."""
+        there: BoolArray = binary_layout(column.cast(pa.large_binary())).lengths > 0
+        return there
+
+
+@dataclass(frozen=True)
+class DecimalText:
+    """A decimal as a string, without an exponent."""
+
+    wire_type: int = LENGTH
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `ProtobufEncoder`."""
+        if column.type.scale <= _PLAIN_SCALE_MAX:
+            return _prefixed(column.cast(pa.large_string()).cast(pa.large_binary()))
+        texts = [format(value, "f").encode() for value in column.to_pylist()]
+        return _prefixed(pa.array(texts, pa.large_binary()))
+
+    def nonzero(self, column: ArrowColumn) -> BoolArray:
+        """See `ProtobufEncoder`; the text of zero is not empty."""
+        return np.ones(len(column), bool)
+
+
+@dataclass(frozen=True)
+class Timestamp:
+    """A ``google.protobuf.Timestamp``: seconds, and nanoseconds after them."""
+
+    wire_type: int = LENGTH
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `ProtobufEncoder`."""
+        seconds, rest = np.divmod(integers(column), _MICROSECONDS_PER_S)
+        return _of_numbers(seconds, rest * _NANOSECONDS_PER_MICROSECOND)
+
+    def nonzero(self, column: ArrowColumn) -> BoolArray:
+        """See `ProtobufEncoder`; a message has presence."""
+        return np.ones(len(column), bool)
+
+
+@dataclass(frozen=True)
+class Date:
+    """A ``google.type.Date``: year, month, day."""
+
+    wire_type: int = LENGTH
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `ProtobufEncoder`."""
+        return _of_numbers(*(part(column).to_numpy(zero_copy_only=False) for part in (pc.year, pc.month, pc.day)))
+
+    def nonzero(self, column: ArrowColumn) -> BoolArray:
+        """See `ProtobufEncoder`; a message has presence."""
+        return np.ones(len(column), bool)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message.
+
+    Attributes:
+        fields: of each its column, in the order of their numbers.
+    """
+
+    fields: tuple[tuple[str, Field], ...]
+    wire_type: int = LENGTH
+
+    def body(self, column: ArrowColumn) -> ArrowColumn:
+        """The messages themselves."""
+        pieces = [piece for name, field in self.fields for piece in field.pieces(column.field(name))]
+        return joined_rows(pieces, len(column))
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `ProtobufEncoder`."""
+        return _prefixed(self.body(column))
+
+    def nonzero(self, column: ArrowColumn) -> BoolArray:
+        """See `ProtobufEncoder`; a message has presence."""
+        return np.ones(len(column), bool)
+
+
+class Field(Protocol):
+    """One field of a message. Can be pickled."""
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """The pieces of each row's field, tags included.
+
+        Args:
+            column: the values; a null leaves the field out, where the field can say that.
+
+        Raises:
+            NotEncodableError: the schema has no place for a value.
+        """
+
+
+@dataclass(frozen=True)
+class Single:
+    """A field with one value.
+
+    Attributes:
+        path: of the field.
+        number: of the field.
+        of: its kind.
+        presence: it tells null from the default of its kind.
+    """
+
+    path: str
+    number: int
+    of: ProtobufEncoder
+    presence: bool = True
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `Field`."""
+        if self.presence:
+            there = None if column.null_count == 0 else np.asarray(column.is_valid())
+        else:
+            check_full(column, self.path, "give it a value by coalesce(…), or mark the field as optional in the schema")
+            there = self.of.nonzero(column)
+        values = column if there is None else column.filter(pa.array(there))
+        pieces = [tag(self.number, self.of.wire_type), *self.of.pieces(values)]
+        return pieces if there is None else [spread_rows(joined_rows(pieces, len(values)), there)]
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A field with any number of values.
+
+    Attributes:
+        path: of the field.
+        number: of the field.
+        of: the kind of its values.
+        packed: all numbers stand behind one tag.
+    """
+
+    path: str
+    number: int
+    of: ProtobufEncoder
+    packed: bool
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `Field`."""
+        check_full(column, self.path, f"Protobuf does not tell it from an empty array: coalesce({self.path}, array())")
+        values, counts = elements(column)
+        check_full(values, f"{self.path}[]", f"leave nulls out: filter({self.path}, x -> x IS NOT NULL)")
+        if not self.packed:
+            items = joined_rows([tag(self.number, self.of.wire_type), *self.of.pieces(values)], len(values))
+            return [grouped_rows(items, counts)]
+        some = counts > 0
+        packs = grouped_rows(joined_rows(self.of.pieces(values), len(values)), counts[some])
+        written = joined_rows([tag(self.number, LENGTH), *_prefixed(packs)], len(packs))
+        return [spread_rows(written, some)]
+
+
+@dataclass(frozen=True)
+class Map:
+    """A map: any number of messages of a key (1) and a value (2).
+
+    Attributes:
+        path: of the field.
+        number: of the field.
+        keys: the kind of its keys.
+        values: the kind of its values.
+    """
+
+    path: str
+    number: int
+    keys: ProtobufEncoder
+    values: ProtobufEncoder
+
+    def pieces(self, column: ArrowColumn) -> list[Piece]:
+        """See `Field`."""
+        check_full(column, self.path, f"Protobuf does not tell it from an empty map: coalesce({self.path}, map())")
+        keys, values, counts = entries(column)
+        check_full(values, f"{self.path}[]", f"leave nulls out: map_filter({self.path}, (k, v) -> v IS NOT NULL)")
+        parts = [tag(1, self.keys.wire_type), *self.keys.pieces(keys)]
+        parts += [tag(2, self.values.wire_type), *self.values.pieces(values)]
+        items = joined_rows([tag(self.number, LENGTH), *_prefixed(joined_rows(parts, len(keys)))], len(keys))
+        return [grouped_rows(items, counts)]
+
+
+def tag(number: int, wire_type: int) -> bytes:
+    """The tag before a field's value."""
+    written: bytes = _varints(np.array([number << _TAG_BITS | wire_type], np.int64))[0].as_py()
+    return written
+
+
+def _varints(numbers: Int64Array) -> Any:
+    """Negative numbers are written as the 64-bit numbers with the same bits: ten bytes."""
+    return varint_rows(Varints.of_unsigned(numbers.view(np.uint64)))
+
+
+def _prefixed(content: ArrowColumn) -> list[Piece]:
+    """Contents behind their lengths."""
+    return [_varints(binary_layout(content).lengths), content]
+
+
+def _of_numbers(*fields: Int64Array) -> list[Piece]:
+    """A message of integers without presence, numbered from 1."""
+    pieces = [
+        Single("", number, Integer(), presence=False).pieces(pa.array(field)) for number, field in enumerate(fields, 1)
+    ]
+    body = joined_rows([piece for parts in pieces for piece in parts], len(fields[0]))
+    return [_varints(row_sizes(body)), body]

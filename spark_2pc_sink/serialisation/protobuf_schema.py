@@ -1,0 +1,187 @@
+"""The Protobuf schema as its compiler reads it, and the encoder of a Spark type for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+from spark_2pc_sink.extras import extra
+from spark_2pc_sink.serialisation.protobuf_encoder import (
+    Bytes,
+    Date,
+    DecimalText,
+    Field,
+    Floating,
+    Integer,
+    Map,
+    Message,
+    ProtobufEncoder,
+    Repeated,
+    Single,
+    Timestamp,
+)
+from spark_2pc_sink.serialisation.protobuf_text import DATE, TIMESTAMP, check_keys, types_of
+from spark_2pc_sink.serialisation.refusals import NoSchemaError
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+#: The compiler takes milliseconds; a machine that is overloaded, some seconds.
+_COMPILE_S_MAX: Final = 60
+_FILE: Final = "schema.proto"
+
+
+def compiled_message(text: str, name: str | None = None) -> Descriptor:
+    """A message of a .proto text.
+
+    Args:
+        text: proto2 or proto3; it may import Google's well-known types, and nothing else.
+        name: full name of the message; None for the first.
+
+    Raises:
+        NoSchemaError: the compiler refuses the text, or there is no such message.
+    """
+    with extra("protobuf"):
+        from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415 - an extra
+
+    files = descriptor_pb2.FileDescriptorSet.FromString(_compiled(text))
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    described = pool.FindFileByName(_FILE)
+    messages = {message.full_name: message for message in described.message_types_by_name.values()}
+    if not messages:
+        raise NoSchemaError("", "the schema has no message", "add one")
+    if name is None:
+        return next(iter(messages.values()))
+    if name not in messages:
+        raise NoSchemaError("", f"the schema has no message {name!r}, but {', '.join(messages)}", "name one of these")
+    return messages[name]
+
+
+def _compiled(text: str) -> bytes:
+    with extra("protobuf"):
+        import google.type.date_pb2  # noqa: PLC0415 - an extra
+        import grpc_tools  # noqa: PLC0415 - an extra
+
+    roots = [Path(grpc_tools.__file__).parent / "_proto", Path(google.type.date_pb2.__file__).parents[2]]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / _FILE).write_text(text)
+        command = [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{root}" for root in [folder, *roots])]
+        command += ["--include_imports", "--descriptor_set_out", f"{folder}/set", f"{folder}/{_FILE}"]
+        # In a process of its own: it writes what it has to say to that process's standard error.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S_MAX, check=False)
+        if done.returncode:
+            said = done.stderr.strip().replace(f"{folder}/", "")
+            remedy = "correct it; only Google's well-known types can be imported"
+            raise NoSchemaError("", f"it is not a Protobuf schema: {said}", remedy)
+        return (Path(folder) / "set").read_bytes()
+
+
+def message_indexes(message: Descriptor) -> tuple[int, ...]:
+    """Where a message of the top level is in its file, as Confluent's wire format has it."""
+    return (list(message.file.message_types_by_name).index(message.name),)
+
+
+def protobuf_encoder(kind: StructType, message: Descriptor, path: str = "") -> Message:
+    """The encoder of a struct as a message.
+
+    Args:
+        kind: of the column.
+        message: of the schema.
+        path: of the field.
+
+    Raises:
+        NoSchemaError: the message has no place for some values of the type.
+    """
+    columns = {each.name: each.dataType for each in kind.fields}
+    fields: list[tuple[str, Field]] = []
+    for described in sorted(message.fields, key=lambda each: each.number):
+        inner = f"{path}.{described.name}" if path else described.name
+        # A field that the value lacks is left out, as a field without a value is.
+        if described.name in columns:
+            fields.append((described.name, _field(columns.pop(described.name), described, inner)))
+    if columns:
+        left = next(iter(columns))
+        remedy = "add it to the schema, or leave it out of the value"
+        where = f"{path}.{left}" if path else left
+        raise NoSchemaError(where, "the value has it, and the message has no such field", remedy)
+    return Message(tuple(fields))
+
+
+def _field(kind: DataType, described: FieldDescriptor, path: str) -> Field:
+    number = described.number
+    if _is_map(described):
+        if not isinstance(kind, MapType):
+            raise _mismatch(kind, "a map", path)
+        check_keys(kind, path)
+        entry: Any = described.message_type
+        keys, values = (entry.fields_by_name[name] for name in ("key", "value"))
+        return Map(path, number, _single(kind.keyType, keys, path), _single(kind.valueType, values, path))
+    if _is_repeated(described):
+        if not isinstance(kind, ArrayType):
+            raise _mismatch(kind, "repeated", path)
+        return Repeated(path, number, _single(kind.elementType, described, path), packed=described.is_packed)
+    if described.containing_oneof is not None and len(described.containing_oneof.fields) > 1:
+        raise NoSchemaError(path, "it is one of several in a oneof", "choose a schema without oneof")
+    return Single(path, number, _single(kind, described, path), presence=described.has_presence)
+
+
+def _single(kind: DataType, described: FieldDescriptor, path: str) -> ProtobufEncoder:
+    declared = _type_name(described)
+    if isinstance(kind, StructType):
+        message = described.message_type
+        if message is None or declared in (TIMESTAMP, DATE):
+            raise _mismatch(kind, declared, path)
+        return protobuf_encoder(kind, message, path)
+    allowed = () if isinstance(kind, (ArrayType, MapType)) else types_of(kind, path)
+    if declared not in allowed:
+        raise _mismatch(kind, declared, path, allowed)
+    return _encoder(type(kind).__name__, declared, path)
+
+
+def _encoder(kind: str, declared: str, path: str) -> ProtobufEncoder:
+    if kind == "DecimalType":
+        return DecimalText()
+    found: dict[str, ProtobufEncoder] = {
+        "string": Bytes(path, text=True),
+        "bytes": Bytes(path, text=False),
+        "float": Floating("<f4"),
+        "double": Floating("<f8"),
+        TIMESTAMP: Timestamp(),
+        DATE: Date(),
+    }
+    return found.get(declared, Integer())
+
+
+def _type_name(described: FieldDescriptor) -> str:
+    """The type as a .proto text names it."""
+    if described.message_type is not None:
+        return str(described.message_type.full_name)
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto  # noqa: PLC0415 - an extra
+
+    return FieldDescriptorProto.Type.DESCRIPTOR.values_by_number[described.type].name.removeprefix("TYPE_").lower()
+
+
+def _is_map(described: FieldDescriptor) -> bool:
+    message = described.message_type
+    return message is not None and bool(message.GetOptions().map_entry)
+
+
+def _is_repeated(described: FieldDescriptor) -> bool:
+    # protobuf 6 has the property, and warns of the label.
+    if hasattr(described, "is_repeated"):
+        return bool(described.is_repeated)
+    return bool(getattr(described, "label") == described.LABEL_REPEATED)  # noqa: B009 - gone in protobuf 7
+
+
+def _mismatch(kind: DataType, declared: str, path: str, allowed: Sequence[str] = ()) -> NoSchemaError:
+    expected = f", or declare it as {' or '.join(allowed)}" if allowed else ""
+    rule = f"it is {kind.simpleString()}, and {declared} in the schema"
+    return NoSchemaError(path, rule, f"convert the expression{expected}")

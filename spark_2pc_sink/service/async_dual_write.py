@@ -1,0 +1,255 @@
+"""`AsyncDualWrite`: the same for an AsyncSession, on an event loop.
+
+The session's statements run on the event loop, by SQLAlchemy's own means, so that any of its asynchronous drivers of
+PostgreSQL will do. What waits for Kafka runs in threads, one for each transactional id: the client drives its sockets
+on the thread that waits, and a second client for event loops would be a second place where the recipe can be wrong. The
+state store, which is asked when ids are taken and recovered, stays with psycopg2 in these threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, LocalProtocolError
+from spark_2pc_sink.service.enlisted import ASYNC_DRIVERS, Enlisted, enlist
+from spark_2pc_sink.service.service_base import ServiceBase
+from spark_2pc_sink.service.transaction import Phase, ServiceTransaction
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.service.commitment import Commitment
+
+#: What a block may have its rows in.
+AsyncWritable: TypeAlias = "AsyncSession | async_scoped_session[Any] | AsyncConnection"
+
+_log = sink_log(__name__)
+_T = TypeVar("_T")
+
+
+class AsyncDualWrite(ServiceBase):
+    """Writes rows of an AsyncSession and records of Kafka exactly once, by one decision. For one event loop.
+
+    ::
+
+        async with dual.transaction(session) as tx:
+            session.add(order)
+            tx.send("orders", order.key, order.as_json())
+
+    The options are those of `DualWrite`, and so is the meaning of everything. The session's engine may be any of
+    PostgreSQL's with asyncpg or psycopg.
+
+    Args:
+        transactional_id: the name of the service.
+        kafka: Kafka client properties.
+        database: SQLAlchemy URL, dialect postgresql, driver psycopg2: for the state rows.
+
+    Raises:
+        ConfigurationError: an option is unknown, missing or wrong. Nothing was connected to.
+    """
+
+    _turns: asyncio.Semaphore | None = None
+
+    async def __aenter__(self) -> AsyncDualWrite:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """See `DualWrite.start`."""
+        await _shielded(asyncio.to_thread(self._service.start))
+
+    async def close(self) -> None:
+        """See `DualWrite.close`."""
+        await asyncio.to_thread(self._service.close)
+        await asyncio.to_thread(self._threads.shutdown)
+
+    @asynccontextmanager
+    async def transaction(self, session: AsyncWritable) -> AsyncIterator[ServiceTransaction]:
+        """See `DualWrite.transaction`.
+
+        A block that is cancelled before the decision leaves nothing on either side. From the decision on, the end of
+        the block is shielded: cancelled or not, Kafka follows.
+
+        Args:
+            session: an AsyncSession or an AsyncConnection.
+        """
+        if not self._service.started:
+            await self.start()
+        runner = self._blocks.enter()
+        try:
+            connection = await _connection_of(session)
+            enlisted = enlist(_under(connection), ASYNC_DRIVERS)
+            transaction = ServiceTransaction()
+            try:
+                yield transaction
+                transaction.check_runner("commit")
+                transaction.move_to(Phase.COMMITTING)
+                await self._commit(session, connection, enlisted, transaction)
+            except BaseException:
+                enlisted.ends_now()
+                await _roll_back(session)
+                raise
+            finally:
+                transaction.move_to(Phase.ENDED)
+                enlisted.release()
+        finally:
+            self._blocks.leave(runner)
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    async def _commit(
+        self,
+        session: AsyncWritable,
+        connection: AsyncConnection,
+        enlisted: Enlisted,
+        transaction: ServiceTransaction,
+    ) -> None:
+        enlisted.check()
+        flush = getattr(session, "flush", None)
+        if flush is not None:
+            await flush()
+        if not transaction.records:
+            enlisted.ends_now()
+            await self._send_commit(session, enlisted)
+            return
+        async with self._turn():
+            commitment = self._service.commitment()
+            try:
+                await self._blocking(lambda: commitment.send(transaction.records))
+                enlisted.check()
+                await connection.run_sync(commitment.decide)
+            except BaseException:
+                commitment.end()
+                raise
+            enlisted.ends_now()
+            await _shielded(self._decide_and_complete(session, enlisted, commitment))
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One of as many turns as there are ids: who waited for an id in a thread would keep it from who has one."""
+        limit_ms = self._service.options.wait_for_id_ms
+        if self._turns is None:
+            self._turns = asyncio.Semaphore(self._service.options.ids)
+        try:
+            await asyncio.wait_for(self._turns.acquire(), limit_ms / 1000)
+        except asyncio.TimeoutError as error:
+            raise KafkaTimeoutError(
+                operation="waiting for a transactional id",
+                deadline_ms=limit_ms,
+                last_error=f"all {self._service.options.ids} are in use; raise ids where that is usual",
+            ) from error
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    async def _decide_and_complete(self, session: AsyncWritable, enlisted: Enlisted, commitment: Commitment) -> None:
+        try:
+            complete = await self._decide(session, enlisted, commitment)
+        except BaseException:
+            commitment.end()
+            raise
+        if complete:
+            commitment.end()
+        elif self._service.options.kafka_commit == "before_return":
+            await self._blocking(commitment.complete)
+        else:
+            self._threads.submit(commitment.complete_in_background)
+
+    async def _decide(self, session: AsyncWritable, enlisted: Enlisted, commitment: Commitment) -> bool:
+        """COMMIT; True where Kafka has followed already, as its outcome had to be found out."""
+        try:
+            await self._send_commit(session, enlisted)
+        except Exception as error:
+            await _roll_back(session)
+            if not enlisted.committed or not await self._blocking(commitment.commit_failed):
+                raise
+            _log.warning("COMMIT raised %r, and was carried out: both sides have the transaction", error)
+            return True
+        commitment.committed()
+        return False
+
+    async def _send_commit(self, session: AsyncWritable, enlisted: Enlisted) -> None:
+        await asyncio.wait_for(session.commit(), self._service.options.commit_timeout_ms / 1000)
+        if not enlisted.committed:
+            raise LocalProtocolError(
+                operation="commit",
+                state="the session sent no COMMIT",
+                rule="the session has begun its transaction itself, and not joined one of somebody else's",
+            )
+
+    async def _blocking(self, call: Callable[[], _T]) -> _T:
+        """Run what waits for Kafka or the state store in a thread; it is not interrupted half way."""
+        return await _shielded(asyncio.get_running_loop().run_in_executor(self._threads, call))
+
+
+async def _connection_of(session: object) -> AsyncConnection:
+    """The connection of a session, in a transaction from here on.
+
+    Raises:
+        ConfigurationError: it is no asynchronous session.
+    """
+    if isinstance(session, AsyncConnection):
+        return session
+    if isinstance(session, AsyncSession | async_scoped_session):
+        return await session.connection()
+    raise _refused(session)
+
+
+def _under(connection: AsyncConnection) -> Connection:
+    """SQLAlchemy's own connection under an asynchronous one.
+
+    Raises:
+        ConfigurationError: it is not open.
+    """
+    if connection.sync_connection is None:
+        raise _refused(connection)
+    return connection.sync_connection
+
+
+def _refused(session: object) -> ConfigurationError:
+    return ConfigurationError(
+        option="session",
+        value=type(session).__name__,
+        rule="it is an AsyncSession, or an AsyncConnection that is open",
+        remedy="pass the session that has the rows; a Session goes to DualWrite",
+    )
+
+
+async def _roll_back(session: AsyncWritable) -> None:
+    """Leave nothing behind; where that fails the connection is broken, and the server rolls back by itself."""
+    with suppress(SQLAlchemyError, OSError):
+        await _shielded(session.rollback())
+
+
+async def _shielded(awaited: Awaitable[_T]) -> _T:
+    """Wait for something that must not be left half way; a cancellation takes effect when it has ended.
+
+    Raises:
+        asyncio.CancelledError: it has ended, and the task was cancelled meanwhile.
+        Whatever it raises.
+    """
+    task = asyncio.ensure_future(awaited)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled() and task.exception() is not None:
+        _log.warning("a transaction was cancelled, and its end raised %r", task.exception())
+    raise cancelled

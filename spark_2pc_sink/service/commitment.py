@@ -1,0 +1,117 @@
+"""The commitment of one transaction: the steps of the recipe, in order, for a caller that does the database's part.
+
+`DualWrite` and `AsyncDualWrite` go through the same steps. What waits for Kafka blocks its thread; what the database
+does is done where the caller's session is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.errors import AbortableError, DualWriteError, FencedError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.service.id_pool import IdPool
+    from spark_2pc_sink.service.id_writer import IdWriter, SentRecords
+    from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord
+
+_log = sink_log(__name__)
+
+#: Encodes the records of a block for the topics as they are.
+Encode = Callable[["Sequence[OutgoingRecord]"], "EncodedRecords"]
+
+
+class Commitment:
+    """One transaction on its way. Every way through it ends with `end`.
+
+    Args:
+        pool: lends the id.
+        encode: makes batches of records.
+    """
+
+    def __init__(self, pool: IdPool, encode: Encode) -> None:
+        self._pool = pool
+        self._encode = encode
+        self._writer: IdWriter | None = None
+        self._sent: SentRecords | None = None
+
+    def send(self, records: Sequence[OutgoingRecord]) -> None:
+        """Take an id, send everything, and wait for the acknowledgements. Blocks.
+
+        An id whose pair Kafka does not take any more, as it has expired or a recovery was run, is recovered and used
+        once more: nothing is decided yet.
+
+        Raises:
+            Everything that `IdPool.lend`, `IdWriter.recover` and `IdWriter.send` raise; nothing is decided.
+        """
+        encoded = self._encode(records)
+        writer = self._writer = self._pool.lend()
+        try:
+            self._sent = writer.send(encoded)
+        except (FencedError, AbortableError) as error:
+            _log.warning("%s: %s; taking the id over again", writer.transactional_id, error)
+            writer.recover()
+            self._sent = writer.send(encoded)
+
+    def decide(self, connection: Connection) -> None:
+        """Write the state row, the last statement before COMMIT.
+
+        Raises:
+            Everything that `IdWriter.decide` raises; the transaction has to be rolled back.
+        """
+        writer, sent = self._parts()
+        writer.decide(connection, sent)
+
+    def committed(self) -> None:
+        """COMMIT was answered: there is no way back from here."""
+        writer, sent = self._parts()
+        writer.decided(sent)
+
+    def commit_failed(self) -> bool:
+        """COMMIT raised: find out whether it was carried out, and bring Kafka to follow. Blocks.
+
+        Returns:
+            False where it was not: nothing is on either side.
+
+        Raises:
+            InDoubtError: it could not be found out in time.
+            HaltError: a person has to decide.
+        """
+        writer, sent = self._parts()
+        return writer.settle(sent.producer)
+
+    def complete(self) -> None:
+        """Commit in Kafka, and give the id back. Blocks.
+
+        Raises:
+            InDoubtError: decided, and Kafka did not follow in time; the next recovery of the id sees to it.
+            HaltError: a person has to decide.
+        """
+        writer, sent = self._parts()
+        try:
+            writer.complete(sent)
+        finally:
+            self.end()
+
+    def complete_in_background(self) -> None:
+        """The same where nobody waits for it: what goes wrong is logged, and the keeper of the ids settles it."""
+        try:
+            self.complete()
+        except DualWriteError:
+            _log.exception("a decided transaction is not complete in Kafka yet")
+
+    def end(self) -> None:
+        """Give the id back. What was sent and not decided is aborted when the id is settled."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            self._pool.give_back(writer)
+
+    def _parts(self) -> tuple[IdWriter, SentRecords]:
+        if self._writer is None or self._sent is None:
+            message = "records are sent before anything else"
+            raise AssertionError(message)
+        return self._writer, self._sent

@@ -1,0 +1,127 @@
+"""The database transaction that a block has joined: nobody but the dual write ends it.
+
+A COMMIT inside the block would make rows durable that no state row speaks of, and a ROLLBACK would leave the records
+without their rows. So both are watched at the connection, whoever asks for them: the session, its connection, or a
+``with session.begin()`` inside the block.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import event
+
+from jdbc_state.connections import driver_connection
+from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, RootTransaction
+
+#: Drivers whose COMMIT can be cut off from outside, by their socket.
+SYNC_DRIVERS: Final = ("psycopg2", "psycopg")
+ASYNC_DRIVERS: Final = ("asyncpg", "psycopg", "psycopg_async")
+_OPERATION: Final = "transaction"
+_RULE: Final = "the block of a dual write ends the transaction itself: leave commit() and rollback() out of it"
+_KEY: Final = "spark_2pc_sink.enlisted"
+
+
+class Enlisted:
+    """One transaction of a connection, from the beginning of a block to its end. Made by `enlist`.
+
+    Args:
+        connection: in the transaction.
+        root: the transaction.
+    """
+
+    def __init__(self, connection: Connection, root: RootTransaction) -> None:
+        self.connection = connection
+        self._root = root
+        self._ours = False
+        #: Whether COMMIT was sent.
+        self.committed = False
+        self._rolled_back = False
+        event.listen(connection, "commit", self._on_commit)
+        event.listen(connection, "rollback", self._on_rollback)
+        # It stays with the driver's connection, which another thread may have the moment after COMMIT.
+        self._info = connection.info
+        self._info[_KEY] = self
+
+    @property
+    def driver(self) -> Any:
+        """The driver's connection."""
+        return driver_connection(self.connection)
+
+    def check(self) -> None:
+        """Refuse to decide in another transaction than the one that the block has joined.
+
+        Raises:
+            LocalProtocolError: the transaction has ended inside the block.
+        """
+        if self._rolled_back or self.connection.closed or self.connection.get_transaction() is not self._root:
+            raise LocalProtocolError(operation=_OPERATION, state="its database transaction has ended", rule=_RULE)
+
+    def ends_now(self) -> None:
+        """From here on COMMIT and ROLLBACK are the dual write's own."""
+        self._ours = True
+
+    def release(self) -> None:
+        """The block has ended; whoever uses the connection next is free to."""
+        event.remove(self.connection, "commit", self._on_commit)
+        event.remove(self.connection, "rollback", self._on_rollback)
+        self._unmark()
+
+    def _on_commit(self, connection: Connection) -> None:
+        del connection
+        if not self._ours:
+            raise LocalProtocolError(operation="commit", state="inside the block of a dual write", rule=_RULE)
+        self.committed = True
+        self._unmark()
+
+    def _on_rollback(self, connection: Connection) -> None:
+        del connection
+        self._rolled_back = True
+        self._unmark()
+
+    def _unmark(self) -> None:
+        if self._info.get(_KEY) is self:
+            del self._info[_KEY]
+
+
+def enlist(connection: Connection, drivers: tuple[str, ...]) -> Enlisted:
+    """Join the transaction that a connection is in, or begin one.
+
+    Args:
+        connection: of the caller.
+        drivers: that may be under it.
+
+    Raises:
+        ConfigurationError: the connection is none of PostgreSQL's by one of these drivers, or commits each statement.
+        LocalProtocolError: it is in a savepoint, or another dual write has joined it.
+    """
+    dialect = connection.dialect
+    if dialect.name != "postgresql" or dialect.driver not in drivers:
+        raise ConfigurationError(
+            option="session",
+            value=f"{dialect.name}+{dialect.driver}",
+            rule="its database is that of the state row, a PostgreSQL",
+            remedy=f"use an engine with one of these drivers: {', '.join(drivers)}",
+        )
+    if getattr(connection.connection.dbapi_connection, "autocommit", False):
+        raise ConfigurationError(
+            option="session",
+            value="AUTOCOMMIT",
+            rule="its rows and the decision are one transaction",
+            remedy="leave isolation_level='AUTOCOMMIT' out for this engine or connection",
+        )
+    if connection.info.get(_KEY):
+        raise LocalProtocolError(
+            operation=_OPERATION, state="another dual write has joined this session", rule="transactions are not nested"
+        )
+    if connection.in_nested_transaction():
+        raise LocalProtocolError(
+            operation=_OPERATION,
+            state="the session is in a savepoint",
+            rule="the block begins outside of begin_nested(); savepoints inside the block are fine",
+        )
+    root = connection.get_transaction() or connection.begin()
+    return Enlisted(connection, root)

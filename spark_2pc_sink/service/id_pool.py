@@ -1,0 +1,338 @@
+"""The transactional ids of one process: which of them it holds, which are free, and which have to be settled.
+
+``name-0`` to ``name-(ids_max - 1)`` are shared by all processes of a service. A process takes an id by the claim of its
+state row: only where no other process lives that has it, and only if the row is as it was when that was seen. So of two
+processes that want the same one, one gets it. A claim that was lost all the same shows at the next decision, which is
+refused; the id is then dropped here.
+
+What a dead process has left is settled by whoever comes next: at the start, and every `LOOK_S` from then on. The ids go
+round: the one that was free for longest is used next, so that the coordinator has written its end markers by then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.errors import (
+    ClaimRefusedError,
+    ConfigurationError,
+    DualWriteError,
+    HaltError,
+    KafkaTimeoutError,
+    LocalProtocolError,
+    SupersededError,
+)
+
+if TYPE_CHECKING:
+    from jdbc_state import StateRow
+    from jdbc_state.survey import Survey
+    from spark_2pc_sink.clock import Clock
+    from spark_2pc_sink.options import ServiceOptions
+    from spark_2pc_sink.service.id_writer import IdWriter
+
+#: How often the keeper looks for ids to be noted or settled, in seconds; and for those that dead processes have left.
+NOTE_S: Final = 1.0
+LOOK_S: Final = 30.0
+
+
+class WatchedStore(Protocol):
+    """What the pool asks of a state store."""
+
+    def survey(self) -> Survey:
+        """Every row, without a claim, and whether the driver of each lives."""
+
+
+class Line(Protocol):
+    """One id with its connections.
+
+    Attributes:
+        writer: its writer.
+    """
+
+    writer: IdWriter
+
+    def release(self) -> None:
+        """Settle the id for whoever comes next; nobody holds it any more."""
+
+    def close(self) -> None:
+        """Close its connections."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """An id that no living process holds.
+
+    Attributes:
+        transactional_id: the id.
+        row: its state row; None for one that was never used.
+    """
+
+    transactional_id: str
+    row: StateRow | None
+
+
+class IdPool:
+    """Holds the ids of this process, and lends them.
+
+    Args:
+        options: of the service.
+        store: the state rows.
+        make_line: connects one id; it does no I/O.
+        clock: measures.
+    """
+
+    def __init__(
+        self,
+        options: ServiceOptions,
+        *,
+        store: WatchedStore,
+        make_line: Callable[[str], Line],
+        clock: Clock,
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._make_line = make_line
+        self._clock = clock
+        self._log = sink_log(__name__, options.transactional_id)
+        self._changed = threading.Condition()
+        self._lines: dict[str, Line] = {}
+        self._free: deque[IdWriter] = deque()
+        self._unsettled: deque[IdWriter] = deque()
+        self._lent = 0
+        self._open = True
+        self._keeper: threading.Thread | None = None
+        self._looked_at_s = clock.now_s()
+
+    @property
+    def size(self) -> int:
+        """How many ids this process holds."""
+        with self._changed:
+            return len(self._lines)
+
+    # --- lifetime ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take ids, settle what dead processes have left, and begin to look after all of them.
+
+        Raises:
+            ConfigurationError: other processes hold every id.
+            HaltError: a person has to decide about an id that this process would take.
+            Everything else that `IdWriter.recover` raises.
+        """
+        self._take(first=True)
+        if not self._lines:
+            raise ConfigurationError(
+                option="ids_max",
+                value=self._options.ids_max,
+                rule=f"every transactional id of {self._options.transactional_id!r} is held by another process",
+                remedy="raise ids_max, or lower ids of all processes",
+            )
+        if len(self._lines) < self._options.ids:
+            self._log.warning(
+                "%d of %d transactional ids: other processes hold the rest; raise ids_max=%d",
+                len(self._lines),
+                self._options.ids,
+                self._options.ids_max,
+            )
+        self._keeper = threading.Thread(target=self._keep, name="spark_2pc_sink ids", daemon=True)
+        self._keeper.start()
+
+    def close(self, *, limit_s: float) -> None:
+        """Note what is not noted, and close every connection, once all ids are back.
+
+        Args:
+            limit_s: how long to wait for those that are lent; what is lent later still is closed all the same.
+        """
+        with self._changed:
+            self._open = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._lent == 0, limit_s)
+        if self._keeper is not None:
+            self._keeper.join(limit_s)
+        with self._changed:
+            lines, self._lines = list(self._lines.values()), {}
+            self._free.clear()
+            self._unsettled.clear()
+        for line in lines:
+            self._note(line.writer)
+            line.close()
+
+    # --- lending -------------------------------------------------------------------------------------------------
+
+    def lend(self) -> IdWriter:
+        """The id that was free for longest; `give_back` has to follow.
+
+        Raises:
+            KafkaTimeoutError: none came free within ``wait_for_id_ms``.
+            LocalProtocolError: the pool is closed.
+        """
+        limit_ms = self._options.wait_for_id_ms
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or not self._open, limit_ms / 1000)
+            if not self._open:
+                raise LocalProtocolError(operation="transaction", state="closed", rule="close() comes last")
+            if not self._free:
+                raise KafkaTimeoutError(
+                    operation=f"waiting for one of {len(self._lines)} transactional ids of "
+                    f"{self._options.transactional_id!r}",
+                    deadline_ms=limit_ms,
+                    last_error=f"{self._lent} are in use, {len(self._unsettled)} have to be settled first; raise ids "
+                    "where that is usual",
+                )
+            self._lent += 1
+            return self._free.popleft()
+
+    def give_back(self, writer: IdWriter) -> None:
+        """The transaction is over, or has failed: then the keeper settles the id."""
+        with self._changed:
+            self._lent -= 1
+            (self._unsettled if writer.unsettled else self._free).append(writer)
+            self._changed.notify_all()
+
+    # --- the keeper ----------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._unsettled or not self._open, NOTE_S)
+                if not self._open:
+                    return
+                unsettled = [self._unsettled.popleft() for _ in range(len(self._unsettled))]
+            failed = [writer for writer in unsettled if not self._recovered(writer)]
+            self._note_idle()
+            if self._clock.now_s() - self._looked_at_s > LOOK_S:
+                self._looked_at_s = self._clock.now_s()
+                self._look()
+            with self._changed:
+                self._unsettled.extend(failed)
+                if failed:
+                    self._changed.wait_for(lambda: not self._open, NOTE_S)
+
+    def _recovered(self, writer: IdWriter) -> bool:
+        """Settle one id; False where it has to be tried again."""
+        try:
+            writer.recover()
+        except SupersededError as error:
+            self._log.warning("%s is another process's now: %s", writer.transactional_id, error)
+            self._drop(writer)
+            return True
+        except HaltError as error:
+            # It stays as it is for the person, and for the start of the next process, which says the same.
+            self._log.error("%s is not used any more: %s", writer.transactional_id, error)
+            self._drop(writer)
+            return True
+        except DualWriteError as error:
+            self._log.warning("%s is not settled yet: %s", writer.transactional_id, error)
+            return False
+        with self._changed:
+            self._free.append(writer)
+            self._changed.notify_all()
+        return True
+
+    def _drop(self, writer: IdWriter) -> None:
+        with self._changed:
+            line = self._lines.pop(writer.transactional_id, None)
+        if line is not None:
+            line.close()
+
+    def _note_idle(self) -> None:
+        """Note what the next decision would note, where none has come for a while."""
+        with self._changed:
+            idle = [each for each in self._free if (each.unnoted_s or 0) > NOTE_S]
+            for writer in idle:
+                self._free.remove(writer)
+        for writer in idle:
+            self._note(writer)
+            with self._changed:
+                (self._unsettled if writer.unsettled else self._free).append(writer)
+                self._changed.notify_all()
+
+    def _note(self, writer: IdWriter) -> None:
+        try:
+            writer.note()
+        except DualWriteError as error:
+            self._log.warning("%s: a commit in Kafka was not noted: %s", writer.transactional_id, error)
+
+    def _look(self) -> None:
+        try:
+            self._take(first=False)
+        except DualWriteError as error:
+            self._log.warning("looking for ids of dead processes: %s", error)
+
+    # --- taking --------------------------------------------------------------------------------------------------
+
+    def _take(self, *, first: bool) -> None:
+        """Take ids up to as many as are wanted: those that a dead process has left before those that are new."""
+        found = list(self._found())
+        used, new = [each for each in found if each.row is not None], [each for each in found if each.row is None]
+        for each in used:
+            if self.size < self._options.ids:
+                self._hold(each, first=first)
+            else:
+                self._settle_for_others(each)
+        for each in new:
+            if self.size >= self._options.ids:
+                return
+            self._hold(each, first=first)
+
+    def _found(self) -> Iterator[_Found]:
+        """The ids that no living process holds."""
+        survey = self._store.survey()
+        rows = {row.transactional_id: row for row in (*survey.lost, *survey.rows)}
+        unreadable = {each.transactional_id for each in survey.unreadable}
+        for number in range(self._options.ids_max):
+            transactional_id = self._options.id_of(number)
+            row = rows.get(transactional_id)
+            taken = transactional_id in self._lines or transactional_id in unreadable
+            if not taken and (row is None or not self._is_held(row, survey)):
+                yield _Found(transactional_id, row)
+
+    def _is_held(self, row: StateRow, survey: Survey) -> bool:
+        driver = survey.drivers.get(row.transactional_id)
+        if row.run_id is None or driver is None:
+            return False
+        return row.age_s < self._options.takeover_grace_s if driver.alive is None else driver.alive
+
+    def _hold(self, found: _Found, *, first: bool) -> None:
+        """Take one id, unless another process was faster.
+
+        Raises:
+            Everything that `IdWriter.recover` raises, where it is the process's start that has to know.
+        """
+        line = self._make_line(found.transactional_id)
+        try:
+            line.writer.recover(beside=found.row)
+        except SupersededError:
+            line.close()
+            return
+        except DualWriteError:
+            line.close()
+            if first:
+                raise
+            self._log.exception("%s could not be taken", found.transactional_id)
+            return
+        with self._changed:
+            self._lines[found.transactional_id] = line
+            self._free.append(line.writer)
+            self._changed.notify_all()
+
+    def _settle_for_others(self, found: _Found) -> None:
+        """Settle what a dead process has left in an id that this process does not need, and hold it no more."""
+        row = found.row
+        if row is None or row.run_id is None:
+            return
+        line = self._make_line(found.transactional_id)
+        try:
+            line.writer.recover(beside=row)
+            line.release()
+        except SupersededError:
+            return
+        except (HaltError, ClaimRefusedError) as error:
+            self._log.error("%s: %s", found.transactional_id, error)
+        finally:
+            line.close()

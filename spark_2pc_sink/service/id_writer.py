@@ -1,0 +1,337 @@
+"""One transactional id of a service: its transactions through the recipe, one after the other.
+
+The steps are those of a micro-batch (`spark_2pc_sink.recipe.steps`), and so is their order. What is different:
+
+* The database transaction is the caller's. The decision is written into it, and the caller commits it.
+* On transaction.version 2 the note that Kafka has followed travels with the next decision of this id, and not in a
+  COMMIT of its own. Until then the row says ``decided``: recovery asks Kafka, and finds it committed.
+* Nobody replays a transaction. Where Kafka may abort it after the decision, its records are in the decision too.
+
+A failure leaves the writer *unsettled*: nothing but `IdWriter.recover` may be called, which is the recovery of any
+sink, and sends again what Kafka is owed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from jdbc_state import DECIDED, OWED, Decision, KeptRecords
+from jdbc_state.sink_log import at_work_for, sink_log
+from spark_2pc_sink.clock import Clock, Deadline
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import (
+    DualWriteError,
+    HaltError,
+    InDoubtError,
+    LocalProtocolError,
+    SupersededError,
+)
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
+from spark_2pc_sink.producer.batch_list_sender import AcknowledgedBatches, PlacedBatch, SendBatches, joined
+from spark_2pc_sink.recovery.resend import KeepingStore, resend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from jdbc_state import StateRow
+    from spark_2pc_sink.producer.transaction_client import InitializedProducer
+    from spark_2pc_sink.recovery.kafka_side import KafkaSide
+    from spark_2pc_sink.recovery.recovery import Recovery
+    from spark_2pc_sink.service.outgoing import EncodedRecords
+
+#: Each attempt to bring Kafka to follow is a recovery of its own. A broker that aborts three resends in a row aborts
+#: the fourth: a person has to look.
+SETTLE_ATTEMPTS_MAX: Final = 3
+
+
+class DecidingStore(KeepingStore, Protocol):
+    """The operations of a state store that a service needs; `jdbc_state.SqlStateStore` is the real one."""
+
+    def check_generation(self, transactional_id: str, generation: int) -> StateRow:
+        """The row, while ``generation`` is the newest claim."""
+
+    def decide_within(
+        self,
+        connection: Connection,
+        transactional_id: str,
+        generation: int,
+        decision: Decision,
+        *,
+        settled: str | None = None,
+        kept: KeptRecords | None = None,
+    ) -> None:
+        """Write the state row in a transaction of the caller's."""
+
+
+@dataclass(frozen=True)
+class SentRecords:
+    """Records that Kafka has acknowledged, in a transaction that nobody has decided.
+
+    Attributes:
+        producer: the pair of the transaction.
+        records: what was sent.
+        acknowledged: where it is.
+    """
+
+    producer: ProducerIdAndEpoch
+    records: EncodedRecords
+    acknowledged: AcknowledgedBatches
+
+
+class IdWriter:
+    """Takes the transactions of one transactional id through the recipe. For one thread at a time.
+
+    Args:
+        transactional_id: the id.
+        owner: what the state row says in place of a query.
+        run_id: of this process.
+        recovery: of this id.
+        kafka: the coordinator.
+        store: the state rows.
+        send: sends the record batches of one transaction.
+        clock: measures and waits.
+        settle_deadline_ms: how long a decided transaction is brought to its end before somebody is told.
+
+    Attributes:
+        unsettled: True where only `recover` may be called.
+    """
+
+    def __init__(
+        self,
+        *,
+        transactional_id: str,
+        owner: str,
+        run_id: str,
+        recovery: Recovery,
+        kafka: KafkaSide,
+        store: DecidingStore,
+        send: SendBatches,
+        clock: Clock,
+        settle_deadline_ms: int,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.unsettled = True
+        self._log = sink_log(__name__, transactional_id)
+        self._owner = owner
+        self._run_id = run_id
+        self._recovery = recovery
+        self._kafka = kafka
+        self._store = store
+        self._send = send
+        self._clock = clock
+        self._settle_deadline_ms = settle_deadline_ms
+        self._row: StateRow | None = None
+        self._initialized: InitializedProducer | None = None
+        self._producer: ProducerIdAndEpoch | None = None
+        # The pair that Kafka answered to a commit of which the row does not know yet; None where there is none.
+        self._unnoted: str | None = None
+        self._unnoted_since_s = 0.0
+
+    @property
+    def unnoted_s(self) -> float | None:
+        """Seconds for which the row says ``decided`` of what Kafka has committed; None where the row says all."""
+        return None if self._unnoted is None else self._clock.now_s() - self._unnoted_since_s
+
+    # --- recovery ------------------------------------------------------------------------------------------------
+
+    def recover(self, *, beside: StateRow | None = None) -> None:
+        """Claim the row, settle what was left, and send again what Kafka is owed.
+
+        Args:
+            beside: the row as somebody has just seen it, without a driver that lives: the claim is refused where it has
+                another claim by now. None for a row that does not exist, and for the claim that this writer has.
+
+        Raises:
+            SupersededError: another process has the id.
+            HaltError: a person has to decide.
+            Everything else that `Recovery.run` and `resend` raise.
+        """
+        self.unsettled = True
+        # Else the logs would have to tell how the decision before has ended.
+        self.note()
+        known = self._row or beside
+        with at_work_for(self.transactional_id), self._recovery.explaining():
+            recovered = self._recovery.run(
+                query_id=self._owner,
+                run_id=self._run_id,
+                expected_generation=None if known is None else known.generation,
+            )
+            self._row = recovered.row
+            if recovered.row.status == OWED:
+                recovered = resend(recovered, kafka=self._kafka, store=self._store, send=self._send)
+                self._log.warning("recovered: %s", recovered.report.actions[-1])
+        self._row, self._initialized = recovered.row, recovered.initialized
+        self._producer, self._unnoted = recovered.initialized.producer, None
+        self.unsettled = False
+
+    def settle(self, prepared: ProducerIdAndEpoch) -> bool:
+        """Find out whether the database has decided a transaction, and bring Kafka to follow.
+
+        Args:
+            prepared: its pair.
+
+        Returns:
+            False where the database has not: nothing of it is on either side.
+
+        Raises:
+            HaltError: a person has to decide.
+            InDoubtError: it could not be found out, or Kafka did not follow, within the deadline.
+        """
+        error: DualWriteError | None = None
+        before = self._claimed()
+        deadline = Deadline(self._clock, self._settle_deadline_ms)
+        for _ in range(SETTLE_ATTEMPTS_MAX):
+            try:
+                self.recover()
+            except (HaltError, InDoubtError):
+                raise
+            except SupersededError as superseded:
+                # Whoever has the id now settles it; what became of this transaction its row may not show any more.
+                raise self._in_doubt(prepared, superseded) from superseded
+            except DualWriteError as again:
+                error = again
+                self._log.warning("transaction %s is not settled yet: %s", prepared, again)
+            else:
+                return self._is_decided(prepared, before)
+            if deadline.passed:
+                break
+            deadline.pause()
+        raise self._in_doubt(prepared, error) from error
+
+    def _is_decided(self, prepared: ProducerIdAndEpoch, before: StateRow) -> bool:
+        """A resend writes another pair, and no transaction of this id was begun after this one."""
+        row = self._claimed()
+        return row.prepared_transaction_state == str(prepared) or row.batch_id != before.batch_id
+
+    # --- the recipe ----------------------------------------------------------------------------------------------
+
+    def send(self, records: EncodedRecords) -> SentRecords:
+        """Begin a Kafka transaction, and send; all is acknowledged when this returns.
+
+        Raises:
+            Everything that `BatchListSender.send` raises: nothing was decided, and the writer is unsettled.
+        """
+        self._check_settled("send")
+        self.unsettled = True
+        with at_work_for(self.transactional_id):
+            producer = self._begin(records.batches)
+            acknowledged = self._send(producer, self._kafka.transaction_version, records.batches)
+        return SentRecords(producer, records, acknowledged)
+
+    def decide(self, connection: Connection, sent: SentRecords) -> None:
+        """Write the state row in the caller's transaction, as its last statement; COMMIT decides.
+
+        Raises:
+            SupersededError, HaltError: the claim is not ours any more; the transaction has to be rolled back.
+            Whatever the connection raises.
+        """
+        row = self._claimed()
+        batch_id = 0 if row.batch_id is None else row.batch_id + 1
+        decision = Decision(
+            prepared=str(sent.producer),
+            expected=row.prepared_transaction_state,
+            batch_id=batch_id,
+            # How many rows a session has written, nobody can tell.
+            row_count=0,
+            record_count=sent.records.record_count,
+            digest=sent.records.digest,
+            kafka_offsets={str(partition): at for partition, at in sent.acknowledged.offsets.items()},
+            topic_ids=dict(sent.acknowledged.topic_ids),
+        )
+        # What becomes of the note becomes of the decision, and that is not known once COMMIT was sent.
+        unnoted, self._unnoted = self._unnoted, None
+        kept = None if self._never_times_out else KeptRecords(batch_id, *joined(sent.records.batches))
+        self._store.decide_within(
+            connection, self.transactional_id, row.generation, decision, settled=unnoted, kept=kept
+        )
+
+    def decided(self, sent: SentRecords) -> None:
+        """COMMIT was carried out."""
+        row = self._claimed()
+        self._row = replace(
+            row,
+            status=DECIDED,
+            prepared_transaction_state=str(sent.producer),
+            batch_id=0 if row.batch_id is None else row.batch_id + 1,
+        )
+
+    def complete(self, sent: SentRecords) -> None:
+        """Commit in Kafka what is decided.
+
+        Raises:
+            InDoubtError: Kafka did not follow within the deadline; whoever recovers the id next goes on from there.
+            HaltError: a person has to decide.
+        """
+        try:
+            with at_work_for(self.transactional_id):
+                answer = self._kafka.end(sent.producer, commit=True)
+        except DualWriteError as error:
+            self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", sent.producer, error)
+            answer = None
+        if answer is None or answer.code != Code.NONE:
+            self.settle(sent.producer)
+            return
+        self._unnoted, self._unnoted_since_s = str(answer.producer or sent.producer), self._clock.now_s()
+        self._producer = answer.producer
+        self.unsettled = False
+        if answer.producer is None:
+            # Below transaction.version 2 the next transaction begins with InitProducerId, which would hide the outcome.
+            self._try_note()
+
+    def note(self) -> None:
+        """Note in the row that Kafka has followed; nothing happens where it says so already.
+
+        Raises:
+            SupersededError, HaltError: the claim is not ours any more.
+            StateStoreError: the database failed; the row says less than what is true.
+        """
+        if self._unnoted is None:
+            return
+        settled, self._unnoted = self._unnoted, None
+        try:
+            self._row = self._store.mark_done(self.transactional_id, self._claimed().generation, settled)
+        except DualWriteError:
+            self.unsettled = True
+            raise
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _try_note(self) -> None:
+        """Both sides have the transaction: that it could not be noted is the next recovery's business."""
+        try:
+            self.note()
+        except DualWriteError as error:
+            self._log.warning("the commit in Kafka was not noted: %s", error)
+
+    @property
+    def _never_times_out(self) -> bool:
+        return self._initialized is not None and self._initialized.two_phase_commit
+
+    def _begin(self, batches: Sequence[PlacedBatch]) -> ProducerIdAndEpoch:
+        producer, self._producer = self._producer, None
+        if producer is None or producer.exhausted:
+            self.note()
+            self._initialized = self._kafka.usable_producer()
+            producer = self._initialized.producer
+            # After it: a claim that comes later ends with an InitProducerId that fences this pair.
+            self._store.check_generation(self.transactional_id, self._claimed().generation)
+        if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
+            self._kafka.add_partitions(producer, [each.partition for each in batches])
+        return producer
+
+    def _check_settled(self, operation: str) -> None:
+        if self.unsettled:
+            raise LocalProtocolError(
+                operation=operation, state="unsettled", rule="recover() comes first, and after everything that failed"
+            )
+
+    def _claimed(self) -> StateRow:
+        if self._row is None:
+            raise LocalProtocolError(operation="use of the id", state="not claimed", rule="recover() comes first")
+        return self._row
+
+    def _in_doubt(self, prepared: ProducerIdAndEpoch, error: DualWriteError | None) -> InDoubtError:
+        return InDoubtError(transactional_id=self.transactional_id, prepared=str(prepared), detail=str(error))

@@ -1,0 +1,155 @@
+"""Outgoing records: what a block has sent, and the record batches that become of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.options.names import check_topic
+from spark_2pc_sink.producer.batch_list_sender import PlacedBatch
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests, format_digest
+from spark_2pc_sink.wire.record_list import encode_listed_batch, partition_for_key, record_content
+
+#: What a record's key and value are made of.
+Content: TypeAlias = bytes | str | None
+#: A header's name and value.
+Header: TypeAlias = tuple[str, Content]
+
+#: Bytes of a record beside its content: its length and offset delta (5 each), attributes and timestamp delta.
+_RECORD_BYTES: Final = 12
+
+
+@dataclass(frozen=True)
+class OutgoingRecord:
+    """One record that a block has sent.
+
+    Attributes:
+        topic: where to.
+        key: as bytes.
+        partition: that the caller has chosen; None where the key chooses, or anybody.
+        content: key, value and headers as a record has them.
+    """
+
+    topic: str
+    key: bytes | None
+    partition: int | None
+    content: bytes
+
+    @classmethod
+    def of(
+        cls, topic: str, key: Content, value: Content, *, headers: Sequence[Header] = (), partition: int | None = None
+    ) -> OutgoingRecord:
+        """A record as a caller gives it.
+
+        Raises:
+            ConfigurationError: something of it is no part of a record. Nothing was sent.
+        """
+        check_topic(topic)
+        if topic is None:
+            raise _refused("topic", topic, "it is the name of a topic", "pass it as the first argument")
+        number: object = partition
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+            raise _refused("partition", number, "it is a number from 0, or None", "leave it out: the key chooses")
+        encoded = _bytes("key", key)
+        listed = [(_name(name), _bytes("headers", content)) for name, content in headers]
+        return cls(topic, encoded, partition, record_content(encoded, _bytes("value", value), listed))
+
+
+@dataclass(frozen=True)
+class EncodedRecords:
+    """The records of a block as batches.
+
+    Attributes:
+        batches: those of one partition in the order of their records.
+        record_count: of all.
+        digest: of all, as text.
+    """
+
+    batches: tuple[PlacedBatch, ...]
+    record_count: int
+    digest: str
+
+
+def encode(
+    records: Sequence[OutgoingRecord],
+    options: KafkaOptions,
+    *,
+    partition_count: Callable[[str], int],
+    free: int,
+    timestamp_ms: int,
+) -> EncodedRecords:
+    """Share records out over partitions as Java's producer does, and encode them.
+
+    Args:
+        records: in the order in which they were sent; at least one.
+        options: compression, and the size of a batch.
+        partition_count: how many partitions a topic has.
+        free: a number that differs from transaction to transaction: it chooses the partition of records that have
+            neither a partition nor a key.
+        timestamp_ms: of each record, milliseconds since 1970.
+
+    Raises:
+        ConfigurationError: a record names a partition that its topic does not have.
+    """
+    contents: dict[TopicPartition, list[bytes]] = {}
+    for record in records:
+        partition = TopicPartition(record.topic, _partition_of(record, partition_count(record.topic), free))
+        contents.setdefault(partition, []).append(record.content)
+    batches, digest = [], EMPTY_DIGEST
+    for partition, of_partition in contents.items():
+        for part in _parts(of_partition, options.batch_bytes_max):
+            batch = encode_listed_batch(
+                partition.topic,
+                part,
+                timestamp_ms=timestamp_ms,
+                compression=options.compression,
+                level=options.compression_level,
+            )
+            batches.append(PlacedBatch(partition, batch.payload, batch.record_count))
+            digest = combine_digests(digest, batch.digest)
+    return EncodedRecords(tuple(batches), len(records), format_digest(digest))
+
+
+def _partition_of(record: OutgoingRecord, count: int, free: int) -> int:
+    if record.partition is None:
+        return free % count if record.key is None else partition_for_key(record.key, count)
+    if record.partition >= count:
+        rule = f"topic {record.topic!r} has {count} partitions, from 0"
+        raise _refused("partition", record.partition, rule, "leave it out: the key chooses")
+    return record.partition
+
+
+def _parts(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[bytes]]:
+    """Cut where a batch would become larger than it may; a record that is larger has a batch for itself."""
+    part: list[bytes] = []
+    size = 0
+    for content in contents:
+        record_bytes = len(content) + _RECORD_BYTES
+        if part and size + record_bytes > bytes_max:
+            yield part
+            part, size = [], 0
+        part.append(content)
+        size += record_bytes
+    yield part
+
+
+def _bytes(what: str, given: object) -> bytes | None:
+    if given is None or isinstance(given, bytes):
+        return given
+    if isinstance(given, str):
+        return given.encode()
+    raise _refused(what, type(given).__name__, "it is bytes, text (sent as UTF-8) or None", "encode it before")
+
+
+def _name(given: object) -> str:
+    if not isinstance(given, str):
+        raise _refused("headers", type(given).__name__, "a header has a name, which is text", "name it")
+    return given
+
+
+def _refused(what: str, value: object, rule: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(option=what, value=value, rule=rule, remedy=remedy)

@@ -1,0 +1,219 @@
+"""One process of a service: its connections to both sides, its transactional ids, and what all transactions share."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from jdbc_state import Actor, SqlStateStore, StoreSettings
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.clock import SystemClock, now_ms
+from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.producer.batch_list_sender import BatchListSender
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.service.commitment import Commitment
+from spark_2pc_sink.service.id_pool import IdPool
+from spark_2pc_sink.service.id_writer import IdWriter
+from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spark_2pc_sink.clock import Clock
+    from spark_2pc_sink.options import ServiceOptions
+
+#: How what a service does is told from what a person does with a command.
+_PROGRAM: Final = "service"
+#: How long `Service.close` waits for transactions that are under way: as long as a COMMIT may take, and EndTxn.
+_CLOSE_S: Final = 120.0
+
+
+class IdLine:
+    """One transactional id with connections of its own. Making one connects to nobody.
+
+    Not one connection for all ids: a broker takes the next request of a connection when it has answered the one before,
+    and a Produce of a transaction takes some milliseconds.
+
+    Args:
+        options: of the service.
+        transactional_id: the id.
+        store: the state rows.
+        run_id: of this process.
+        clock: measures and waits.
+    """
+
+    def __init__(
+        self, options: ServiceOptions, transactional_id: str, store: SqlStateStore, run_id: str, clock: Clock
+    ) -> None:
+        self._cluster = Cluster(options.kafka)
+        kafka = TransactionClient(self._cluster, transactional_id, options.kafka)
+        self._recovery = Recovery(
+            replace(options, transactional_id=transactional_id, ids=1, ids_max=1), kafka=kafka, store=store, clock=clock
+        )
+        self.writer = IdWriter(
+            transactional_id=transactional_id,
+            owner=options.owner,
+            run_id=run_id,
+            recovery=self._recovery,
+            kafka=kafka,
+            store=store,
+            send=BatchListSender(self._cluster, transactional_id, options.kafka).send,
+            clock=clock,
+            settle_deadline_ms=options.settle_deadline_ms,
+        )
+
+    def release(self) -> None:
+        """Claim the row for nobody: no process holds it any more."""
+        self._recovery.run(query_id=None, run_id=None)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+
+class TopicSizes:
+    """How many partitions topics have, asked again after ``metadata.max.age.ms``. For any number of threads.
+
+    Args:
+        cluster: connections, which nobody else uses.
+        clock: measures.
+    """
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[int, float]] = {}
+
+    def count(self, topic: str) -> int:
+        """Partitions of one topic.
+
+        Raises:
+            UnknownTopicError, AuthorizationError, KafkaTimeoutError: see `Cluster.partition_counts`.
+        """
+        known = self._known.get(topic)
+        now_s = self._clock.now_s()
+        if known is not None and now_s < known[1]:
+            return known[0]
+        with self._lock:
+            found = self._cluster.partition_counts([topic])[topic]
+            self._known[topic] = (found, now_s + self._cluster.options.metadata_max_age_ms / 1000)
+        return found
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            self._cluster.close()
+
+
+class Service:
+    """Everything that the transactions of one process share. For any number of threads.
+
+    Args:
+        options: of the service.
+    """
+
+    def __init__(self, options: ServiceOptions) -> None:
+        self.options = options
+        self._clock = SystemClock()
+        self._run_id = str(uuid.uuid4())
+        self._log = sink_log(__name__, options.transactional_id)
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._process: int | None = None
+        self._closed = False
+        self._topics: TopicSizes | None = None
+        self._store: SqlStateStore | None = None
+        self._pool: IdPool | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether transactions can begin in this process."""
+        return self._process == os.getpid() and not self._closed
+
+    def start(self) -> None:
+        """Take transactional ids, and settle what dead processes have left. Calling it again changes nothing.
+
+        Raises:
+            LocalProtocolError: it is closed, or was started in the process from which this one was forked.
+            Everything that `IdPool.start` raises.
+        """
+        if self.started:
+            return
+        with self._lock:
+            if self._closed:
+                raise LocalProtocolError(operation="transaction", state="closed", rule="close() comes last")
+            if self._process is None:
+                self._begin()
+            elif self._process != os.getpid():
+                raise LocalProtocolError(
+                    operation="transaction",
+                    state="started before a fork",
+                    rule="connections are not shared by processes: make a DualWrite in each, after the fork",
+                )
+
+    def close(self) -> None:
+        """Wait for the transactions under way, note what is not noted, and close every connection."""
+        with self._lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close(limit_s=_CLOSE_S)
+        if self._topics is not None:
+            self._topics.close()
+        if self._store is not None:
+            self._store.close()
+
+    def commitment(self) -> Commitment:
+        """One transaction on its way.
+
+        Raises:
+            LocalProtocolError: the service is closed.
+        """
+        pool = self._pool
+        if pool is None:
+            raise LocalProtocolError(operation="transaction", state="closed", rule="close() comes last")
+        return Commitment(pool, self._encode)
+
+    def _begin(self) -> None:
+        options = self.options
+        store = self._store = SqlStateStore(
+            options.database,
+            StoreSettings(**options.store_settings()),
+            actor=Actor.of_this_process(_PROGRAM),
+            shown_by_run=True,
+        )
+        self._topics = TopicSizes(Cluster(options.kafka), self._clock)
+        pool = IdPool(
+            options,
+            store=store,
+            make_line=lambda transactional_id: IdLine(options, transactional_id, store, self._run_id, self._clock),
+            clock=self._clock,
+        )
+        try:
+            pool.start()
+        except BaseException:
+            pool.close(limit_s=0)
+            self._topics.close()
+            store.close()
+            raise
+        self._pool, self._process = pool, os.getpid()
+        self._log.info("%d transactional ids, run %s", pool.size, self._run_id)
+
+    def _encode(self, records: Sequence[OutgoingRecord]) -> EncodedRecords:
+        if self._topics is None:
+            message = "a started service knows its topics"
+            raise AssertionError(message)
+        return encode(
+            records,
+            self.options.kafka,
+            partition_count=self._topics.count,
+            free=next(self._numbers),
+            timestamp_ms=now_ms(),
+        )

@@ -1,0 +1,58 @@
+"""What `DualWrite` and `AsyncDualWrite` are made of alike: their options, and the process that both stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+from spark_2pc_sink.options import ServiceOptions, checks_keywords
+from spark_2pc_sink.service.service import Service
+from spark_2pc_sink.service.transaction import OpenBlocks
+
+
+class ServiceBase:
+    """The options of a service, and its one process. Making one connects to nobody.
+
+    Args:
+        transactional_id: the name of the service.
+        kafka: Kafka client properties.
+        database: SQLAlchemy URL, dialect postgresql, driver psycopg2: for the state rows.
+
+    The other options are described in docs/reference/options.md.
+
+    Raises:
+        ConfigurationError: an option is unknown, missing or wrong.
+    """
+
+    @checks_keywords
+    def __init__(
+        self,
+        *,
+        transactional_id: str,
+        kafka: Mapping[str, str | int],
+        database: str,
+        ids: int = 8,
+        ids_max: int = 64,
+        wait_for_id_ms: int = 10_000,
+        kafka_commit: Literal["before_return", "in_background"] = "before_return",
+        takeover_grace_s: int = 60,
+        state_schema: str = "public",
+        state_table: str = "kafka_transaction_state",
+        history_table: str | None = None,
+        history_batches: int = 0,
+        connect_timeout_s: int = 10,
+        connect_deadline_ms: int = 30_000,
+        claim_lock_timeout_ms: int = 2_000,
+        claim_deadline_ms: int = 30_000,
+        lock_timeout_ms: int = 30_000,
+        statement_timeout_ms: int = 600_000,
+        idle_in_transaction_timeout_ms: int = 60_000,
+        commit_timeout_ms: int = 60_000,
+        settle_deadline_ms: int = 120_000,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name != "self"}
+        self._service = Service(ServiceOptions.parse(**given))
+        self._blocks = OpenBlocks()
+        # One more than there are ids: who has an id waits for no thread. They begin when they are first needed.
+        self._threads = ThreadPoolExecutor(self._service.options.ids + 1, "spark_2pc_sink service")

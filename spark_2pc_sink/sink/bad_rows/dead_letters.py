@@ -1,0 +1,211 @@
+"""The dead letters: a table of the bad rows of each batch, written in the transaction that decides it.
+
+A replay of the batch reads here which rows were left out, so that it ends in the same split: whether Spark evaluates it
+once more for Kafka alone, or only to compare it. It never looks for bad rows again, since the table, its constraints
+and the limits of the topic may have changed since.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
+from sqlalchemy.schema import CreateTable
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Dialect
+
+    from jdbc_state.connections import Database
+    from spark_2pc_sink.options import SinkOptions
+
+_TRANSACTIONAL_ID_CHARACTERS_MAX: Final = 255
+# The escape itself, that is behind an even number of backslashes.
+_ESCAPED_NUL: Final = re.compile(r"((?<!\\)(?:\\\\)*)\\u0000")
+#: What a sink needs on the table. DELETE: a batch that is written once more has new dead letters in place of its old.
+PRIVILEGES: Final = ("SELECT", "INSERT", "DELETE")
+#: Only for its spelling of types.
+_DIALECT: Dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
+_FOUND: Final = text("SELECT to_regclass(:table) IS NOT NULL")
+_COLUMNS: Final = text(
+    "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
+)
+_LACKING: Final = text(
+    "SELECT wanted FROM unnest(CAST(:privileges AS text[])) AS wanted "
+    "WHERE NOT has_table_privilege(to_regclass(:table), wanted)"
+)
+
+
+class DeadLetters:
+    """The dead-letter table, as one run of a query sees it.
+
+    Args:
+        options: of the sink; names and time-outs.
+        database: opens connections for everything that is not part of a decision.
+        query_id: whose batches are meant: batch ids of another query count from none again.
+    """
+
+    def __init__(self, options: SinkOptions, database: Database, query_id: str) -> None:
+        self._options = options
+        self._database = database
+        self._query_id = query_id
+        name = options.dead_letter_name
+        self.table = Table(
+            name.name,
+            MetaData(schema=name.schema),
+            Column("transactional_id", String(_TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
+            Column("query_id", Text, nullable=False),
+            Column("batch_id", BigInteger, nullable=False),
+            Column("identity", Text, nullable=False),
+            Column("occurrences", BigInteger, nullable=False),
+            Column("output", Text, nullable=False),
+            Column("reason", Text, nullable=False),
+            Column("sqlstate", Text, nullable=False),
+            Column("row", JSONB, nullable=False),
+            Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+            PrimaryKeyConstraint("transactional_id", "query_id", "batch_id", "identity"),
+        )
+        self._quoted = str(name)
+
+    @property
+    def ddl(self) -> str:
+        """The statement that makes the table."""
+        return str(CreateTable(self.table, if_not_exists=True).compile(dialect=_DIALECT)).strip()
+
+    def prepare(self) -> None:
+        """Make the table unless it is there, and check that the sink may write it. Before the first batch.
+
+        Raises:
+            ConfigurationError: it is another application's, or this role may not make or write it.
+        """
+        with self._transaction("preparing the dead-letter table") as connection:
+            if not self._exists(connection):
+                # What the role may not do is asked for before the server refuses it, as that ends the transaction.
+                if not _may_create(connection, self.table.schema):
+                    raise self._refused(
+                        "it does not exist, and the role may create no table in its schema",
+                        f"have its owner run: {' '.join(self.ddl.split())}; GRANT {', '.join(PRIVILEGES)} ON "
+                        f"{self._quoted} TO the role of the job",
+                    )
+                connection.execute(CreateTable(self.table, if_not_exists=True))
+            there = set(connection.execute(_COLUMNS, {"table": self._quoted}).scalars())
+            missing = [column.name for column in self.table.columns if column.name not in there]
+            if missing:
+                raise self._refused(
+                    f"the table has no column {', '.join(missing)}: it is another application's",
+                    "choose another dead_letter_table",
+                )
+            lacking = connection.execute(_LACKING, {"table": self._quoted, "privileges": list(PRIVILEGES)}).scalars()
+            if privileges := list(lacking):
+                raise self._refused(
+                    f"the role may not {', '.join(privileges)}",
+                    f"have its owner run: GRANT {', '.join(privileges)} ON {self._quoted} TO the role of the job",
+                )
+
+    def read(self, batch_id: int) -> BadRows:
+        """The bad rows of a batch that was decided; none where the table does not exist.
+
+        Raises:
+            StateStoreError: the database failed.
+        """
+        columns = self.table.c
+        query = select(
+            *(columns.identity, columns.occurrences, columns.output, columns.reason, columns.sqlstate),
+            cast(columns.row, Text).label("row"),
+        ).where(*self._of(batch_id))
+        with self._transaction("reading the dead-letter table") as connection:
+            if not self._exists(connection):
+                return BadRows()
+            found = connection.execute(query).all()
+        return BadRows(
+            BadRow(
+                identity=bytes.fromhex(line.identity),
+                occurrences=line.occurrences,
+                output=line.output,
+                reason=line.reason,
+                sqlstate=line.sqlstate,
+                row=line.row,
+            )
+            for line in found
+        )
+
+    def write(self, connection: Connection, batch_id: int, bad_rows: BadRows) -> None:
+        """Write the dead letters of a batch, in place of those that it may have.
+
+        Args:
+            connection: of the transaction that decides.
+            batch_id: Spark's id of the batch.
+            bad_rows: at least one.
+        """
+        connection.execute(delete(self.table).where(*self._of(batch_id)))
+        key = {
+            "transactional_id": self._options.transactional_id,
+            "query_id": self._query_id,
+            "batch_id": batch_id,
+        }
+        lines = [
+            key
+            | {
+                "identity": row.identity.hex(),
+                "occurrences": row.occurrences,
+                "output": row.output,
+                "reason": row.reason,
+                "sqlstate": row.sqlstate,
+                # As text: SQLAlchemy would make JSON of it once more.
+                "row": _jsonb_text(row.row),
+            }
+            for row in bad_rows.values()
+        ]
+        connection.execute(insert(self.table).values(row=cast(bindparam("row", type_=Text), JSONB)), lines)
+
+    def _of(self, batch_id: int) -> tuple[Any, ...]:
+        columns = self.table.c
+        return (
+            columns.transactional_id == self._options.transactional_id,
+            columns.query_id == self._query_id,
+            columns.batch_id == batch_id,
+        )
+
+    def _exists(self, connection: Connection) -> bool:
+        return bool(connection.execute(_FOUND, {"table": self._quoted}).scalar())
+
+    def _transaction(self, operation: str) -> Any:
+        return self._database.transaction(
+            operation,
+            lock_timeout_ms=self._options.lock_timeout_ms,
+            statement_timeout_ms=self._options.statement_timeout_ms,
+        )
+
+    def _refused(self, rule: str, remedy: str) -> ConfigurationError:
+        return ConfigurationError(option="dead_letter_table", value=self._quoted, rule=rule, remedy=remedy)
+
+
+def _jsonb_text(row: str) -> str:
+    r"""The JSON as jsonb takes it: U+0000, which it has not, becomes U+FFFD, as to_json makes it of what is no text."""
+    return _ESCAPED_NUL.sub(r"\1\\ufffd", row)
+
+
+def _may_create(connection: Connection, schema: str | None) -> bool:
+    query = text("SELECT coalesce(has_schema_privilege(to_regnamespace(quote_ident(:schema)), 'CREATE'), false)")
+    return bool(connection.execute(query, {"schema": schema}).scalar())

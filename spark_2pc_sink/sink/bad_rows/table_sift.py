@@ -1,0 +1,160 @@
+"""The sift of a table: which rows PostgreSQL refuses, found in a transaction that is rolled back.
+
+Rows are written as a batch writes them, by the same code, into the same table, with its triggers, in a savepoint for
+each try. What is taken stays until the transaction ends, so that a row is judged beside those before it: of two rows
+with one primary key, the second is refused. A deferred constraint is checked at the end of each try.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from psycopg2 import sql
+
+from spark_2pc_sink.errors import ConstraintError
+from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
+from spark_2pc_sink.sink.bad_rows.bisection import find_refused, try_again
+from spark_2pc_sink.sink.table.catalog import driver_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
+    from spark_2pc_sink.sink.table.copy_stream import Stream
+    from spark_2pc_sink.sink.table.table_writer import TableRows
+
+_SAVEPOINT: Final = sql.Identifier("_2pc_sift")
+
+
+class RowName(NamedTuple):
+    """Which row of a batch one is.
+
+    Attributes:
+        identity: see `row_identity`.
+        number: see `RefusedRow`.
+        wins: False where another row of its key supersedes it.
+    """
+
+    identity: bytes
+    number: int
+    wins: bool
+
+
+@dataclass(frozen=True)
+class SiftedPart:
+    """Some rows of a batch, encoded for the table, and which rows they are.
+
+    Attributes:
+        rows: one behind the other.
+        names: of each row.
+    """
+
+    rows: CopyRows
+    names: tuple[RowName, ...]
+
+    def only(self, rows: Sequence[int]) -> SiftedPart:
+        """Some of the rows."""
+        return SiftedPart(self.rows.only(rows), tuple(self.names[row] for row in rows))
+
+
+class TableSift:
+    """Tries the rows of a batch part by part.
+
+    Args:
+        connection: of a transaction that will be rolled back.
+        table: opens the table for the rows of one try.
+        output: what refused rows say of it.
+        most: look no further when more rows than these are refused.
+    """
+
+    def __init__(
+        self, connection: Connection, table: Callable[[Connection], TableRows], *, output: str, most: int
+    ) -> None:
+        self._connection = connection
+        self._table = table
+        self._output = output
+        self._most = most
+        # Each as a part of its own: it is tried once more at the end.
+        self._refused: list[tuple[SiftedPart, ConstraintError]] = []
+
+    @property
+    def refused(self) -> list[RefusedRow]:
+        """The rows that were refused so far."""
+        return [
+            RefusedRow.of(part.names[0].identity, part.names[0].number, self._output, error)
+            for part, error in self._refused
+        ]
+
+    @property
+    def too_many(self) -> bool:
+        """True where no further part need be tried."""
+        return len(self._refused) > self._most
+
+    def take(self, part: SiftedPart) -> None:
+        """Try the rows of a part, and keep those that are taken.
+
+        Of a superseded row nothing is asked but that the database can read it: its table never gets it.
+
+        Raises:
+            DataError: it is about no single row, such as a key that an upsert has twice.
+        """
+        winners = [row for row, name in enumerate(part.names) if name.wins]
+        if len(winners) < len(part.names):
+            unreadable = set(self._find(part, self._read))
+            part = part.only([row for row in winners if row not in unreadable])
+        self._find(part, self._write)
+
+    def finish(self) -> None:
+        """Try refused rows once more, now that all others are there: a foreign key may name a row that came later."""
+        if self.too_many:
+            return
+        parts = [part for part, _ in self._refused]
+        numbered = [(place, error) for place, (_, error) in enumerate(self._refused)]
+        still = try_again(numbered, lambda place, _: self._write(parts[place].rows.between(0, 1), 1))
+        self._refused = [(parts[place], error) for place, error in still]
+
+    def _find(self, part: SiftedPart, attempt: Callable[[Stream, int], ConstraintError | None]) -> list[int]:
+        """Keep the refused rows of a part in mind; their places in it."""
+        found = find_refused(
+            len(part.names),
+            lambda start, stop: attempt(part.rows.between(start, stop), stop - start),
+            most=self._most - len(self._refused),
+        )
+        self._refused += [(part.only([row]), error) for row, error in found]
+        return [row for row, _ in found]
+
+    def _read(self, stream: Stream, count: int) -> ConstraintError | None:
+        """Have the database read rows; None where it could."""
+        del count
+
+        def read(rows: TableRows) -> None:
+            rows.copy(stream)
+
+        return self._try(read)
+
+    def _write(self, stream: Stream, count: int) -> ConstraintError | None:
+        """Write rows; None where all were taken, else the refusal, and nothing of them is there."""
+
+        def write(rows: TableRows) -> None:
+            rows.copy(stream)
+            rows.delete()
+            rows.write()
+            rows.finish(count)
+
+        return self._try(write)
+
+    def _try(self, what: Callable[[TableRows], None]) -> ConstraintError | None:
+        with driver_connection(self._connection).cursor() as cursor:
+            cursor.execute(sql.SQL("SAVEPOINT {}").format(_SAVEPOINT))
+            try:
+                rows = self._table(self._connection)
+                what(rows)
+                rows.forget()
+            except ConstraintError as refusal:
+                cursor.execute(sql.SQL("ROLLBACK TO SAVEPOINT {0}; RELEASE SAVEPOINT {0}").format(_SAVEPOINT))
+                return refusal
+            cursor.execute(sql.SQL("RELEASE SAVEPOINT {}").format(_SAVEPOINT))
+        return None

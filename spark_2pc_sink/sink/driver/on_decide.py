@@ -1,0 +1,162 @@
+"""The user's own part of a decision: SQL, or a function, in the deciding transaction (``on_decide``).
+
+It comes behind the rows of the batch and before the state row, so it is there if and only if the batch is. COMMIT and
+ROLLBACK are the driver's: an attempt of either is refused before the database hears of it, as far as it comes by
+SQLAlchemy. By psycopg2's own connection it cannot be kept from happening, but it is noticed.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sqlalchemy import event, text
+
+from spark_2pc_sink.errors import BatchRetryError, DualWriteError, LocalProtocolError
+from spark_2pc_sink.ids import PreparedTxnState
+from spark_2pc_sink.options.sql_text import transaction_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.ids import ProducerIdAndEpoch
+    from spark_2pc_sink.sink.contract.batch_work import ProducedBatch
+    from spark_2pc_sink.sink.written_rows import WrittenRows
+
+_PLACE: Final = "SELECT pg_catalog.pg_current_xact_id()::text, pg_catalog.current_setting('search_path')"
+_RULE: Final = "on_decide may neither end the deciding transaction nor leave another search_path; savepoints are fine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecidingBatch:
+    """A batch whose rows are in the deciding transaction, and whose records wait in Kafka to be committed.
+
+    Attributes:
+        transactional_id: the sink's id.
+        batch_id: Spark's id.
+        prepared: ``producerId:epoch`` of the Kafka transaction.
+        row_count: rows of the batch, those that delete too.
+        record_count: records in Kafka.
+        rows_deleted: see `BatchReport`.
+        rows_left_out: see `BatchReport`.
+    """
+
+    transactional_id: str
+    batch_id: int
+    prepared: str
+    row_count: int
+    record_count: int
+    rows_deleted: int = 0
+    rows_left_out: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        transactional_id: str,
+        batch_id: int,
+        producer: ProducerIdAndEpoch,
+        produced: ProducedBatch,
+        written: WrittenRows,
+    ) -> DecidingBatch:
+        """What is told of a batch.
+
+        Args:
+            transactional_id: the sink's id.
+            batch_id: Spark's id.
+            producer: the pair of the Kafka transaction.
+            produced: its records.
+            written: its rows.
+        """
+        return cls(
+            transactional_id=transactional_id,
+            batch_id=batch_id,
+            prepared=str(PreparedTxnState.of(producer)),
+            row_count=produced.row_count,
+            record_count=produced.record_count,
+            rows_deleted=written.deleted,
+            rows_left_out=written.left_out,
+        )
+
+
+class OnDecide:
+    """Carries out what the user gave.
+
+    Args:
+        given: a function, or texts of SQL in which ``:batch_id`` and the other fields of `DecidingBatch` stand for
+            their values.
+    """
+
+    def __init__(self, given: Sequence[str] | Callable[[Connection, DecidingBatch], object]) -> None:
+        self._given = given
+
+    def __call__(self, connection: Connection, batch: DecidingBatch) -> None:
+        """Do it, once.
+
+        Args:
+            connection: of the deciding transaction.
+            batch: what is decided.
+
+        Raises:
+            BatchRetryError: it raised: the attempt is over, and nothing is written.
+            LocalProtocolError: it has ended the transaction, or would have; or it left another search_path.
+        """
+        before = _place(connection)
+        try:
+            with _kept_open(connection):
+                self._do(connection, batch)
+            after = _place(connection)
+        except DualWriteError:
+            raise
+        except Exception as error:
+            raise BatchRetryError(reason=f"on_decide raised {type(error).__name__}: {error}") from error
+        if after.transaction != before.transaction:
+            raise _refused(batch, "another transaction: rows of the batch may be in the table without its decision")
+        if after.search_path != before.search_path:
+            raise _refused(batch, f"search_path={after.search_path}, which was {before.search_path}")
+
+    def _do(self, connection: Connection, batch: DecidingBatch) -> None:
+        if callable(self._given):
+            self._given(connection, batch)
+            return
+        for statement in self._given:
+            connection.execute(text(statement), asdict(batch))
+
+
+@contextmanager
+def _kept_open(connection: Connection) -> Iterator[None]:
+    """Refuse to end the transaction for a block."""
+
+    def refuse(_connection: Connection) -> None:
+        raise LocalProtocolError(operation="COMMIT or ROLLBACK", state="in on_decide", rule=_RULE)
+
+    def look(_connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        command = transaction_command(statement)
+        if command is not None:
+            raise LocalProtocolError(operation=command.upper(), state="in on_decide", rule=_RULE)
+
+    listeners = (("commit", refuse), ("rollback", refuse), ("before_cursor_execute", look))
+    for name, listener in listeners:
+        event.listen(connection, name, listener)
+    try:
+        yield
+    finally:
+        for name, listener in listeners:
+            event.remove(connection, name, listener)
+
+
+class _Place(NamedTuple):
+    """The transaction, and where names without a schema are looked up."""
+
+    transaction: str
+    search_path: str
+
+
+def _place(connection: Connection) -> _Place:
+    return _Place(*connection.exec_driver_sql(_PLACE).one())
+
+
+def _refused(batch: DecidingBatch, state: str) -> LocalProtocolError:
+    return LocalProtocolError(operation=f"on_decide of batch {batch.batch_id}", state=f"it left {state}", rule=_RULE)

@@ -1,0 +1,168 @@
+"""The sift of a batch: the jobs that find its bad rows, after an attempt has failed with one of them.
+
+The error of the attempt says where to look. What a task refused, tasks find. What the database refused is found by it:
+tasks stage the rows once more, and `TableSift` tries them. Each lane has a job of its own; only a batch that has failed
+pays for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from spark_2pc_sink.errors import (
+    BatchRetryError,
+    ConstraintError,
+    LocalProtocolError,
+    RecordTooLargeError,
+    UnstorableValueError,
+)
+from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS, identity_sql
+from spark_2pc_sink.sink.bad_rows.table_sift import TableSift
+from spark_2pc_sink.sink.contract.lane_frames import packed_name
+from spark_2pc_sink.sink.contract.receipts import RESULT_DDL
+from spark_2pc_sink.sink.contract.sift_plan import SiftPlan, read_sift_receipts
+from spark_2pc_sink.sink.contract.sifted_parts import read_part
+from spark_2pc_sink.sink.table.spark_sql import quoted
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
+from spark_2pc_sink.sink.tasks.sift_task import run_sift_task
+from spark_2pc_sink.sink.tasks.task_functions import task_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.errors import DataError
+    from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
+    from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
+    from spark_2pc_sink.sink.contract.task_plan import TaskPlan
+    from spark_2pc_sink.sink.job.lane_work import LaneWork
+    from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
+
+#: Errors of one row that tasks find.
+_OF_TASKS: Final = (RecordTooLargeError, UnstorableValueError)
+
+
+def is_about_rows(error: Exception) -> bool:
+    """True for an error of single rows, which the batch can do without.
+
+    Not of a key that an upsert has twice: none of those rows is the bad one.
+    """
+    return isinstance(error, (*_OF_TASKS, ConstraintError))
+
+
+class BatchSift:
+    """Looks for bad rows in one batch.
+
+    Args:
+        batch: without the rows that are left out already.
+        tasks: how many run at one time.
+        lanes: of the sink.
+        plans: of each lane what tasks do with its rows, as if there were no other.
+        map_in_arrow: runs a function of tasks over rows.
+        most: look no further when more rows than these are refused.
+    """
+
+    def __init__(
+        self,
+        batch: DataFrame,
+        tasks: int,
+        lanes: Sequence[LaneWork],
+        plans: Sequence[TaskPlan],
+        map_in_arrow: Callable[[DataFrame, TaskFunction, str], DataFrame],
+        *,
+        most: int,
+    ) -> None:
+        self._batch = batch
+        self._tasks = tasks
+        self._lanes = list(zip(lanes, plans, strict=True))
+        self._map_in_arrow = map_in_arrow
+        self._most = most
+
+    def run(self, error: DataError, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
+        """Find the rows for which an attempt has failed: of each lane those that were refused.
+
+        Args:
+            error: what it has failed with.
+            open_decision: opens a transaction that will be rolled back.
+
+        Raises:
+            DataError: it is about no single row.
+            BatchRetryError: a task ran again, or what it has staged is gone.
+        """
+        if isinstance(error, ConstraintError):
+            return self._by_database(open_decision)
+        receipts = [self._receipts(lane, plan, staged=False) for lane, plan in self._lanes]
+        return [[row for receipt in of_lane for row in receipt.refused] for of_lane in receipts]
+
+    def _by_database(self, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
+        """All tables in one transaction, since rows of one may refer to another's."""
+        tables: list[TableSift] = []
+        for lane, plan in self._lanes:
+            if lane.loader is None or lane.lane.rows is None:
+                continue
+            receipts = self._receipts(lane, plan, staged=True)
+            # Only now: the server ends a transaction in which nothing happens for too long.
+            connection = open_decision()
+            table = TableSift(connection, lane.loader.table, output=f"table {lane.lane.rows.table}", most=self._most)
+            tables.append(table)
+            _try_parts(table, plan, connection, receipts)
+            if table.too_many:
+                break
+        else:
+            for table in tables:
+                table.finish()
+        return [table.refused for table in tables]
+
+    def _receipts(self, lane: LaneWork, plan: TaskPlan, *, staged: bool) -> list[SiftReceipt]:
+        sifted = SiftPlan(
+            tasks=plan,
+            # An attempt that PostgreSQL has refused has made records of all rows.
+            records=not staged and lane.lane.records is not None,
+            staged=staged,
+            output_of_records=f"topic {lane.topic or 'of the row'}",
+            output_of_rows=f"table {'' if lane.lane.rows is None else lane.lane.rows.table}",
+            most=self._most,
+        )
+        rows = self._rows_of(lane, staged=staged)
+        answers = self._map_in_arrow(rows, task_function(run_sift_task, sifted), RESULT_DDL)
+        return read_sift_receipts(answers.toArrow())
+
+    def _rows_of(self, lane: LaneWork, *, staged: bool) -> DataFrame:
+        """What tasks get of a lane, with the columns of `row_identity`; they are none of the lane's expressions."""
+        batch, name = self._batch, packed_name(lane.lane.index)
+        identity = f"{identity_sql(batch.schema)} AS {IDENTITY}"
+        packed = batch.coalesce(self._tasks).selectExpr(
+            lane.packed(batch, kafka_only=False), identity, f"monotonically_increasing_id() AS {NUMBER}"
+        )
+        if lane.lane.source.explosion is None:
+            rows = packed.where(f"{name} IS NOT NULL")
+        else:
+            rows = packed.selectExpr(f"explode({name}) AS {name}", IDENTITY, NUMBER)
+        rows = rows.selectExpr(f"{name}.*", IDENTITY, NUMBER)
+        if not staged or lane.lane.rows is None or lane.lane.order_by is None:
+            return rows.withColumn(WINS, F.lit(col=True))
+        window = Window.partitionBy(*(quoted(key) for key in lane.lane.rows.keys))
+        rank = F.rank().over(window.orderBy(F.col(ORDER_COLUMN).desc_nulls_last()))
+        return rows.withColumn(WINS, rank == F.lit(1)).coalesce(self._tasks)
+
+
+def _try_parts(table: TableSift, plan: TaskPlan, connection: Connection, receipts: list[SiftReceipt]) -> None:
+    """Try what the tasks of a lane have staged, all of it."""
+    [lane] = plan.lanes
+    if lane.row_encoder is None:
+        raise LocalProtocolError(operation="sift", state="no table", rule="only rows for a table are staged")
+    staged = lane.row_encoder.staging.staged(connection)
+    for stream in staged.arrived():
+        table.take(read_part(stream))
+        if table.too_many:
+            return
+    made = {receipt.task: (receipt.task_attempt, receipt.staged_parts) for receipt in receipts if receipt.staged_parts}
+    if made != staged.taken:
+        raise BatchRetryError(
+            reason=f"tasks staged rows as {made} says, (task attempt, parts) of each, and {staged.taken} were read"
+        )

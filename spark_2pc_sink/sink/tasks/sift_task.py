@@ -1,0 +1,140 @@
+"""The task that looks for bad rows: rows in, one receipt out, and no effect on Kafka.
+
+It tries what the tasks of an attempt do, by their code, and where that refuses some rows it tries halves of them: so
+whatever they refuse is found for each row, and for the reason that they give. Rows that can be encoded may be staged,
+each part of them behind their names (`pack_names`), for the database to try.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.errors import DataError, DualWriteError
+from spark_2pc_sink.producer.record_encoder import RecordEncoder
+from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
+from spark_2pc_sink.sink.bad_rows.bisection import find_refused
+from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
+from spark_2pc_sink.sink.bad_rows.table_sift import RowName
+from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
+from spark_2pc_sink.sink.contract.sifted_parts import pack_names
+from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
+from spark_2pc_sink.sink.tasks.task_input import completed_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from spark_2pc_sink.sink.contract.row_transfer import PartStore
+    from spark_2pc_sink.sink.contract.sift_plan import SiftPlan
+    from spark_2pc_sink.sink.contract.task_plan import TaskIdentity
+
+
+def run_sift_task(
+    batches: Iterable[pa.RecordBatch], plan: SiftPlan, identity: TaskIdentity
+) -> Iterator[pa.RecordBatch]:
+    """Look for bad rows in one Spark partition; yields one receipt.
+
+    Args:
+        batches: the rows, with the columns that `record_expressions` names, and those of `row_identity`.
+        plan: what to look for.
+        identity: of the task.
+    """
+    try:
+        receipt = _SiftTask(plan, identity).sift(batches)
+    except DualWriteError as error:
+        receipt = SiftReceipt(identity.task, identity.task_attempt, error=error)
+        plan.tasks.topics.connections.drop()
+    yield receipt.to_result()
+
+
+class _SiftTask:
+    """One attempt of the task."""
+
+    def __init__(self, plan: SiftPlan, identity: TaskIdentity) -> None:
+        self._plan = plan
+        self._identity = identity
+        tasks = plan.tasks
+        [self._lane] = tasks.lanes
+        # Rows without a key may go to any partition.
+        self._partitioner = RowPartitioner(
+            self._lane.topic, tasks.topics.partition_count, lambda _, count: tuple(range(count))
+        )
+        self._rows = 0
+        self._refused: list[RefusedRow] = []
+        self._parts = 0
+        # Of the Arrow batch at hand: what was encoded of it, and the names of those rows.
+        self._streams: list[tuple[bytes, list[RowName]]] = []
+
+    def sift(self, batches: Iterable[pa.RecordBatch]) -> SiftReceipt:
+        encoder = self._lane.row_encoder
+        staged = None
+        if self._plan.staged and encoder is not None:
+            staged = encoder.staging.store(self._identity.task, self._identity.task_attempt)
+        with staged or nullcontext() as store:
+            for batch in batches:
+                self._rows += batch.num_rows
+                self._sift(batch)
+                if store is not None:
+                    self._stage(store)
+                if len(self._refused) > self._plan.most:
+                    break
+        return SiftReceipt(
+            task=self._identity.task,
+            task_attempt=self._identity.task_attempt,
+            rows=self._rows,
+            refused=tuple(self._refused),
+            staged_parts=self._parts,
+        )
+
+    def _sift(self, batch: pa.RecordBatch) -> None:
+        columns = (batch.column(name).to_pylist() for name in (IDENTITY, NUMBER, WINS))
+        names = [RowName(*name) for name in zip(*columns, strict=True)]
+        found = find_refused(
+            batch.num_rows,
+            lambda start, stop: self._try(batch.slice(start, stop - start), names[start:stop]),
+            most=self._plan.most - len(self._refused),
+        )
+        self._refused += [
+            RefusedRow.of(names[row].identity, names[row].number, output, error) for row, (output, error) in found
+        ]
+
+    def _try(self, rows: pa.RecordBatch, names: list[RowName]) -> tuple[str, DataError] | None:
+        """Make records and COPY bytes of rows; None where all became both, else which output refused one, and why."""
+        output = self._plan.output_of_records
+        try:
+            completed = completed_rows(self._lane, rows)
+            if self._plan.records:
+                self._make_records(completed)
+            output = self._plan.output_of_rows
+            self._encode(completed, names)
+        except DataError as error:
+            return output, error
+        return None
+
+    def _make_records(self, rows: pa.RecordBatch) -> None:
+        tasks = self._plan.tasks
+        encoder = RecordEncoder(tasks.kafka, timestamp_ms=tasks.timestamp_ms, limits=tasks.topics.limits_of)
+        for part in self._partitioner.split_batch(rows):
+            for _ in encoder.append(part.partition, part.rows):
+                """Made, which is what was to be tried."""
+        for _ in encoder.finish():
+            """The same."""
+
+    def _encode(self, rows: pa.RecordBatch, names: list[RowName]) -> None:
+        plan = self._lane.row_encoder
+        if plan is None:
+            return
+        encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
+        stream = encoder.encode(rows) + encoder.finish()
+        if self._plan.staged:
+            self._streams.append((stream, names))
+
+    def _stage(self, store: PartStore) -> None:
+        """Store each stream as a part."""
+        for stream, names in self._streams:
+            store.put(self._parts, [*pack_names(names), stream])
+            self._parts += 1
+        self._streams.clear()

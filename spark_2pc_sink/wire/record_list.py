@@ -1,0 +1,121 @@
+"""A few records as a record batch, one by one: of a handful, NumPy's and Arrow's calls cost more than the bytes.
+
+The bytes, the digest and the partition of a key are those that the columns of `arrow_records`, `digest` and
+`partitioner` give for the same records; a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import xxhash
+
+from spark_2pc_sink.ids import NO_PRODUCER_ID
+from spark_2pc_sink.wire.batch_format import (
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
+)
+from spark_2pc_sink.wire.compression import Compression, compress
+from spark_2pc_sink.wire.varints import encode_varint
+
+#: A header's key and its value, which may be absent.
+HeaderList = Sequence[tuple[str, "bytes | None"]]
+_NO_EPOCH: Final = -1
+_ABSENT: Final = encode_varint(-1)
+_NO_HEADERS: Final = encode_varint(0)
+#: Attributes and timestamp delta.
+_ZEROS: Final = b"\x00\x00"
+_MODULUS: Final = 1 << 128
+
+# The constants of org.apache.kafka.common.utils.Utils.murmur2.
+_SEED: Final = 0x9747B28C
+_M: Final = 0x5BD1E995
+_R: Final = 24
+_MASK: Final = 0xFFFFFFFF
+_WORD_BYTES: Final = 4
+
+
+@dataclass(frozen=True)
+class ListedBatch:
+    """A record batch without a producer, see `spark_2pc_sink.wire.record_batch.assign_producer`.
+
+    Attributes:
+        payload: the batch.
+        record_count: how many records it has.
+        digest: of them.
+    """
+
+    payload: bytearray
+    record_count: int
+    digest: int
+
+
+def record_content(key: bytes | None, value: bytes | None, headers: HeaderList) -> bytes:
+    """What a record says, wherever it stands: key, value and headers, each behind its length."""
+    if not headers:
+        return b"".join((_sized(key), _sized(value), _NO_HEADERS))
+    listed = [part for name, content in headers for part in (_sized(name.encode()), _sized(content))]
+    return b"".join((_sized(key), _sized(value), encode_varint(len(headers)), *listed))
+
+
+def encode_listed_batch(
+    topic: str, contents: Sequence[bytes], *, timestamp_ms: int, compression: str, level: int | None = None
+) -> ListedBatch:
+    """One batch of a transaction that nobody sends yet.
+
+    Args:
+        topic: of the records, for their digest.
+        contents: from `record_content`, at least one.
+        timestamp_ms: of every record, milliseconds since 1970.
+        compression: none, gzip, snappy, lz4 or zstd.
+        level: of the compression, see `compress`.
+
+    Raises:
+        ConfigurationError: an unknown compression.
+    """
+    parts = []
+    for number, content in enumerate(contents):
+        body = _ZEROS + encode_varint(number) + content
+        parts += [encode_varint(len(body)), body]
+    codec = Compression.named(compression)
+    section = b"".join(parts)
+    payload = section if codec is Compression.NONE else compress(pa.py_buffer(section), codec, level)
+    count = len(contents)
+    header = HEADER.pack(
+        *(0, HEADER_BYTES + len(payload) - LOG_OVERHEAD_BYTES, NO_LEADER_EPOCH, MAGIC, 0),
+        *(codec.value | TRANSACTIONAL_BIT, count - 1, timestamp_ms, timestamp_ms),
+        *(NO_PRODUCER_ID, _NO_EPOCH, NO_SEQUENCE, count),
+    )
+    seed = xxhash.xxh3_64_intdigest(topic.encode())
+    digest = sum(xxhash.xxh3_128_intdigest(content, seed) for content in contents) % _MODULUS
+    return ListedBatch(bytearray().join((header, payload)), count, digest)
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """The partition where Java's default partitioner puts a key, see `spark_2pc_sink.wire.partitioner`."""
+    return (_murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+def _murmur2(key: bytes) -> int:
+    hashed = _SEED ^ len(key)
+    whole = len(key) - len(key) % _WORD_BYTES
+    for start in range(0, whole, _WORD_BYTES):
+        word = int.from_bytes(key[start : start + _WORD_BYTES], "little") * _M & _MASK
+        word = (word ^ word >> _R) * _M & _MASK
+        hashed = hashed * _M & _MASK ^ word
+    if whole < len(key):
+        hashed = (hashed ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
+    hashed = (hashed ^ hashed >> 13) * _M & _MASK
+    return hashed ^ hashed >> 15
+
+
+def _sized(content: bytes | None) -> bytes:
+    return _ABSENT if content is None else encode_varint(len(content)) + content

@@ -1,0 +1,188 @@
+"""A service on real servers: one decision for a session and Kafka, and the uses that would break it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from spark_2pc_sink import DualWrite, recover, status
+from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, UnknownTopicError
+from spark_2pc_sink.testing import ReferenceCoordinator, wait_until
+from tests.harness.providers import Broker
+from tests.integration.service.services import Order, engine_for, records_of, rows_of, statuses_of
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[ReferenceCoordinator]:
+    """A broker that keeps prepared transactions."""
+    with ReferenceCoordinator() as running:
+        yield running
+
+
+@pytest.fixture(params=["stock", "keeping"])
+def broker(request: pytest.FixtureRequest) -> Any:
+    """Kafka as it is shipped, and one that keeps prepared transactions."""
+    return request.getfixturevalue("kafka_without_2pc" if request.param == "stock" else "reference")
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[Engine]:
+    with engine_for(database) as made:
+        yield made
+
+
+@pytest.fixture
+def start(database: str, transactional_id: str) -> Iterator[Callable[..., DualWrite]]:
+    """Starts services, and closes them."""
+    started: list[DualWrite] = []
+
+    def make(broker: Any, **options: Any) -> DualWrite:
+        given = {"ids": 2, "database": database, "transactional_id": transactional_id, **options}
+        started.append(DualWrite(kafka={"bootstrap.servers": broker.bootstrap}, **given))
+        started[-1].start()
+        return started[-1]
+
+    yield make
+    for each in started:
+        each.close()
+
+
+def write(dual: DualWrite, engine: Engine, topic: str, name: str, *, fail: Callable[[], object] = lambda: None) -> None:
+    with Session(engine) as session, dual.transaction(session) as tx:
+        session.add(Order(id=name))
+        tx.send(topic, name, name)
+        fail()
+
+
+def test_rows_and_records_are_on_both_sides_or_on_none(
+    broker: Any, engine: Engine, topic: Callable[..., str], start: Callable[..., DualWrite]
+) -> None:
+    dual, orders = start(broker), topic(partitions=3, broker=broker)
+    names = [f"order-{number}" for number in range(40)]
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(write, dual, engine, orders, name) for name in names]:
+            done.result()
+    with pytest.raises(ZeroDivisionError):
+        write(dual, engine, orders, "failed", fail=lambda: 1 // 0)
+    with pytest.raises(DBAPIError):
+        write(dual, engine, orders, names[0])
+    with pytest.raises(UnknownTopicError):
+        write(dual, engine, "no-such-topic", "nowhere")
+    with Session(engine) as session, dual.transaction(session):
+        session.add(Order(id="row alone"))
+    assert rows_of(engine) == Counter([*names, "row alone"])
+    assert records_of(broker.bootstrap, orders) == Counter(names)
+    # The note that travels with the next decision is written by itself where none comes.
+    wait_until(lambda: statuses_of(engine) == Counter(done=2), deadline_s=20, what="every state row is done")
+
+
+def test_a_connection_is_as_good_as_a_session(
+    kafka_without_2pc: Broker, engine: Engine, topic: Callable[..., str], start: Callable[..., DualWrite]
+) -> None:
+    dual, orders = start(kafka_without_2pc, kafka_commit="in_background"), topic(broker=kafka_without_2pc)
+    with engine.connect() as connection, dual.transaction(connection) as tx:
+        connection.execute(text("INSERT INTO orders VALUES ('a')"))
+        tx.send(orders, None, "a", headers=[("source", "shop")], partition=0)
+    dual.close()
+    assert (rows_of(engine), records_of(kafka_without_2pc.bootstrap, orders)) == (Counter("a"), Counter("a"))
+
+
+def test_uses_that_would_break_the_decision_are_refused(
+    kafka_without_2pc: Broker, engine: Engine, topic: Callable[..., str], start: Callable[..., DualWrite]
+) -> None:
+    dual, orders = start(kafka_without_2pc), topic(broker=kafka_without_2pc)
+
+    def enter(session: Any) -> None:
+        with dual.transaction(session):
+            pass
+
+    def end_early(end: Callable[[Session], object]) -> None:
+        with Session(engine) as session, dual.transaction(session) as tx:
+            session.add(Order(id="early"))
+            session.flush()
+            tx.send(orders, "early", "early")
+            end(session)
+
+    for end in (Session.commit, lambda session: session.connection().commit(), Session.rollback):
+        with pytest.raises(LocalProtocolError):
+            end_early(end)
+    with Session(engine) as session, dual.transaction(session) as ended, Session(engine) as other:
+        with pytest.raises(LocalProtocolError, match="not nested"):
+            enter(other)
+        with ThreadPoolExecutor(1) as thread, pytest.raises(LocalProtocolError, match="another thread"):
+            thread.submit(ended.send, orders, "k", "v").result()
+        with ThreadPoolExecutor(1) as thread, pytest.raises(LocalProtocolError, match="not nested"):
+            thread.submit(enter, session).result()
+    with pytest.raises(LocalProtocolError, match="inside the block"):
+        ended.send(orders, "late", "late")
+    with Session(engine) as session, session.begin(), session.begin_nested(), pytest.raises(LocalProtocolError):
+        enter(session)
+    autocommit = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    with autocommit as connection, pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+        enter(connection)
+    for wrong in (engine, None):
+        with pytest.raises(ConfigurationError, match="session"):
+            enter(wrong)
+    assert (rows_of(engine), records_of(kafka_without_2pc.bootstrap, orders)) == (Counter(), Counter())
+
+
+def test_two_processes_never_share_an_id_and_commands_know_them(
+    kafka_without_2pc: Broker,
+    engine: Engine,
+    database: str,
+    topic: Callable[..., str],
+    start: Callable[..., DualWrite],
+    transactional_id: str,
+) -> None:
+    orders = topic(broker=kafka_without_2pc)
+    first, second = start(kafka_without_2pc, ids_max=4), start(kafka_without_2pc, ids_max=4)
+    with pytest.raises(ConfigurationError, match="held by another process"):
+        start(kafka_without_2pc, ids_max=4)
+    for number in range(4):
+        write((first, second)[number % 2], engine, orders, str(number))
+    sides: dict[str, Any] = {"kafka": {"bootstrap.servers": kafka_without_2pc.bootstrap}, "database": database}
+    shown = status(**sides, match=f"{transactional_id}-*")
+    assert [report.transactional_id for report in shown.sinks] == [
+        f"{transactional_id}-{number}" for number in range(4)
+    ]
+    assert all(report.driver is not None and report.driver.alive for report in shown.sinks)
+    wait_until(lambda: statuses_of(engine) == Counter(done=4), deadline_s=20, what="every state row is done")
+    # A command leaves a service alone that lives.
+    report = recover(transactional_id=f"{transactional_id}-0", **sides)
+    assert report.driver is not None
+    assert report.driver.alive
+    first.close()
+    start(kafka_without_2pc, ids_max=4)
+    assert rows_of(engine) == records_of(kafka_without_2pc.bootstrap, orders) == Counter("0123")
+
+
+def test_a_lost_claim_stops_the_id_and_not_the_service(
+    kafka_without_2pc: Broker,
+    engine: Engine,
+    database: str,
+    topic: Callable[..., str],
+    start: Callable[..., DualWrite],
+    transactional_id: str,
+) -> None:
+    orders = topic(broker=kafka_without_2pc)
+    dual = start(kafka_without_2pc)
+    sides: dict[str, Any] = {"kafka": {"bootstrap.servers": kafka_without_2pc.bootstrap}, "database": database}
+    write(dual, engine, orders, "before")
+    recover(transactional_id=f"{transactional_id}-1", **sides, take_over=True)
+    kept = []
+    for name in ("one", "two", "three"):
+        try:
+            write(dual, engine, orders, name)
+        except Exception:  # noqa: BLE001, S112 - the first one meets the lost claim, whatever it is told by
+            continue
+        kept.append(name)
+    assert len(kept) >= 2
+    assert rows_of(engine) == records_of(kafka_without_2pc.bootstrap, orders) == Counter(["before", *kept])

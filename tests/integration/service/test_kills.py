@@ -1,0 +1,91 @@
+"""A service that is killed after each step, by SIGKILL, and started again: rows are records, each once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy.engine import Engine
+
+from spark_2pc_sink import recover, status
+from spark_2pc_sink.testing import ReferenceCoordinator, wait_until
+from tests.harness.providers import Broker
+from tests.integration.service.killed_service import STEPS, ServiceRun, run_to_its_end
+from tests.integration.service.services import engine_for, records_of, rows_of, statuses_of
+
+SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[ReferenceCoordinator]:
+    """A broker that keeps prepared transactions."""
+    with ReferenceCoordinator() as running:
+        yield running
+
+
+@pytest.fixture
+def engine(database: str) -> Iterator[Engine]:
+    with engine_for(database) as made:
+        yield made
+
+
+@pytest.mark.parametrize("kind", ["stock", "keeping"])
+def test_after_each_step(
+    kind: str,
+    request: pytest.FixtureRequest,
+    engine: Engine,
+    database: str,
+    transactional_id: str,
+    topic: Callable[..., str],
+) -> None:
+    broker: Any = request.getfixturevalue("kafka_without_2pc" if kind == "stock" else "reference")
+    orders = topic(partitions=2, broker=broker)
+    kafka = {"bootstrap.servers": broker.bootstrap}
+    options = {"transactional_id": transactional_id, "kafka": kafka, "database": database, "ids": 1}
+    expected: Counter[str] = Counter()
+    for step, decided in STEPS.items():
+        names = (f"before {step}", f"killed after {step}")
+        run_to_its_end(ServiceRun(options, database, orders, names, dies_after=step))
+        expected += Counter(names if decided else names[:1])
+        assert rows_of(engine) == expected
+    run_to_its_end(ServiceRun(options, database, orders, ("last",)))
+    expected += Counter(["last"])
+    assert rows_of(engine) == records_of(broker.bootstrap, orders) == expected
+    assert statuses_of(engine) == Counter(done=1)
+
+
+@pytest.fixture(params=["reference", pytest.param("kafka", marks=pytest.mark.thorough)])
+def impatient(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A stock broker that soon aborts what lasts too long."""
+    if request.param == "kafka":
+        start_kafka: Callable[..., Broker] = request.getfixturevalue("start_kafka")
+        yield start_kafka(properties=SOON)
+        return
+    with ReferenceCoordinator(two_phase_commit=False, properties=SOON) as running:
+        yield running
+
+
+def test_what_kafka_has_aborted_after_the_decision_is_sent_again(
+    impatient: Any, engine: Engine, database: str, transactional_id: str, topic: Callable[..., str]
+) -> None:
+    orders = topic(broker=impatient)
+    kafka = {"bootstrap.servers": impatient.bootstrap, "transaction.timeout.ms": 1_000}
+    options = {"transactional_id": transactional_id, "kafka": kafka, "database": database, "ids": 1}
+    sides: dict[str, Any] = {"kafka": kafka, "database": database, "transactional_id": f"{transactional_id}-0"}
+
+    def aborted() -> bool:
+        (found,) = status(**sides).sinks
+        return found.kafka is not None and found.kafka.state == "CompleteAbort"
+
+    for name in ("settled by a command", "settled by the next start"):
+        run_to_its_end(ServiceRun(options, database, orders, (name,), dies_after="commit"))
+        wait_until(aborted, deadline_s=30, what="Kafka has aborted the decided transaction")
+        if name == "settled by a command":
+            report = recover(**sides)
+            assert [action.kind for action in report.actions] == ["note_owed", "resend"]
+            assert (report.settled, recover(**sides).actions) == (True, ())
+    run_to_its_end(ServiceRun(options, database, orders, ("last",)))
+    expected = Counter(["settled by a command", "settled by the next start", "last"])
+    assert rows_of(engine) == records_of(impatient.bootstrap, orders) == expected

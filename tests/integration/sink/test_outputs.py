@@ -1,0 +1,256 @@
+"""Several topics and tables in one decision: what each gets, after crashes and replays too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
+from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.driver import step_observer
+from spark_2pc_sink.testing import assert_same_multiset, read_topic
+from tests.harness.driver_job import terminate
+from tests.harness.halts import halts
+from tests.harness.streams import FileStream
+from tests.integration.postgres import database_tables
+from tests.integration.sink.targets import Target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.conftest import MakeTopic
+    from tests.harness.providers import Broker
+
+SCHEMA = "id bigint, name string, paid boolean, lines array<struct<sku:string,n:int>>"
+LINES = "explode(lines) AS line"
+DDL = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, name text, paid boolean, lines jsonb)",
+    # A table that refers to another is written behind it.
+    "CREATE TABLE order_lines (order_id bigint REFERENCES orders, sku text, n int)",
+    "CREATE TABLE paid_orders (id bigint, name text)",
+)
+Order = tuple[int, str | None, bool | None, list[tuple[str, int]] | None]
+
+
+def orders_of(batch: int, count: int = 60) -> list[Order]:
+    """Orders without lines too, and with a name or a payment that nobody knows."""
+    return [
+        (
+            batch * 1_000 + number,
+            None if number % 11 == 0 else f"n-{number}-żółw",
+            (True, False, None)[number % 3],
+            None if number % 13 == 0 else [(f"sku-{line}", number + line) for line in range(number % 4)],
+        )
+        for number in range(count)
+    ]
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Three topics and three tables."""
+
+    broker: Broker
+    database: str
+    transactional_id: str
+    topics: tuple[str, str, str]
+
+    @property
+    def target(self) -> Target:
+        return Target(self.broker, self.database, self.transactional_id, self.topics[0])
+
+    def writes(self) -> list[Records | Rows]:
+        orders, lines, paid = self.topics
+        return [
+            Records(orders, key="id"),
+            Records(lines, rows=LINES, key="line.sku", value="to_json(struct(id, line.*))"),
+            Records(paid, where="paid", value="name"),
+            Rows("orders", mode="upsert", keys=["id"]),
+            Rows("order_lines", rows=LINES, columns={"order_id": "id", "sku": "line.sku", "n": "line.n"}),
+            Rows("paid_orders", where="paid", columns={"id": "id", "name": "name"}),
+        ]
+
+    def sink(self, writes: list[Records | Rows] | None = None, **options: Any) -> DualWriteSink:
+        return DualWriteSink(
+            transactional_id=self.transactional_id,
+            kafka={"bootstrap.servers": self.broker.bootstrap},
+            database=self.database,
+            writes=self.writes() if writes is None else writes,
+            **options,
+        )
+
+    def values(self, topic: int) -> list[Any]:
+        """What an independent reader of committed records finds."""
+        return [record.value for record in read_topic(self.broker.bootstrap, self.topics[topic])]
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return database_tables.rows(self.database, sql)
+
+    def check(self, orders: list[Order]) -> None:
+        """Each output has what it should, each once."""
+        lines = [(order, *line) for order, _, _, of_order in orders for line in of_order or []]
+        paid = [(order, name) for order, name, is_paid, _ in orders if is_paid]
+        found = [json.loads(value or "null")["id"] for value in self.values(0)]
+        assert_same_multiset(found, [order for order, *_ in orders], what="orders in the topic")
+        parsed = [json.loads(value or "null") for value in self.values(1)]
+        found_lines = [(each["id"], each["sku"], each["n"]) for each in parsed]
+        assert_same_multiset(found_lines, lines, what="lines in the topic")
+        names = [None if value is None else value.decode() for value in self.values(2)]
+        assert_same_multiset(names, [name for _, name in paid], what="paid orders in the topic")
+        kept = [
+            (order, name, is_paid, None if of_order is None else [{"sku": sku, "n": n} for sku, n in of_order])
+            for order, name, is_paid, of_order in orders
+        ]
+        assert sorted(self.rows("SELECT id, name, paid, lines FROM orders"), key=lambda row: row[0]) == kept
+        assert_same_multiset(self.rows("SELECT * FROM order_lines"), lines, what="lines in the table")
+        assert_same_multiset(self.rows("SELECT * FROM paid_orders"), paid, what="paid orders in the table")
+
+
+@pytest.fixture
+def shop(kafka: Broker, database: str, topic: MakeTopic, transactional_id: str) -> Shop:
+    database_tables.run(database, *DDL)
+    return Shop(kafka, database, transactional_id, (topic(partitions=3), topic(), topic(partitions=2)))
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> FileStream:
+    from pyspark.sql.types import _parse_datatype_string  # noqa: PLC0415 - needs a session
+
+    return FileStream(spark, tmp_path, _parse_datatype_string(SCHEMA))  # type: ignore[arg-type]
+
+
+def test_one_decision_writes_all(orders: FileStream, shop: Shop, written_by: str) -> None:
+    """However a batch is shared out; one table refers to another, and tasks stage what they have."""
+    reports: list[BatchReport] = []
+    staging: dict[str, Any] = {} if written_by == "driver" else {"inline_copy_bytes_max": 0}
+    everything = orders_of(0) + orders_of(1)
+    orders.add(orders_of(0))
+    orders.add(orders_of(1))
+    orders.run(shop.sink(on_batch=reports.append, **staging), orders.frame(files_per_batch=2))
+    shop.check(everything)
+    [report] = reports
+    lines = sum(len(order[3] or []) for order in everything)
+    counts = (120, lines, 40)
+    named = {f"Records({topic!r})": count for topic, count in zip(shop.topics, counts, strict=True)}
+    named |= dict(zip(("Rows('orders')", "Rows('order_lines')", "Rows('paid_orders')"), counts, strict=True))
+    assert report.outputs == named
+    assert (report.row_count, report.record_count) == (160 + lines, 160 + lines)
+    decided = shop.rows("SELECT row_count, record_count FROM kafka_transaction_state")
+    assert decided == [(160 + lines, 160 + lines)]
+
+
+def test_an_owed_batch_of_several_outputs_is_sent_again(
+    orders: FileStream, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B7: the tables have the rows, Kafka has lost the transaction; a table without a topic is not touched again."""
+    steps: list[Step] = []
+
+    def note(step: Step) -> None:
+        if step is Step.DECIDE and step not in steps:
+            terminate(shop.broker, shop.transactional_id)
+        steps.append(step)
+
+    orders.add(orders_of(0))
+    monkeypatch.setattr(step_observer, "reached", note)
+    writes = [output for output in shop.writes() if output != Records(shop.topics[2], where="paid", value="name")]
+    orders.run(shop.sink(writes))
+    assert steps.count(Step.PRODUCE) == 2
+    assert len(shop.rows("SELECT * FROM paid_orders")) == 20
+    assert shop.values(2) == []
+    rows = 80 + len(shop.values(1))
+    assert shop.rows("SELECT row_count, record_count FROM kafka_transaction_state") == [(rows, rows - 20)]
+
+
+class StoppedError(Exception):
+    """The driver stops here, as by a kill."""
+
+
+@pytest.mark.parametrize("at", [Step.PRODUCE, Step.DECIDE, Step.COMPLETE])
+def test_a_crash_at_a_step_leaves_each_row_once(
+    orders: FileStream, shop: Shop, at: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A1 to A4: what is decided is completed by the next start, of all outputs; what is not is written anew."""
+    orders.add(orders_of(0))
+
+    def stop(step: Step) -> None:
+        if step is at:
+            raise StoppedError
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(step_observer, "reached", stop)
+        stopped.setattr("spark_2pc_sink.sink.driver.batch_driver.BatchDriver._restore", lambda _, error: _raise(error))
+        with pytest.raises(Exception, match="StoppedError"):
+            orders.run(shop.sink())
+    orders.run(shop.sink())
+    shop.check(orders_of(0))
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_tables_alone_are_decided_in_the_database(orders: FileStream, shop: Shop) -> None:
+    """There is nothing in Kafka that could be in doubt. A replay is skipped, and told by the number of its rows."""
+    reports: list[BatchReport] = []
+    writes: list[Records | Rows] = [
+        output for output in shop.writes() if isinstance(output, Rows) and output.table != "order_lines"
+    ]
+    orders.add(orders_of(0))
+    orders.run(shop.sink(writes, on_batch=reports.append))
+    assert len(shop.rows("SELECT * FROM orders")) == 60
+    assert shop.rows("SELECT status, row_count, record_count FROM kafka_transaction_state") == [("done", 80, 0)]
+    (orders.checkpoint / "commits" / "0").unlink()
+    (orders.checkpoint / "commits" / ".0.crc").unlink()
+    orders.run(shop.sink(writes, on_batch=reports.append))
+    assert [report.placement for report in reports] == [Placement.RUN, Placement.SKIP]
+    assert len(shop.rows("SELECT * FROM paid_orders")) == 20
+    (orders.checkpoint / "commits" / "0").unlink()
+    (orders.checkpoint / "commits" / ".0.crc").unlink()
+    with halts(HaltCause.REPLAY_DIFFERS):
+        orders.run(shop.sink(writes), orders.frame().where("id < 50"))
+
+
+def test_topics_alone(orders: FileStream, shop: Shop, written_by: str) -> None:
+    orders.add(orders_of(0))
+    orders.run(shop.sink([output for output in shop.writes() if isinstance(output, Records)]))
+    assert (len(shop.values(0)), len(shop.values(2))) == (60, 20)
+    assert shop.rows("SELECT count(*) FROM orders") == [(0,)]
+    [(status, rows, records)] = shop.rows("SELECT status, row_count, record_count FROM kafka_transaction_state")
+    assert (status, rows, records) == ("done", 0, 80 + len(shop.values(1)))
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (Rows("orders", where="name"), r"Rows\('orders'\): where='name'.*its type is string"),
+        (Rows("orders", where="payed"), r"Rows\('orders'\): where='payed'.*payed"),
+        (Rows("orders", rows="explode(name) AS x"), "its type is string, and explode takes an array"),
+        (Rows("orders", rows="explode(map(id, name)) AS x"), "map_entries"),
+        (Rows("orders", rows="explode(lines) AS name"), "the batch has a column 'name'"),
+        (Rows("orders", mode="upsert", keys=["nam"]), r"Rows\('orders'\): keys=.*'nam' is not among"),
+        (Rows("orders", columns={"ident": "id"}), r"Rows\('orders'\): columns='ident'.*has no column of this name"),
+        (Records("orders", key="identity"), r"Records\('orders'\): key='identity'"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_with_its_output(
+    orders: FileStream, shop: Shop, output: Records | Rows, said: str
+) -> None:
+    orders.add(orders_of(0, count=2))
+    with pytest.raises(ConfigurationError, match=said):
+        orders.run(shop.sink([output]))
+
+
+def test_a_table_stands_behind_those_that_it_refers_to(orders: FileStream, shop: Shop) -> None:
+    orders.add(orders_of(0, count=2))
+    writes: list[Records | Rows] = [output for output in shop.writes() if isinstance(output, Rows)]
+    with pytest.raises(ConfigurationError, match=r'"order_lines" refers to "public"\."orders" by a foreign key'):
+        orders.run(shop.sink(writes[::-1]))
+    with pytest.raises(ConfigurationError, match="each table is written by one output"):
+        orders.run(shop.sink([Rows("orders"), Rows("public.orders", where="paid")]))

@@ -1,0 +1,198 @@
+"""Records in Avro and Protobuf: what a consumer with Confluent's own deserializers gets is what the table holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message_factory import GetMessageClass
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    DecimalType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError, UnstorableValueError
+from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
+from spark_2pc_sink.serialisation.registry import Registry
+from spark_2pc_sink.testing import assert_same_multiset
+from tests.harness.streams import FileStream
+from tests.integration.sink.targets import Target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from spark_2pc_sink import DualWriteSink
+    from tests.harness.schema_registry import SchemaRegistryServer
+
+SCHEMA = (
+    StructType()
+    .add("id", LongType())
+    .add("name", StringType())
+    .add("price", DecimalType(12, 2))
+    .add("at", TimestampType())
+    .add("day", DateType())
+    .add("tags", ArrayType(StringType(), containsNull=False))
+    .add("stock", MapType(StringType(), LongType(), valueContainsNull=False))
+    .add("place", StructType().add("street", StringType()).add("number", LongType()))
+)
+NOON = dt.datetime(2026, 11, 24, 12, 0, 0, 123_456, tzinfo=dt.timezone.utc)
+DAY = dt.date(2026, 11, 24)
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": number,
+        "name": None if number % 7 == 0 else f"n-{number}-żółw",
+        "price": Decimal(number * 17 - 300).scaleb(-2),
+        "at": NOON + dt.timedelta(microseconds=number),
+        "day": DAY + dt.timedelta(days=number),
+        "tags": [f"t{each}" for each in range(number % 4)],
+        "stock": {f"s{each}": each for each in range(number % 3)},
+        "place": None if number % 5 == 0 else {"street": f"street {number}", "number": number},
+    }
+    for number in range(200)
+]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> FileStream:
+    stream = FileStream(spark, tmp_path, SCHEMA)
+    stream.add([tuple(row.values()) for row in ROWS], partitions=2)
+    return stream
+
+
+def sink_with(target: Target, registry: SchemaRegistryServer, **options: Any) -> DualWriteSink:
+    return target.sink(schema_registry={"url": registry.url}, **options)
+
+
+def read_avro(target: Target, registry: SchemaRegistryServer) -> list[tuple[Any, Any]]:
+    """Keys and values by Confluent's deserializer."""
+    client = SchemaRegistryClient({"url": registry.url})
+    read = AvroDeserializer(client)
+    key, value = (SerializationContext(target.topic, field) for field in (MessageField.KEY, MessageField.VALUE))
+    return [(read(record.key, key), read(record.value, value)) for record in target.records()]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(180)
+def test_avro_is_read_by_confluents_deserializer(
+    stream: FileStream, target: Target, schema_registry: SchemaRegistryServer
+) -> None:
+    """Schemas are derived and registered; the key has one too."""
+    stream.run(sink_with(target, schema_registry, key="id", key_format="avro", value_format="avro"))
+    assert_same_multiset(
+        [repr(record) for record in read_avro(target, schema_registry)],
+        [repr((row["id"], row)) for row in ROWS],
+        what="records",
+    )
+    assert target.rows("count(*)") == [(len(ROWS),)]
+    client = SchemaRegistryClient({"url": schema_registry.url})
+    assert client.get_versions(f"{target.topic}-value") == client.get_versions(f"{target.topic}-key") == [1]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(180)
+def test_protobuf_is_read_by_confluents_deserializer(
+    stream: FileStream, target: Target, schema_registry: SchemaRegistryServer
+) -> None:
+    stream.run(sink_with(target, schema_registry, key="id", value_format="protobuf", value_schema_name="shop.Order"))
+    client = SchemaRegistryClient({"url": schema_registry.url})
+    text = client.get_latest_version(f"{target.topic}-value").schema.schema_str
+    assert text is not None
+    # Confluent's deserializer takes a class that was compiled before.
+    message = GetMessageClass(compiled_message(text))
+    read = ProtobufDeserializer(message, {"use.deprecated.format": False})
+    context = SerializationContext(target.topic, MessageField.VALUE)
+    found = [MessageToDict(read(record.value, context)) for record in target.records()]
+    first = next(record for record in found if record["id"] == "1")
+    assert first == {
+        "id": "1",
+        "name": "n-1-żółw",
+        "price": "-2.83",
+        "at": "2026-11-24T12:00:00.123457Z",
+        "day": {"year": 2026, "month": 11, "day": 25},
+        "tags": ["t0"],
+        "stock": {"s0": "0"},
+        "place": {"street": "street 1", "number": "1"},
+    }
+    assert len(found) == len(ROWS)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(180)
+def test_what_the_registry_refuses_is_refused_before_anything_is_written(
+    stream: FileStream, target: Target, schema_registry: SchemaRegistryServer
+) -> None:
+    client = SchemaRegistryClient({"url": schema_registry.url})
+    other = '{"type": "record", "name": "Value", "fields": [{"name": "id", "type": "string"}]}'
+    client.register_schema(f"{target.topic}-value", Schema(other, "AVRO"))
+    client.set_compatibility(f"{target.topic}-value", "BACKWARD")
+    with pytest.raises(ConfigurationError, match="refuses it"):
+        stream.run(sink_with(target, schema_registry, value_format="avro"))
+    assert target.records() == []
+    latest = {"url": schema_registry.url, "use.latest.version": True}
+    with pytest.raises(ConfigurationError, match="field 'id': it is bigint, and string in the schema"):
+        stream.run(target.sink(value_format="avro", schema_registry=latest))
+    # The registry's newest schema, with an expression that fits it.
+    stream.run(target.sink(value_format="avro", schema_registry=latest, value="struct(string(id) AS id)"))
+    assert len(target.records()) == len(ROWS)
+
+
+def test_a_registry_that_is_away_is_named_before_anything_is_written(stream: FileStream, target: Target) -> None:
+    away = {"url": "http://user:secret@127.0.0.1:1", "max.retries": 0}
+    with pytest.raises(SchemaRegistryError, match=r"http://127\.0\.0\.1:1 failed at looking for the schema") as failed:
+        stream.run(target.sink(value_format="avro", schema_registry=away))
+    assert "secret" not in str(failed.value)
+    assert target.records() == []
+
+
+def test_tasks_encode_rows_and_name_one_that_has_no_place(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, written_by: str
+) -> None:
+    """By the client's registry in memory, which tasks could not reach: they do not ask. A restart replays the same."""
+    del written_by
+    memory = SchemaRegistryClient.new_client({"url": "mock://sink"})
+    monkeypatch.setattr(SchemaRegistryClient, "new_client", lambda _: memory)
+    options: dict[str, Any] = {"value_format": "avro", "schema_registry": {"url": "mock://sink"}}
+    stream.run(target.sink(**options, key="id", key_format="avro"))
+    key, value = (SerializationContext(target.topic, field) for field in (MessageField.KEY, MessageField.VALUE))
+    read = AvroDeserializer(memory)
+    found = [(read(record.key, key), read(record.value, value)) for record in target.records()]
+    assert_same_multiset([repr(one) for one in found], [repr((row["id"], row)) for row in ROWS], what="records")
+    required = '{"type": "record", "name": "Value", "fields": [{"name": "name", "type": "string"}]}'
+    stream.add([tuple(row.values()) for row in ROWS])
+    with pytest.raises(UnstorableValueError, match=r"value\.name.*the schema allows no null there"):
+        stream.run(target.sink(**options, value_schema=required, value="struct(name)", key=None, columns={"id": "id"}))
+    assert len(target.records()) == len(ROWS)
+
+
+def test_registries_are_asked_once_for_each_schema(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many batches there are."""
+    asked: list[str] = []
+    register = Registry.register
+
+    def registering(registry: Registry, *schema: Any) -> Any:
+        asked.append(schema[0])
+        return register(registry, *schema)
+
+    monkeypatch.setattr(Registry, "register", registering)
+    for _ in range(2):
+        stream.add([tuple(row.values()) for row in ROWS])
+    stream.run(target.sink(value_format="protobuf", schema_registry={"url": "mock://sink"}))
+    assert len(target.records()) == 3 * len(ROWS)
+    assert asked == [f"{target.topic}-value"]

@@ -1,0 +1,145 @@
+"""A store whose role gets new passwords while it works, and the places where libpq finds passwords by itself."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+from sqlalchemy.engine import URL
+
+from jdbc_state.connections import Database
+from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
+from tests.integration.state.state_stores import CLUSTER, ID, QUERY, RUN, execute, settings, sql_store
+
+pytestmark = pytest.mark.postgres
+
+
+class Role:
+    """A role that may do everything in one database, and whose password changes.
+
+    Attributes:
+        url: of the database, without a password.
+        password: the one of now.
+        asked: how often it was asked for.
+    """
+
+    def __init__(self, database: str) -> None:
+        self._admin = database
+        self.name = f"role_{secrets.token_hex(4)}"
+        given = make_url(database)
+        self.url = URL.create(
+            "postgresql+psycopg2", self.name, host=given.host, port=given.port, database=given.database
+        )
+        self.password = ""
+        self.asked = 0
+        execute(database, f"CREATE ROLE {self.name} LOGIN SUPERUSER")
+        self.change()
+
+    def change(self) -> None:
+        """A new password; connections that were made with the one before live on."""
+        self.password = secrets.token_hex(8)
+        execute(self._admin, f"ALTER ROLE {self.name} PASSWORD '{self.password}'")
+
+    def cut(self) -> None:
+        """End its connections."""
+        ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = :name"
+        execute(self._admin, ended, name=self.name)
+
+    def drop(self) -> None:
+        """The role, and what it made."""
+        self.cut()
+        execute(self._admin, f"DROP OWNED BY {self.name}")
+        execute(self._admin, f"DROP ROLE {self.name}")
+
+    def ask(self) -> str:
+        """The password of now, as a function for a store."""
+        self.asked += 1
+        return self.password
+
+
+@pytest.fixture
+def role(database: str) -> Iterator[Role]:
+    made = Role(database)
+    yield made
+    made.drop()
+
+
+def text(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
+
+
+def test_each_new_connection_has_the_password_of_now(role: Role) -> None:
+    """Of the claim's, of the decision's, and of the session that shows the driver."""
+    with sql_store(text(role.url), password=role.ask) as store:
+        for run in range(3):
+            claimed = store.claim(transactional_id=ID, cluster_id=CLUSTER, query_id=QUERY, run_id=f"{RUN}-{run}")
+            asked = role.asked
+            role.change()
+            assert store.read(ID) == claimed  # by the connection that is kept
+            assert role.asked == asked
+            role.cut()
+            assert store.read(ID) is not None  # by a new one
+            assert role.asked > asked
+
+
+def test_a_password_that_comes_late_is_waited_for(role: Role) -> None:
+    """As a server that is away for a moment: the one who gives passwords may be, too."""
+    with sql_store(text(role.url), password=role.ask) as store:
+        assert store.read(ID) is None
+        right, role.password = role.password, "of yesterday"
+        role.cut()
+        timer = threading.Timer(0.5, lambda: setattr(role, "password", right))
+        timer.start()
+        assert store.read(ID) is None
+        timer.join()
+
+
+def test_a_wrong_password_is_not_shown(role: Role) -> None:
+    role.password = "of yesterday"
+    refused = Database(text(role.url), settings(password=role.ask))
+    with pytest.raises(DatabaseUnreachableError, match="password authentication failed") as caught:
+        refused.open("read")
+    assert role.password not in str(caught.value)
+    assert "ask" not in repr(settings(password=role.ask))
+
+
+def test_a_function_that_returns_no_password_is_refused(role: Role) -> None:
+    refused = Database(text(role.url), settings(password=lambda: None))
+    with pytest.raises(ConfigurationError, match="database_password="):
+        refused.open("read")
+
+
+def test_libpq_s_own_places(role: Role, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password file, which is read anew for each connection, and a service file."""
+    where, passfile = role.url, tmp_path / "passwords"
+
+    def write() -> None:
+        passfile.write_text(f"{where.host}:{where.port}:{where.database}:{role.name}:{role.password}\n")
+        passfile.chmod(0o600)
+
+    write()
+    monkeypatch.setenv("PGPASSFILE", str(passfile))
+    with sql_store(text(role.url)) as store:
+        assert store.read(ID) is None
+        role.change()
+        write()
+        role.cut()
+        assert store.read(ID) is None
+    services = tmp_path / "services"
+    parts = {"host": where.host, "port": where.port, "user": role.name, "dbname": where.database}
+    services.write_text("[orders]\n" + "".join(f"{name}={value}\n" for name, value in parts.items()))
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    with sql_store("postgresql+psycopg2:///?service=orders") as store:
+        assert store.read(ID) is None
+        assert store.database.label == "service orders"
+
+
+def test_a_service_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "none"))
+    missing = Database("postgresql+psycopg2:///shop?service=nowhere", settings())
+    with pytest.raises(DatabaseUnreachableError, match="connecting to service nowhere/shop"):
+        missing.open("read")

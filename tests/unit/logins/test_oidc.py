@@ -1,0 +1,101 @@
+"""A client of a token endpoint: what it sends, what it takes for a token, and what each refusal says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from spark_2pc_sink.errors import AuthorizationError
+from spark_2pc_sink.logins.token_sources import token_source
+from spark_2pc_sink.logins.tokens import Token, TokenUnavailableError
+from spark_2pc_sink.options import KafkaOptions
+from tests.harness.token_issuer import CLIENT_SECRET, TokenIssuer
+
+
+@pytest.fixture
+def issuer() -> Iterator[TokenIssuer]:
+    with TokenIssuer(lifetime_s=60) as started:
+        yield started
+
+
+def token(issuer: TokenIssuer, **changes: str) -> Token:
+    """What a client gets whose properties are those of `TokenIssuer.client` with changes."""
+    client = issuer.client(**{f"sasl.oauthbearer.{name}": value for name, value in changes.items()})
+    options = KafkaOptions.parse({"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", **client})
+    source = token_source(options)
+    assert source is not None
+    return source.token()
+
+
+def test_the_credentials_go_into_the_header(issuer: TokenIssuer) -> None:
+    """RFC 6749, sections 2.3.1 and 4.4.2: also with characters that mean something in a form."""
+    began_s = time.time()
+    given = token(issuer, scope="kafka write", extensions="logicalCluster=lkc-1,identityPoolId=pool-2")
+    assert given.expires_at_s is not None
+    assert began_s + 60 <= given.expires_at_s <= time.time() + 60
+    assert given.extensions == {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"}
+    form, headers = issuer.asked
+    assert form == {"grant_type": ["client_credentials"], "scope": ["kafka write"]}
+    assert headers["Authorization"].startswith("Basic ")
+
+
+def test_no_scope_is_none(issuer: TokenIssuer) -> None:
+    token(issuer)
+    assert issuer.asked[0] == {"grant_type": ["client_credentials"]}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (HTTPStatus.UNAUTHORIZED, '{"error": "invalid_client"}', r"answered Unauthorized \(401\).*invalid_client"),
+        (HTTPStatus.BAD_REQUEST, '{"error": "invalid_scope"}', r"answered Bad Request \(400\).*invalid_scope"),
+        (HTTPStatus.OK, "<html>", r"answered OK \(200\): client 'orders' gets no token"),
+        (HTTPStatus.OK, "[]", r"answered OK \(200\): client 'orders' gets no token"),
+        (HTTPStatus.OK, "{}", r"answered OK \(200\).*no access_token"),
+        (HTTPStatus.OK, '{"access_token": 5}', r"answered OK \(200\).*no access_token"),
+        (HTTPStatus.OK, '{"access_token": "t", "expires_in": "soon"}', r"answered OK \(200\).*soon"),
+        (HTTPStatus.FOUND, "elsewhere", r"answered Found \(302\)"),
+        (HTTPStatus.NOT_FOUND, "nothing here", r"answered Not Found \(404\)"),
+    ],
+)
+def test_a_refusal_is_told_at_once(issuer: TokenIssuer, status: HTTPStatus, body: str, said: str) -> None:
+    issuer.failing = (status, body)
+    with pytest.raises(AuthorizationError, match=said) as caught:
+        token(issuer)
+    assert issuer.token_url in str(caught.value)
+    assert CLIENT_SECRET not in str(caught.value)
+    assert caught.value.code == status
+
+
+@pytest.mark.parametrize("status", [HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS])
+def test_what_may_pass_is_asked_again(issuer: TokenIssuer, status: HTTPStatus) -> None:
+    issuer.failing = (status, "later")
+    with pytest.raises(TokenUnavailableError, match=f"cannot be asked: {status.value}"):
+        token(issuer)
+
+
+def test_an_endpoint_that_is_away_is_asked_again() -> None:
+    with TokenIssuer() as ended:
+        pass
+    with pytest.raises(TokenUnavailableError, match=r"cannot be asked: .*refused"):
+        token(ended)
+
+
+def test_a_token_without_a_lifetime(issuer: TokenIssuer) -> None:
+    issuer.failing = (HTTPStatus.OK, '{"access_token": "t"}')
+    assert token(issuer).expires_at_s is None
+
+
+def test_certificates_of_the_endpoint_that_cannot_be_read(issuer: TokenIssuer, tmp_path: Path) -> None:
+    """Only https has them: what http would ignore is not looked at."""
+    client = issuer.client() | {"https.ca.location": str(tmp_path / "none.pem")}
+    client["sasl.oauthbearer.token.endpoint.url"] = issuer.token_url.replace("http:", "https:")
+    options = KafkaOptions.parse({"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", **client})
+    source = token_source(options)
+    assert source is not None
+    with pytest.raises(TokenUnavailableError, match=r"none\.pem"):
+        source.token()

@@ -1,0 +1,73 @@
+"""The command that prints a password: how it is called, and what each failure says."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+
+import pytest
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.password_command import PasswordCommand, PasswordCommandError
+
+LIMIT_S = 30
+
+
+def command(code: str, *, timeout_s: int = LIMIT_S) -> PasswordCommand:
+    """A command that runs Python code."""
+    return PasswordCommand(shlex.join([sys.executable, "-c", code]), timeout_s)
+
+
+def refusal(password: PasswordCommand) -> str:
+    with pytest.raises(PasswordCommandError) as caught:
+        password()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("printed", "password"),
+    [("s3cret\n", "s3cret"), ("s3cret", "s3cret"), ("s3cret\r\n", "s3cret"), (" a b \nmore\n", " a b "), ("ü", "ü")],
+)
+def test_the_first_line_is_the_password(printed: str, password: str) -> None:
+    assert command(f"import sys; sys.stdout.buffer.write({printed.encode()!r})")() == password
+
+
+def test_no_shell_reads_the_command() -> None:
+    """So that what stands in it means itself."""
+    text = shlex.join([sys.executable, "-c", "import sys; print(sys.argv[1])", "$HOME; echo `id`"])
+    assert PasswordCommand(text, LIMIT_S)() == "$HOME; echo `id`"
+
+
+def test_a_failure_tells_what_the_command_said() -> None:
+    assert refusal(command("import sys; sys.exit('no credentials here')")) == (
+        "password_command ended with status 1: no credentials here"
+    )
+
+
+@pytest.mark.parametrize("printed", ["", "\n", "  \nsecond\n"])
+def test_no_password_is_a_failure(printed: str) -> None:
+    said = refusal(command(f"import sys; sys.stdout.write({printed!r}); sys.stderr.write('sorry')"))
+    assert said == "password_command printed no password: sorry"
+
+
+def test_what_is_no_text_is_a_failure() -> None:
+    said = refusal(command("import sys; sys.stdout.buffer.write(bytes([255]))"))
+    assert "password_command cannot be called: 'utf-8' codec" in said
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    assert "password_command cannot be called" in refusal(PasswordCommand("no-such-program --at=all", LIMIT_S))
+
+
+def test_a_command_has_its_time() -> None:
+    """It is killed: nobody waits for it any more."""
+    began_s = time.monotonic()
+    assert refusal(command("import time; time.sleep(60)", timeout_s=1)) == "password_command was killed after 1 s"
+    assert time.monotonic() - began_s < LIMIT_S
+
+
+@pytest.mark.parametrize(("text", "rule"), [("   ", "it names a program"), ("program 'open", "split into words")])
+def test_a_command_without_sense_is_refused_at_once(text: str, rule: str) -> None:
+    with pytest.raises(ConfigurationError, match=rule):
+        PasswordCommand(text, LIMIT_S)

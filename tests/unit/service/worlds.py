@@ -1,0 +1,313 @@
+"""Both sides of one transactional id in memory, a service's process between them, and what goes wrong at any point.
+
+A point is before a request takes effect, and after it, before its answer is there. At one of them a fault may happen:
+the process is killed, or the request fails while the process goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import Connection
+
+from jdbc_state import DECIDED, Decision, KeptRecords, StateRow
+from jdbc_state.errors import StateStoreError
+from jdbc_state.model import DECIDE, Move
+from spark_2pc_sink.errors import DualWriteError, InDoubtError, KafkaTimeoutError, OutcomeUnknownError
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.options import KafkaOptions, ServiceOptions
+from spark_2pc_sink.producer.batch_list_sender import AcknowledgedBatches, PlacedBatch
+from spark_2pc_sink.producer.error_policy import kafka_error
+from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.service.commitment import Commitment
+from spark_2pc_sink.service.id_pool import IdPool
+from spark_2pc_sink.service.id_writer import IdWriter
+from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
+from tests.unit.fakes.clock import FakeClock
+from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
+from tests.unit.fakes.memory_store import MemoryStateStore
+
+_T = TypeVar("_T")
+ID = "orders"
+OPTIONS = ServiceOptions.parse(
+    transactional_id=ID, kafka={"bootstrap.servers": "unused:9092"}, database="postgresql://unused/none"
+)
+
+
+class KilledError(BaseException):
+    """The process is gone."""
+
+
+class LostConnectionError(Exception):
+    """What a driver of a database raises."""
+
+
+@dataclass
+class Fault:
+    """One fault.
+
+    Attributes:
+        at: number of the point, from 0; None for none.
+        kind: ``kill`` or ``fail``.
+    """
+
+    at: int | None = None
+    kind: str = "kill"
+
+
+class ScriptedKafka(FakeKafka):
+    """Kafka whose requests have points."""
+
+    def __init__(self, world: World, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._world = world
+
+    def request(self, what: str, effect: Callable[[], _T]) -> _T:
+        return self._world.at_points(
+            what, lambda: super(ScriptedKafka, self).request(what, effect), lambda: _unanswered(what)
+        )
+
+    def send(
+        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches:
+        """What `BatchListSender` does."""
+        return self._world.at_points("produce", lambda: self._send(producer, batches), lambda: _unanswered("produce"))
+
+    def _send(self, producer: ProducerIdAndEpoch, batches: Sequence[PlacedBatch]) -> AcknowledgedBatches:
+        (batch,) = batches
+        answer = self.broker.produce(producer, batch.partition, (bytes(batch.payload),), 0)
+        if answer.code:
+            raise kafka_error("Produce", answer.code)
+        at = (answer.base_offset, answer.base_offset)
+        return AcknowledgedBatches({batch.partition: at}, {})
+
+
+class ScriptedStore(MemoryStateStore):
+    """The state rows and the kept records, with points."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(history_batches=0)
+        self._world = world
+        self.kept: dict[str, KeptRecords] = {}
+        self.never_kept = False
+
+    def read_kept(self, transactional_id: str) -> KeptRecords | None:
+        return self.kept.get(transactional_id)
+
+    def decide_within(
+        self,
+        connection: Connection,
+        transactional_id: str,
+        generation: int,
+        decision: Decision,
+        *,
+        settled: str | None = None,
+        kept: KeptRecords | None = None,
+    ) -> None:
+        transaction = cast("Transaction", connection)
+        before = self._rows[transactional_id]
+        try:
+            if settled is not None:
+                self._rows[transactional_id] = self.moved(
+                    Move("mark_done", transactional_id, generation, {"settled": settled})
+                )
+            columns, expected = decision.columns(), decision.expected
+            transaction.pending = self.moved(Move(DECIDE, transactional_id, generation, columns, expected=expected))
+            transaction.kept = None if self.never_kept else kept
+        finally:
+            self._rows[transactional_id] = before
+
+    def commit(self, transaction: Transaction) -> None:
+        """COMMIT of the service's own transaction."""
+        pending = transaction.pending
+        assert pending is not None
+        if self._rows[ID].generation != pending.generation:
+            # The claim has ended the session.
+            raise LostConnectionError
+        self._rows[ID] = pending
+        if transaction.kept is not None:
+            self.kept[ID] = transaction.kept
+
+    def _claim(self, claimant: Any) -> StateRow:
+        return self._world.at_points("claim", lambda: super(ScriptedStore, self)._claim(claimant), _lost)
+
+    def _move(self, move: Any) -> StateRow:
+        return self._world.at_points(move.operation, lambda: super(ScriptedStore, self)._move(move), _lost)
+
+    def _commit(self, transaction: Any) -> None:
+        self._world.at_points("resend", lambda: super(ScriptedStore, self)._commit(transaction), _lost)
+
+
+@dataclass
+class Transaction:
+    """The database transaction of a block."""
+
+    world: World
+    name: str
+    pending: StateRow | None = None
+    kept: KeptRecords | None = None
+
+    def commit(self) -> None:
+        """COMMIT."""
+        self.world.at_points("commit", self._commit, LostConnectionError)
+
+    def _commit(self) -> None:
+        self.world.store.commit(self)
+        self.world.rows.append(self.name)
+
+
+@dataclass
+class World:
+    """Both sides, and the process.
+
+    Attributes:
+        two_phase_commit: whether the broker grants it.
+        transaction_version: of the broker.
+        rows: what the table has: names of transactions.
+        fault: what goes wrong next.
+        points: how many were passed.
+        then: what goes wrong after it.
+        dead: whether the process was killed.
+    """
+
+    two_phase_commit: bool = False
+    transaction_version: int = 2
+    rows: list[str] = field(default_factory=list)
+    fault: Fault = field(default_factory=Fault)
+    points: int = 0
+    then: Fault = field(default_factory=Fault)
+    dead: bool = False
+
+    def __post_init__(self) -> None:
+        self.kafka = ScriptedKafka(
+            self, transaction_version=self.transaction_version, two_phase_commit_enable=self.two_phase_commit
+        )
+        self.store = ScriptedStore(self)
+        self.store.prepare_schema()
+        self.clock = FakeClock()
+        self.records: dict[bytes, str] = {}
+        self.writer = self.new_writer()
+
+    def at_points(self, what: str, effect: Callable[[], _T], failure: Callable[[], Exception]) -> _T:
+        """Carry out a request, unless its point has a fault."""
+        self._pass_point(failure)
+        done = effect()
+        self._pass_point(failure)
+        return done
+
+    def _pass_point(self, failure: Callable[[], Exception]) -> None:
+        number, self.points = self.points, self.points + 1
+        if number != self.fault.at:
+            return
+        kind = self.fault.kind
+        self.fault, self.then = self.then, Fault()
+        if kind == "kill":
+            self.dead = True
+            raise KilledError
+        raise failure()
+
+    # --- the process ---------------------------------------------------------------------------------------------
+
+    def new_writer(self) -> IdWriter:
+        """The id in a process that has just begun."""
+        recovery = Recovery(
+            OPTIONS,
+            kafka=self.kafka,
+            store=self.store,
+            clock=self.clock,
+        )
+        return IdWriter(
+            transactional_id=ID,
+            owner=OPTIONS.owner,
+            run_id="run",
+            recovery=recovery,
+            kafka=self.kafka,
+            store=self.store,
+            send=self.kafka.send,
+            clock=self.clock,
+            settle_deadline_ms=60_000,
+        )
+
+    def restart(self, *, time_out: bool) -> None:
+        """The process is killed; its transaction may time out before it is back."""
+        if time_out and not self.two_phase_commit:
+            self.kafka.time_out()
+        self.dead, self.writer = False, self.new_writer()
+        self.writer.recover(beside=self.store.read(ID))
+
+    def lend(self) -> IdWriter:
+        """As the pool does."""
+        return self.writer
+
+    def give_back(self, writer: IdWriter) -> None:
+        """As the pool does, whose keeper has all the time that it needs: faults come one at a time."""
+        for _ in range(3):
+            if self.dead or not writer.unsettled:
+                return
+            try:
+                writer.recover()
+            except DualWriteError:
+                continue
+
+    def run(self, name: str, *, roll_back: bool = False) -> bool | None:
+        """One block, as `DualWrite` runs it.
+
+        Returns:
+            True: both sides have it, False: neither has, None: it was not found out.
+        """
+        commitment = Commitment(cast("IdPool", self), self._encode)
+        transaction = Transaction(self, name)
+        try:
+            commitment.send([OutgoingRecord.of(PARTITION.topic, name, name)])
+            if roll_back:
+                return False
+            commitment.decide(cast("Connection", transaction))
+            try:
+                transaction.commit()
+            except LostConnectionError:
+                return commitment.commit_failed()
+            commitment.committed()
+            commitment.complete()
+        except InDoubtError:
+            return None
+        except DualWriteError:
+            return False
+        finally:
+            commitment.end()
+        return True
+
+    def _encode(self, records: Sequence[OutgoingRecord]) -> EncodedRecords:
+        kafka: KafkaOptions = OPTIONS.kafka
+        encoded = encode(records, kafka, partition_count=lambda _: 1, free=0, timestamp_ms=1)
+        (batch,) = encoded.batches
+        self.records[bytes(batch.payload)] = str(records[0].key, "ascii") if records[0].key else ""
+        return encoded
+
+    # --- what is there -------------------------------------------------------------------------------------------
+
+    def committed(self) -> Counter[str]:
+        """What a reader of committed records sees."""
+        self.kafka.broker.drain()
+        return Counter(self.records[record] for record, _ in self.kafka.broker.logs[PARTITION].committed())
+
+    def check(self) -> None:
+        """Both sides have the same, each once."""
+        assert self.committed() == Counter(self.rows)
+        assert set(self.committed().values()) <= {1}
+
+    def in_doubt(self) -> bool:
+        """Whether the row says less than all."""
+        row = self.store.read(ID)
+        return row is not None and row.status == DECIDED
+
+
+def _unanswered(what: str) -> Exception:
+    kind = OutcomeUnknownError if what.startswith("end") else KafkaTimeoutError
+    return kind(operation=what, deadline_ms=1, last_error="the connection was lost")
+
+
+def _lost() -> Exception:
+    return StateStoreError(operation="request", detail="the connection was lost", retriable=True)

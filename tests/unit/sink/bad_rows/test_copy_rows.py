@@ -1,0 +1,51 @@
+"""Rows of a COPY BINARY stream: any range of them is a stream of its own."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
+from spark_2pc_sink.sink.bad_rows.table_sift import RowName
+from spark_2pc_sink.sink.contract.sifted_parts import pack_names, read_part
+from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
+
+FIELDS = st.lists(st.one_of(st.none(), st.binary(max_size=20)), min_size=1, max_size=4)
+
+
+def encoded(row: list[bytes | None]) -> bytes:
+    """A tuple of PostgreSQL's documentation of COPY BINARY."""
+    fields = (struct.pack("!i", -1) if field is None else struct.pack("!i", len(field)) + field for field in row)
+    return struct.pack("!h", len(row)) + b"".join(fields)
+
+
+@given(st.lists(FIELDS, min_size=1, max_size=12), st.data())
+def test_every_range_of_rows_is_a_stream(rows: list[list[bytes | None]], data: st.DataObject) -> None:
+    """Nulls and empty values too."""
+    tuples = [encoded(row) for row in rows]
+    copy_rows = CopyRows(HEADER + b"".join(tuples) + TRAILER, len(rows))
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    assert b"".join(copy_rows.between(start, stop)) == HEADER + b"".join(tuples[start:stop]) + TRAILER
+
+
+def test_a_stream_of_other_rows_is_refused() -> None:
+    """Names would be those of other rows."""
+    with pytest.raises(LocalProtocolError, match="a stream of 1 rows"):
+        CopyRows(HEADER + encoded([b"x"]) + TRAILER, 3).between(0, 1)
+
+
+def test_a_part_keeps_the_names_of_its_rows() -> None:
+    """And so does one of its rows by itself."""
+    names = [RowName(bytes([number]) * 16, number - 1, number != 2) for number in range(3)]
+    stream = HEADER + b"".join(encoded([bytes([number])]) for number in range(3)) + TRAILER
+    part = read_part([*pack_names(names), stream])
+    assert part.names == tuple(names)
+    assert b"".join(part.rows.between(0, 3)) == stream
+    some = part.only([0, 2])
+    assert some.names == (names[0], names[2])
+    assert b"".join(some.rows.between(1, 2)) == HEADER + encoded([b"\x02"]) + TRAILER

@@ -1,0 +1,40 @@
+"""Records one by one are the same as in columns: the bytes, the digest, and the partition of a key."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_2pc_sink.wire.arrow_records import encode_sections
+from spark_2pc_sink.wire.digest import batch_digest
+from spark_2pc_sink.wire.partitioner import partition_for_keys
+from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
+from spark_2pc_sink.wire.record_list import encode_listed_batch, partition_for_key, record_content
+from spark_2pc_sink.wire.record_rows import Rows
+
+CONTENT = st.none() | st.binary(max_size=200)
+HEADERS = st.lists(st.tuples(st.text(max_size=5), CONTENT), max_size=3)
+RECORDS = st.lists(st.tuples(CONTENT, CONTENT, HEADERS), min_size=1, max_size=70)
+PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@given(records=RECORDS, compression=st.sampled_from(["none", "gzip", "snappy", "lz4", "zstd"]))
+def test_a_batch_is_that_of_the_columns(
+    records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]], compression: str
+) -> None:
+    keys, values, headers = zip(*records, strict=True)
+    pairs = pa.array([[{"key": key, "value": value} for key, value in each] for each in headers], PAIRS)
+    rows = Rows.of(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pairs)
+    (section,) = encode_sections(rows, [len(records)])
+    expected = bytes(encode_unassigned_batch(section, timestamp_ms=7, compression=compression))
+    contents = [record_content(*record) for record in records]
+    batch = encode_listed_batch("orders", contents, timestamp_ms=7, compression=compression)
+    assert batch.payload == expected
+    assert (batch.record_count, batch.digest) == (len(records), batch_digest("orders", section))
+
+
+@given(keys=st.lists(st.binary(max_size=40), min_size=1), partitions=st.integers(1, 1_000))
+def test_a_key_has_the_partition_that_it_has_in_a_column(keys: list[bytes], partitions: int) -> None:
+    expected = partition_for_keys(pa.array(keys), partitions).tolist()
+    assert [partition_for_key(key, partitions) for key in keys] == expected

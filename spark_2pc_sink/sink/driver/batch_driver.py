@@ -433,13 +433,6 @@ class BatchDriver:
             about = self._transactional_id, batch.batch_id, batch.producer, produced, self._written
             self._on_decide(scope.transaction.connection, DecidingBatch.of(*about))
 
-<<<<<<< HEAD
-=======
-    def _check_time_left(self, batch: PreparedBatch) -> None:
-        if self._initialized is not None:
-            batch.check_time_left(self._clock.now_s(), self._initialized, margin_ms=self._decision_margin_ms)
-
->>>>>>> lanes
     def _complete(self, batch: DecidedBatch) -> None:
         """Steps 6 and 7: commit in Kafka, see that the records are there, and note it.
 

@@ -25,7 +25,6 @@ class PreparedBatch:
     produced: ProducedBatch
     begun_s: float
 
-<<<<<<< HEAD
     def check_time_left(self, initialized: InitializedProducer, *, now_s: float, margin_ms: int) -> None:
         """Refuse a decision that Kafka might not wait for.
 
@@ -36,18 +35,6 @@ class PreparedBatch:
 
         Raises:
             TransactionExpiredError: less than the margin is left.
-=======
-    def check_time_left(self, now_s: float, initialized: InitializedProducer, *, margin_ms: int) -> None:
-        """See that Kafka still keeps the transaction for long enough.
-
-        Args:
-            now_s: by the clock of ``begun_s``.
-            initialized: says how long it keeps transactions.
-            margin_ms: what must be left.
-
-        Raises:
-            TransactionExpiredError: it would abort the transaction before it could be committed.
->>>>>>> lanes
         """
         elapsed_ms = int((now_s - self.begun_s) * 1000)
         if not initialized.two_phase_commit and elapsed_ms + margin_ms > initialized.timeout_ms:

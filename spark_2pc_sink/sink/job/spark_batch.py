@@ -189,7 +189,8 @@ class SparkBatchWork:
             self._map_in_arrow,
             most=self._options.max_bad_rows.rows,
         )
-        return self._split.leave_out(sift.run(error, open_decision))
+        with self._described("look for bad rows"):
+            return self._split.leave_out(sift.run(error, open_decision))
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""

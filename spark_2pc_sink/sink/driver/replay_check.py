@@ -95,7 +95,7 @@ def _check(row: StateRow, replay: Replay, accept_replay: int | None, *, accepted
     Returns:
         What was accepted, in a sentence; '' where nothing had to be.
     """
-    recorded = Replay(row.record_count, row.digest, None if replay.row_count is None else row.row_count)
+    recorded = Replay(row.record_count, row.digest)
     # An empty digest of records was accepted by a person, whatever comes.
     if replay == recorded or (recorded.digest == "" and recorded.record_count > 0):
         return ""

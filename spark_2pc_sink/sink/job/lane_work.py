@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.lane_frames import packed, packed_name, rows_of
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
     from spark_2pc_sink.sink.transfer.table_loader import TableLoader
-
-
-#: The column of rows that are only counted.
-_COUNTED: Final = "_2pc_row"
 
 
 @dataclass(frozen=True)
@@ -65,6 +61,7 @@ class LaneWork:
             index=self.lane.index,
             packed=packed_name(self.lane.index) if packed_with_others else None,
             sends=self.lane.records is not None,
+            told_as=self.lane.rows.table if self.lane.rows is not None and self.lane.records is None else None,
             topic=self.topic,
             row_encoder=row_encoder,
             json=self.expressions.json,
@@ -84,9 +81,10 @@ class LaneWork:
         """
         rows = rows_of(batch, self.lane.source)
         record = record_expressions.record_sql(self.expressions)
-        if kafka_only or self.loader is None:
+        loader = self._loader(kafka_only=kafka_only)
+        if loader is None:
             return rows.selectExpr(*self._record_columns(), *more)
-        columns, encoded = self.loader.select_lists()
+        columns, encoded = loader.select_lists()
         if encoded is None:
             selected = [*record, *columns, *more]
             return rows if record_expressions.is_everything(selected, rows) else rows.selectExpr(*selected)
@@ -96,19 +94,23 @@ class LaneWork:
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
         """The same as SQL for one column of the batch, beside those of other lanes."""
-        loader = None if kafka_only else self.loader
+        loader = self._loader(kafka_only=kafka_only)
         if loader is None:
             columns = self._record_columns()
         else:
             columns = [*record_expressions.record_sql(self.expressions), *loader.packed_columns()]
         return packed(batch, self.lane.source, columns, self.lane.index)
 
+    def _loader(self, *, kafka_only: bool) -> TableLoader | None:
+        """Whose columns are selected: rows without records are told by them also where the database has them."""
+        return None if kafka_only and self.lane.records is not None else self.loader
+
     def _record_columns(self) -> list[str]:
-        """What records are made of, and put into order by; where there are none, something to count rows by."""
+        """What records are made of, and put into order by."""
         columns = record_expressions.record_sql(self.expressions)
         columns += record_expressions.shared_columns(self.expressions)
         if self.upsert_records is not None:
             columns += record_expressions.upsert_order_columns(
                 self.expressions, self.upsert_records.keys, str(self.lane.order_by)
             )
-        return columns or [f"1 AS {_COUNTED}"]
+        return columns

@@ -32,7 +32,7 @@ from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
 from spark_2pc_sink.sink.tasks.task_functions import renaming, task_function
 from spark_2pc_sink.sink.transfer.copy_channel import DirectSender
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
-from spark_2pc_sink.wire.digest import format_digest
+from spark_2pc_sink.wire.digest import combine_digests, format_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -143,8 +143,7 @@ class SparkBatchWork:
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
-        expressions = {lane.lane.index: lane.expressions for lane in self._lanes}
-        self._tables.prepare(self._frame, expressions, create=True)
+        self._prepare_tables()
         # What an attempt before has staged; each that fails is followed by a new claim.
         self._tables.drop_leftover_staging(ticket.generation)
         self._ticket = ticket
@@ -195,6 +194,7 @@ class SparkBatchWork:
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""
+        self._prepare_tables()
         spark = self._frame.sparkSession
         at_once = self._facts.tasks_at_once()
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
@@ -208,14 +208,7 @@ class SparkBatchWork:
             answers = self._map_in_arrow(rows, task_function(run_reread_task, plan), RESULT_DDL)
         with self._described("compare with the batch that both sides have"):
             results = read_results(answers.toArrow(), tasks_expected=None)
-        records = self._rows_for_topics(results) - results.left_out.total()
-        told = all(lane.lane.records is not None for lane in self._lanes)
-        return Replay(
-            records,
-            format_digest(results.digest) if records else "",
-            # Nothing but their number tells rows that have no records.
-            None if told else self._rows_for_tables(results),
-        )
+        return Replay(self._rows_for_topics(results) - results.left_out.total(), self._digest(results))
 
     def discard(self) -> None:
         """Forget the last `produce`, and remove what it has left on the disk or in tables; see `BatchWork.discard`."""
@@ -380,7 +373,7 @@ class SparkBatchWork:
             row_count=self._rows_for_tables(results),
             record_rows=self._rows_for_topics(results),
             record_count=results.records,
-            digest=format_digest(results.digest) if results.records else "",
+            digest=self._digest(results),
             offsets=results.offsets,
             topic_ids=results.topic_ids,
             record_bytes=results.record_bytes,
@@ -388,6 +381,16 @@ class SparkBatchWork:
             outputs=outputs,
             bad_rows=self._split.bad_rows.occurrences,
         )
+
+    def _prepare_tables(self) -> None:
+        expressions = {lane.lane.index: lane.expressions for lane in self._lanes}
+        self._tables.prepare(self._frame, expressions, create=True)
+
+    def _digest(self, results: TaskResults) -> str:
+        """Of all records, and of the rows that have none; '' where there are neither."""
+        if not any(results.lane_rows.values()):
+            return ""
+        return format_digest(combine_digests(results.digest, results.row_digest))
 
     def _rows_for_tables(self, results: TaskResults) -> int:
         return sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.rows is not None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from spark_2pc_sink.testing import assert_same_multiset, read_topic, wait_until
 from tests.harness import ROOT
 from tests.harness.connect_server import ConnectServer
+from tests.harness.pure_client import packages_beside_spark
 from tests.integration.postgres.database_tables import rows
 
 if TYPE_CHECKING:
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.harness.providers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 EXAMPLE: Final = ROOT / "examples" / "connect_orders.py"
 ENVIRONMENT: Final = {**os.environ, "PYTHONPATH": str(ROOT)}
 JOB_DEADLINE_S: Final = 240
+#: Spark gives the Python beside the server ten seconds for its imports, which a busy machine needs more for.
+STARTS_MAX: Final = 3
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +67,20 @@ class Orders:
         ]
 
     def run(self, python: str = sys.executable) -> None:
-        """Run the job to its good end."""
-        done = subprocess.run(
-            [python, str(EXAMPLE), *self.arguments],
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=JOB_DEADLINE_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
+        """Run the job to its good end; again where Spark has not waited for the Python beside the server."""
+        for start in range(1, STARTS_MAX + 1):
+            done = subprocess.run(
+                [python, str(EXAMPLE), *self.arguments],
+                env=ENVIRONMENT,
+                capture_output=True,
+                text=True,
+                timeout=JOB_DEADLINE_S,
+                check=False,
+            )
+            if done.returncode == 0:
+                return
+            busy = "waiting for the Python worker to connect back" in done.stderr
+            assert busy and start < STARTS_MAX, done.stderr[-3000:]  # noqa: PT018 - one claim
 
     def check(self) -> None:
         """Both sides have every event once."""
@@ -110,17 +116,10 @@ def test_the_example_writes_both_sides_and_goes_on_after_a_restart(orders: Order
 def pure_client(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The Python of a client that was installed as docs/connect.md says: `pyspark-client`, and no `pyspark`."""
     folder = tmp_path_factory.mktemp("client")
-    install = ["-m", "pip", "install", "--quiet", *pure_client_packages()]
+    install = ["-m", "pip", "install", "--quiet", "pyspark-client", *packages_beside_spark()]
     for command in ([sys.executable, "-m", "venv", str(folder)], [str(folder / "bin" / "python"), *install]):
         subprocess.run(command, check=True, timeout=JOB_DEADLINE_S)
     return str(folder / "bin" / "python")
-
-
-def pure_client_packages() -> list[str]:
-    """What the page has `pip install` take beside the package itself."""
-    page = (ROOT / "docs" / "connect.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^pip install pyspark-client ((?:.*\\\n)*.*)", page, flags=re.MULTILINE)
-    return ["pyspark-client", *shlex.split(command.replace("\\\n", " "))]
 
 
 def test_the_page_has_every_dependency_but_spark() -> None:
@@ -130,7 +129,7 @@ def test_the_page_has_every_dependency_but_spark() -> None:
         r'^    "([^";]+)"', project.partition("\ndependencies = [")[2].partition("\n]")[0], re.MULTILINE
     )
     needed = [package for package in declared if not package.startswith("pyspark")]
-    assert pure_client_packages() == ["pyspark-client", *needed]
+    assert packages_beside_spark() == needed
 
 
 @pytest.mark.thorough
@@ -144,16 +143,15 @@ def test_a_server_that_is_killed_in_a_batch_and_a_pure_client(
         orders = Orders(server.remote, tmp_path, kafka, database, topic(), transactional_id)
         for count in (3_000, 2_000, 10):
             orders.add(count)
-        fatal = subprocess.run(
-            [pure_client, "-m", "tests.harness.connect_job", step, *orders.arguments],
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=JOB_DEADLINE_S,
-            check=False,
+        fatal = subprocess.Popen(
+            [pure_client, "-m", "tests.harness.connect_job", step, *orders.arguments], env=ENVIRONMENT
         )
-        assert fatal.returncode, "the server went on"
-        wait_until(lambda: not server.running, deadline_s=JOB_DEADLINE_S, what="the server to be dead")
+        try:
+            wait_until(lambda: not server.running, deadline_s=JOB_DEADLINE_S, what="the server to be dead")
+        finally:
+            # A client asks for minutes whether its server comes back.
+            fatal.kill()
+            fatal.wait(JOB_DEADLINE_S)
         server.kill()
         server.start()
         orders.run(pure_client)

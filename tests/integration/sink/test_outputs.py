@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
-from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
+from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows, verify
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
@@ -143,6 +144,14 @@ def test_one_decision_writes_all(orders: FileStream, shop: Shop, written_by: str
     assert (report.row_count, report.record_count) == (160 + lines, 160 + lines)
     decided = shop.rows("SELECT row_count, record_count FROM kafka_transaction_state")
     assert decided == [(160 + lines, 160 + lines)]
+    verified = verify(
+        transactional_id=shop.transactional_id,
+        kafka={"bootstrap.servers": shop.broker.bootstrap},
+        database=shop.database,
+    )
+    assert (verified.counts, verified.records) == ({}, 160 + lines)
+    assert [batch.digest_same for batch in verified.batches] == [True]
+    assert "the sink has several outputs" in str(verified)
 
 
 def test_an_owed_batch_of_several_outputs_is_sent_again(
@@ -203,7 +212,7 @@ def _raise(error: Exception) -> None:
 
 
 def test_tables_alone_are_decided_in_the_database(orders: FileStream, shop: Shop) -> None:
-    """There is nothing in Kafka that could be in doubt. A replay is skipped, and told by the number of its rows."""
+    """There is nothing in Kafka that could be in doubt. A replay is skipped, if its rows are the same."""
     reports: list[BatchReport] = []
     writes: list[Records | Rows] = [
         output for output in shop.writes() if isinstance(output, Rows) and output.table != "order_lines"
@@ -220,7 +229,7 @@ def test_tables_alone_are_decided_in_the_database(orders: FileStream, shop: Shop
     (orders.checkpoint / "commits" / "0").unlink()
     (orders.checkpoint / "commits" / ".0.crc").unlink()
     with halts(HaltCause.REPLAY_DIFFERS):
-        orders.run(shop.sink(writes), orders.frame().where("id < 50"))
+        orders.run(shop.sink(writes), orders.frame().withColumn("name", F.upper("name")))
 
 
 def test_topics_alone(orders: FileStream, shop: Shop) -> None:

@@ -95,6 +95,10 @@ class Verification:
     def _plan(self) -> TablePlan | None:
         """How the table is compared; None where it cannot be, which is said."""
         evidence = self._evidence
+        if evidence.layout is not None and evidence.layout.lanes:
+            why = "the sink has several outputs: of these, topics are compared with the history alone"
+            self._differences.skip("tables", why)
+            return None
         target = self._request.target.completed(evidence.layout)
         if target.table is None:
             why = "nobody has said which one it is: pass table (--table); jobs of this version note it by themselves"
@@ -226,6 +230,7 @@ class Verification:
             evidence.chosen,
             evidence.logs,
             self._differences,
+            digests=evidence.layout is None or all(lane.records for lane in evidence.layout.each),
             hidden=evidence.hidden,
             locate=self._locate,
         )

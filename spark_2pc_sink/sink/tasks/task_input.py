@@ -16,8 +16,10 @@ from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
 from spark_2pc_sink.sink.table.value_checks import ValidText
 from spark_2pc_sink.sink.tasks.packed_rows import unpacked
+from spark_2pc_sink.sink.tasks.row_digest import row_digest
 from spark_2pc_sink.sink.tasks.row_partitioner import describe_row, record_column
 from spark_2pc_sink.sink.transfer.row_encoder import RowEncoder
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -93,6 +95,7 @@ class TaskInput:
             rows=self._rows,
             lanes={lane.plan.index: lane.receipt() for lane in self._lanes},
             digest=digest,
+            row_digest=combine_digests(*(lane.digest for lane in self._lanes)),
             arrow_bytes=self._arrow_bytes,
             topic_ids=dict(self._plan.topics.ids),
         )
@@ -109,6 +112,7 @@ class _LaneInput:
 
     def __init__(self, lane: LanePlan, plan: TaskPlan, identity: TaskIdentity) -> None:
         self.plan = lane
+        self.digest = EMPTY_DIGEST
         self._rows = 0
         self._encoder: RowEncoder | None = None
         if lane.row_encoder is not None:
@@ -118,7 +122,11 @@ class _LaneInput:
         """The rows of the lane, completed; None where there are none."""
         rows = batch if self.plan.packed is None else unpacked(batch.column(self.plan.packed))
         self._rows += rows.num_rows
-        return completed_rows(self.plan, rows) if rows.num_rows else None
+        if not rows.num_rows:
+            return None
+        if self.plan.told_as is not None:
+            self.digest = combine_digests(self.digest, row_digest(self.plan.told_as, rows))
+        return completed_rows(self.plan, rows)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Encode rows for the table."""

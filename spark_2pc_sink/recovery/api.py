@@ -93,16 +93,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
     options = RecoveryOptions.parse(**locals())
     with at_work_for(transactional_id), _connected(options) as (cluster, store):
         kafka_side = TransactionClient(cluster, transactional_id, options.kafka)
-        end = None if open_transaction is None else OpenTransactionEnd(batch)
-        recovery = Recovery(
-            options,
-            kafka=kafka_side,
-            store=store,
-            clock=_CLOCK,
-            decision=decision,
-            batch_id=batch,
-            open_transaction=end,
-        )
+        recovery = _recovery(options, kafka_side, store)
         row = store.read_standing(transactional_id)
         if dry_run or (row is None and not adopt):
             return _with_driver(recovery.diagnosis.look(), store, row)
@@ -111,6 +102,20 @@ def recover(  # noqa: D417 - the options are described where they are declared
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
                 return _left_alone(replace(recovery.diagnosis.look(), driver=driver), driver, row, options)
         return _run(recovery, kafka_side, store, BatchListSender(cluster, transactional_id, options.kafka))
+
+
+def _recovery(options: RecoveryOptions, kafka: TransactionClient, store: SqlStateStore) -> Recovery:
+    """The procedure, with what a person has said."""
+    end = options.open_transaction
+    return Recovery(
+        options,
+        kafka=kafka,
+        store=store,
+        clock=_CLOCK,
+        decision=options.decision,
+        batch_id=options.batch,
+        open_transaction=None if end is None else OpenTransactionEnd(options.batch),
+    )
 
 
 def _run(recovery: Recovery, kafka: TransactionClient, store: SqlStateStore, sender: BatchListSender) -> RecoveryReport:

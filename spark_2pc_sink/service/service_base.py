@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Any, Literal
 
 from spark_2pc_sink.options import ServiceOptions, checks_keywords
 from spark_2pc_sink.service.service import Service
@@ -30,13 +30,15 @@ class ServiceBase:
         self,
         *,
         transactional_id: str,
-        kafka: Mapping[str, str | int],
+        kafka: Mapping[str, str | int | Callable[[str], Any]],
         database: str,
         ids: int = 8,
         ids_max: int = 64,
         wait_for_id_ms: int = 10_000,
         kafka_commit: Literal["before_return", "in_background"] = "before_return",
         takeover_grace_s: int = 60,
+        database_password: Callable[[], str] | None = None,
+        password_command: str | None = None,
         state_schema: str = "public",
         state_table: str = "kafka_transaction_state",
         history_table: str | None = None,

@@ -43,6 +43,10 @@ class SinkLayout:
     upsert_order_by: str | None = None
     upsert_superseded: str = "send_first"
     upsert_late_rows: str = "replace"
+    delete_when: str | None = None
+    tombstone_when: str | None = None
+    update_columns: tuple[str, ...] | None = None
+    upsert_where: str | None = None
     records: bool = True
     rows: str | None = None
     where: str | None = None
@@ -65,10 +69,12 @@ class SinkLayout:
         if lane.records is not None:
             noted |= {name: getattr(lane.records, name) for name in _RECORD_PARTS}
             noted["upsert_superseded"] = lane.records.superseded
+            noted["tombstone_when"] = lane.records.tombstone_when
         if lane.rows is not None:
             noted |= {"table": lane.rows.table, "columns": lane.rows.columns, "mode": lane.rows.mode}
             noted |= {"upsert_keys": lane.rows.keys, "upsert_order_by": lane.rows.order_by}
             noted["upsert_late_rows"] = lane.rows.late_rows
+            noted |= {name: getattr(lane.rows, name) for name in ("delete_when", "update_columns", "upsert_where")}
         return cls(**noted)
 
     @property
@@ -81,6 +87,8 @@ class SinkLayout:
         """What `as_json` has made, perhaps in another version: what this one does not know is left out."""
         known = {each.name: found[each.name] for each in fields(cls) if each.name in found}
         lanes = tuple(map(cls.parse, known.get("lanes", ())))
+        if known.get("update_columns") is not None:
+            known["update_columns"] = tuple(known["update_columns"])
         return cls(**{**known, "upsert_keys": tuple(known.get("upsert_keys", ())), "lanes": lanes})
 
     def as_json(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from itertools import zip_longest
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.conflict_options import ConflictOptions, check_superseded
 from spark_2pc_sink.options.keywords import check_keywords
 from spark_2pc_sink.options.names import TableName, check_topic
 from spark_2pc_sink.options.row_source import RowSource
@@ -73,6 +74,11 @@ class Records:
     partition: str | None = setting(
         None, why="SQL expression; None: the column partition if there is one, else as Java's producer partitions"
     )
+    tombstone_when: str | None = setting(
+        None,
+        why="SQL condition; where it is true, the record has its key and no value, which removes the key from a "
+        "compacted topic. None: every record has its value",
+    )
     key_format: Literal["raw", "avro", "protobuf"] = setting(
         "raw",
         why="'raw': the key is text or bytes, and goes out as it is. 'avro', 'protobuf': the key is encoded with a "
@@ -106,7 +112,7 @@ class Records:
     def __post_init__(self) -> None:
         check_settings(self)
         check_topic(self.topic)
-        _end_expressions(self, ("rows", "where", "key", "value", "headers", "partition"))
+        _end_expressions(self, ("rows", "where", "key", "value", "headers", "partition", "tombstone_when"))
         check_formats(self.value_format, self.value_schema, self.value_schema_name, self.value_subject_name_strategy)
         _ = self.source.explosion
 
@@ -148,11 +154,14 @@ class Rows:
         None,
         why="column -> SQL expression; None: every column, but not one of Kafka's where a topic gets the same rows",
     )
-    mode: Literal["append", "upsert"] = setting("append", why="'upsert' replaces rows with the same keys")
+    mode: Literal["append", "upsert", "insert_ignore"] = setting(
+        "append",
+        why="'upsert' replaces rows with the same keys; 'insert_ignore' leaves them as they are, and the new row out",
+    )
     keys: Sequence[str] = setting(
         (),
         given="list[str] | tuple[str, ...]",
-        why="the columns of a unique key of the table; only with mode='upsert'",
+        why="the columns of a unique key of the table; with mode='upsert' and mode='insert_ignore'",
     )
     order_by: str | None = setting(
         None,
@@ -164,23 +173,60 @@ class Rows:
         why="a row may be older, by order_by, than the one that an earlier batch has left in the table. It replaces "
         "that one; or the table keeps the newer one, and Kafka gets the late record all the same",
     )
+    delete_when: str | None = setting(
+        None,
+        why="SQL condition; with mode='upsert': a row for which it is true deletes the row of its key. Null is false",
+    )
+    update_columns: Sequence[str] | None = setting(
+        None,
+        given="list[str] | tuple[str, ...] | None",
+        why="the columns that an upsert changes in a row that is there; others are written with new rows only. None: "
+        "all columns that are written",
+    )
+    upsert_where: str | None = setting(
+        None,
+        why="PostgreSQL's SQL over EXCLUDED and the table's name, as in orders.version < EXCLUDED.version: a row that "
+        "is there changes only where it is true. None: always",
+    )
     create_table: bool = setting(default=False, why="create the table from the first batch's schema when it is missing")
+    primary_key: Sequence[str] = setting(
+        (),
+        given="list[str] | tuple[str, ...]",
+        why="with create_table: the columns of the primary key of a table to which rows are appended; else the keys "
+        "are it",
+    )
+    schema_evolution: Literal["strict", "add_columns"] = setting(
+        "strict",
+        why="a column that the table lacks ends the query; or it is added to the table, nullable, before the batch",
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
         TableName.parse(self.table)
         object.__setattr__(self, "columns", checked_columns(self.columns))
-        object.__setattr__(self, "keys", checked_names("keys", self.keys))
-        _end_expressions(self, ("rows", "where", "order_by"))
+        for name in ("keys", "primary_key"):
+            object.__setattr__(self, name, checked_names(name, getattr(self, name)))
+        if self.update_columns is not None:
+            object.__setattr__(self, "update_columns", checked_names("update_columns", self.update_columns))
+        _end_expressions(self, ("rows", "where", "order_by", "delete_when"))
         _ = self.source.explosion
         with named_as_in(self):
-            check_upsert(
-                mode=self.mode,
-                keys=self.keys,
-                order_by=self.order_by,
-                late_rows=self.late_rows,
-                columns=self.columns,
-            )
+            self.conflicts.check()
+            check_primary_key(self.primary_key, create_table=self.create_table, keys=self.keys)
+
+    @property
+    def conflicts(self) -> ConflictOptions:
+        """What becomes of rows by their keys."""
+        return ConflictOptions(
+            mode=self.mode,
+            keys=self.keys,
+            order_by=self.order_by,
+            late_rows=self.late_rows,
+            delete_when=self.delete_when,
+            update_columns=self.update_columns,
+            upsert_where=self.upsert_where,
+            columns=self.columns,
+        )
 
     @property
     def source(self) -> RowSource:
@@ -280,7 +326,11 @@ def _refuse_doubles(outputs: Sequence[Records | Rows]) -> None:
 
 
 def _check_superseded(lane: Lane) -> None:
-    if lane.records is None or lane.records.superseded == "send_first" or lane.order_by is not None:
+    if lane.records is None or lane.records.superseded == "send_first":
+        return
+    if lane.rows is not None and lane.order_by is not None:
+        with lane.naming():
+            check_superseded(lane.rows.mode, lane.order_by, lane.records.superseded)
         return
     with lane.naming():
         raise ConfigurationError(
@@ -293,29 +343,6 @@ def _check_superseded(lane: Lane) -> None:
 
 def _refused_writes(outputs: Sequence[Records | Rows], rule: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(option="writes", value=[str(output) for output in outputs], rule=rule, remedy=remedy)
-
-
-def check_upsert(
-    *, mode: str, keys: Sequence[str], order_by: str | None, late_rows: str, columns: Mapping[str, str] | None
-) -> None:
-    """Refuse what contradicts the mode of a table; options are named as those of a sink are.
-
-    Raises:
-        ConfigurationError: keys are missing, or something is given that has no meaning in the mode.
-    """
-    if mode == "upsert" and not keys:
-        raise _contradiction("mode", mode, "it needs upsert_keys", "pass upsert_keys=['order_id']")
-    if mode == "append":
-        for name, given in (("upsert_keys", keys), ("upsert_order_by", order_by)):
-            if given:
-                raise _contradiction(name, given, "it has no meaning with mode='append'", "pass mode='upsert'")
-    if order_by is None and late_rows != "replace":
-        raise needs_order("upsert_late_rows", late_rows)
-    unknown = [key for key in keys if columns is not None and key not in columns]
-    if unknown:
-        raise _contradiction(
-            "upsert_keys", unknown[0], "each is one of columns", f"add {unknown[0]!r} to columns={{...}}"
-        )
 
 
 def check_formats(value_format: str, schema: str | None, name: str | None, strategy: str) -> None:
@@ -332,14 +359,21 @@ def check_formats(value_format: str, schema: str | None, name: str | None, strat
             raise _contradiction(option, value, rule, "pass value_format='avro' or 'protobuf'")
 
 
-def needs_order(name: str, given: str) -> ConfigurationError:
-    """The error for an option that has a meaning only where rows with one key have an order."""
-    rule = "it needs an order of the rows with one key"
-    return _contradiction(name, given, rule, f"pass upsert_order_by='event_time', or leave {name} out")
-
-
 def _contradiction(option: str, value: object, rule: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)
+
+
+def check_primary_key(given: Sequence[str], *, create_table: bool, keys: Sequence[str]) -> None:
+    """Refuse a primary key that no table would get.
+
+    Raises:
+        ConfigurationError: the sink creates no table, or the primary key is that of the keys.
+    """
+    if given and not create_table:
+        raise _contradiction("primary_key", given, "it is of a table that the sink creates", "pass create_table=True")
+    if given and keys:
+        rule = "the upsert_keys are the primary key of a table that the sink creates"
+        raise _contradiction("primary_key", given, rule, "leave it out")
 
 
 def checked_columns(given: object) -> dict[str, str] | None:

@@ -9,27 +9,28 @@ from typing import Any, Literal
 
 from spark_2pc_sink.options.bad_row_limit import BadRowLimit
 from spark_2pc_sink.options.common import CommonOptions, contradiction
+from spark_2pc_sink.options.conflict_options import ConflictOptions, check_superseded
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
 from spark_2pc_sink.options.outputs import (
     Lane,
     Records,
     Rows,
-    check_upsert,
+    check_primary_key,
     checked_columns,
     checked_names,
     ended,
     lanes_of,
-    needs_order,
 )
 from spark_2pc_sink.options.row_source import RowSource
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import INT32_MAX, milliseconds, setting
+from spark_2pc_sink.options.sql_text import transaction_command
 
 #: Of the dead-letter table, behind the state table's name.
 DEAD_LETTERS_SUFFIX = "_dead_letters"
 #: Options of a sink that are one SQL expression each.
-_EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by")
+_EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by", "delete_when")
 #: Options of a sink with one topic and one table, and what Records and Rows call them.
 _OF_RECORDS = {
     "topic": "topic",
@@ -52,7 +53,12 @@ _OF_ROWS = {
     "upsert_keys": "keys",
     "upsert_order_by": "order_by",
     "upsert_late_rows": "late_rows",
+    "delete_when": "delete_when",
+    "update_columns": "update_columns",
+    "upsert_where": "upsert_where",
     "create_table": "create_table",
+    "primary_key": "primary_key",
+    "schema_evolution": "schema_evolution",
 }
 
 
@@ -104,11 +110,15 @@ class SinkOptions(CommonOptions):
     columns: Mapping[str, str] | None = setting(
         None, why="column -> SQL expression; None: every column of the batch that is not one of Kafka's"
     )
-    mode: Literal["append", "upsert"] = setting("append", why="'upsert' replaces rows with the same upsert_keys")
+    mode: Literal["append", "upsert", "insert_ignore"] = setting(
+        "append",
+        why="'upsert' replaces rows with the same upsert_keys; 'insert_ignore' leaves them as they are, and the new "
+        "row out. Kafka gets its record all the same",
+    )
     upsert_keys: tuple[str, ...] = setting(
         (),
         given="list[str] | tuple[str, ...]",
-        why="the columns of a unique key of the table; only with mode='upsert'",
+        why="the columns of a unique key of the table; with mode='upsert' and mode='insert_ignore'",
     )
     upsert_order_by: str | None = setting(
         None,
@@ -126,7 +136,37 @@ class SinkOptions(CommonOptions):
         "replaces that one on both sides; or the table keeps the newer one, and Kafka gets the late record all the "
         "same",
     )
+    delete_when: str | None = setting(
+        None,
+        why="SQL condition; with mode='upsert': a row for which it is true deletes the row of its key. Null is false",
+    )
+    tombstones: bool = setting(
+        default=False,
+        why="the record of a row that deletes has its key and no value, which removes the key from a compacted topic. "
+        "False: it has its value as any other",
+    )
+    update_columns: tuple[str, ...] | None = setting(
+        None,
+        given="list[str] | tuple[str, ...] | None",
+        why="the columns that an upsert changes in a row that is there; others are written with new rows only. None: "
+        "all columns that are written",
+    )
+    upsert_where: str | None = setting(
+        None,
+        why="PostgreSQL's SQL over EXCLUDED and the table's name, as in orders.version < EXCLUDED.version: a row that "
+        "is there changes only where it is true. Kafka gets all records. None: always",
+    )
     create_table: bool = setting(default=False, why="create the table from the first batch's schema when it is missing")
+    primary_key: tuple[str, ...] = setting(
+        (),
+        given="list[str] | tuple[str, ...]",
+        why="with create_table: the columns of the primary key of a table to which rows are appended; else upsert_keys "
+        "are it",
+    )
+    schema_evolution: Literal["strict", "add_columns"] = setting(
+        "strict",
+        why="a column that the table lacks ends the query; or it is added to the table, nullable, before the batch",
+    )
     writes: tuple[Records | Rows, ...] = setting(
         (),
         given="Sequence[Records | Rows]",
@@ -183,6 +223,12 @@ class SinkOptions(CommonOptions):
         why="called in the driver with the BatchReport of each batch that both sides have. An exception of it ends the "
         "query; the batch stays written",
     )
+    on_decide: Callable[[Any, Any], object] | tuple[str, ...] | None = setting(  # noqa: RUF009 - makes a field
+        None,
+        given="Callable[[Connection, DecidingBatch], object] | list[str] | tuple[str, ...] | None",
+        why="SQL texts, or a function, in the transaction that decides a batch: behind its rows, once, and never for a "
+        "replay. An exception of it fails the attempt, and nothing is written",
+    )
     query_name: str | None = setting(
         None,
         why="of a stream on Spark Connect, which tells a foreachBatch function nothing of its query: a name that stays "
@@ -206,6 +252,7 @@ class SinkOptions(CommonOptions):
         if given is not None and not callable(given):
             rule = "it is a function of one argument, the BatchReport"
             raise contradiction("on_batch", given, rule, "pass on_batch=lambda report: print(report)")
+        self._check_on_decide()
         open_ms = self.kafka.transaction_timeout_ms
         if open_ms is not None and self.decision_margin_ms >= open_ms:
             raise contradiction(
@@ -220,7 +267,12 @@ class SinkOptions(CommonOptions):
         given = super()._converted(given)
         given["columns"] = checked_columns(given.get("columns"))
         given |= {name: ended(given[name]) for name in _EXPRESSIONS if isinstance(given.get(name), str)}
-        given["upsert_keys"] = checked_names("upsert_keys", given.get("upsert_keys", ()))
+        for name in ("upsert_keys", "primary_key"):
+            given[name] = checked_names(name, given.get(name, ()))
+        if given.get("update_columns") is not None:
+            given["update_columns"] = checked_names("update_columns", given["update_columns"])
+        if isinstance(given.get("on_decide"), list):
+            given["on_decide"] = tuple(given["on_decide"])
         given["writes"] = _listed(given.get("writes", ()))
         given["schema_registry"] = SchemaRegistryOptions.parse(given.get("schema_registry"))
         if "max_bad_rows" in given:
@@ -247,9 +299,43 @@ class SinkOptions(CommonOptions):
         """The topics and tables, brought together where they get the same rows."""
         if self.writes:
             return lanes_of(self.writes)
-        records = Records(**{name: getattr(self, given) for given, name in _OF_RECORDS.items()})
+        records = Records(
+            **{name: getattr(self, given) for given, name in _OF_RECORDS.items()},
+            tombstone_when=self.delete_when if self.tombstones else None,
+        )
         rows = Rows(**{name: getattr(self, given) for given, name in _OF_ROWS.items()})
         return (Lane(0, records, rows, RowSource(), alone=True),)
+
+    def _check_on_decide(self) -> None:
+        given: Any = self.on_decide
+        if given is None or callable(given):
+            return
+        listed = isinstance(given, tuple) and given and all(isinstance(text, str) and text.strip() for text in given)
+        if not listed:
+            rule = "it is a function of two arguments, the connection and the DecidingBatch, or a list of SQL texts"
+            raise contradiction("on_decide", given, rule, "pass on_decide=['INSERT INTO audit VALUES (:batch_id)']")
+        for text in given:
+            if command := transaction_command(text):
+                rule = f"{command.upper()} would end the transaction that decides, which is the sink's to end"
+                raise contradiction("on_decide", text, rule, "leave it out")
+
+    def _check_rows(self) -> None:
+        """What outputs check too: here in the names of this sink's options."""
+        if self.tombstones and self.delete_when is None:
+            rule = "a tombstone is the record of a row that delete_when deletes"
+            raise contradiction("tombstones", self.tombstones, rule, "pass delete_when=\"op = 'd'\", or leave it out")
+        ConflictOptions(
+            mode=self.mode,
+            keys=self.upsert_keys,
+            order_by=self.upsert_order_by,
+            late_rows=self.upsert_late_rows,
+            delete_when=self.delete_when,
+            update_columns=self.update_columns,
+            upsert_where=self.upsert_where,
+            columns=self.columns,
+        ).check()
+        check_primary_key(self.primary_key, create_table=self.create_table, keys=self.upsert_keys)
+        check_superseded(self.mode, self.upsert_order_by, self.upsert_superseded)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -263,14 +349,14 @@ class SinkOptions(CommonOptions):
                 raise contradiction("table", None, "it is required", "pass table=, or writes= with several outputs")
             check_topic(self.topic)
             TableName.parse(self.table)
-            self._check_upsert()
+            self._check_rows()
             self._check_registry()
             return
         for given in self.writes:
             if not isinstance(given, (Records, Rows)):
                 raise contradiction("writes", given, "it is a list of Records(...) and Rows(...)", _BOTH)
         for item in fields(self):
-            if item.name in _OF_RECORDS | _OF_ROWS and getattr(self, item.name) != item.default:
+            if item.name in {*_OF_RECORDS, *_OF_ROWS, "tombstones"} and getattr(self, item.name) != item.default:
                 rule = f"with writes, each output has its own, and {item.name} would belong to none"
                 raise contradiction(item.name, getattr(self, item.name), rule, "move it into Records(...) or Rows(...)")
         self._check_registry()
@@ -291,17 +377,6 @@ class SinkOptions(CommonOptions):
         if self.max_bad_rows != BadRowLimit():
             rule = "it has no meaning with bad_rows='fail'"
             raise contradiction("max_bad_rows", str(self.max_bad_rows), rule, "pass bad_rows='dead_letter'")
-
-    def _check_upsert(self) -> None:
-        check_upsert(
-            mode=self.mode,
-            keys=self.upsert_keys,
-            order_by=self.upsert_order_by,
-            late_rows=self.upsert_late_rows,
-            columns=self.columns,
-        )
-        if self.upsert_order_by is None and self.upsert_superseded != "send_first":
-            raise needs_order("upsert_superseded", self.upsert_superseded)
 
 
 def _listed(given: object) -> tuple[Any, ...]:

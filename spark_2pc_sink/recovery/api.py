@@ -91,6 +91,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
     options = RecoveryOptions.parse(**locals())
     with at_work_for(transactional_id), _connected(options) as (cluster, store):
         kafka_side = TransactionClient(cluster, transactional_id, options.kafka)
+        end = None if open_transaction is None else OpenTransactionEnd(batch)
         recovery = Recovery(
             options,
             kafka=kafka_side,
@@ -98,7 +99,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
             clock=_CLOCK,
             decision=decision,
             batch_id=batch,
-            open_transaction=None if open_transaction is None else OpenTransactionEnd(batch),
+            open_transaction=end,
         )
         row = store.read_standing(transactional_id)
         if dry_run or (row is None and not adopt):

@@ -17,7 +17,8 @@ class ServiceBase:
     Args:
         transactional_id: the name of the service.
         kafka: Kafka client properties.
-        database: SQLAlchemy URL, dialect postgresql, driver psycopg2: for the state rows.
+        database: SQLAlchemy URL, dialect postgresql, driver psycopg2: for the state rows. Their passwords may come from
+            `database_password` or `password_command`; those of the session are the business of its engine.
 
     The other options are described in docs/reference/options.md.
 

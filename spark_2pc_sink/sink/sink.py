@@ -8,12 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from sqlalchemy import Connection
+
 from jdbc_state.sink_log import FIELD, at_work_for, sink_log
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.options import Records, Rows, SinkOptions, checks_keywords
 from spark_2pc_sink.options.environment import PREFIX, read_environment
 from spark_2pc_sink.options.sourced_options import SourcedOptions
 from spark_2pc_sink.options.toml_file import read_toml_file
+from spark_2pc_sink.sink.check.check import check_sink
+from spark_2pc_sink.sink.check.findings import CheckReport
+from spark_2pc_sink.sink.check.schema_side import rows_with
+from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.job.backfill import Backfill, check_frame
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
 from spark_2pc_sink.sink.job.connect_query import ConnectQuery, session_id_here
@@ -25,6 +31,7 @@ from spark_2pc_sink.sink.report import BatchReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from spark_2pc_sink.sink.job.calling_query import CallingQuery
 
@@ -54,7 +61,8 @@ class DualWriteSink:
         key_format, value_format: ``"avro"`` or ``"protobuf"`` encode the key or the value with a schema.
         schema_registry: where the schemas are, by the properties of confluent-kafka's client; ``url`` is required.
         columns: column -> SQL expression; default: every column of the batch that is not one of Kafka's.
-        mode: ``"append"``, or ``"upsert"`` with ``upsert_keys``.
+        mode: ``"append"``; or with ``upsert_keys`` ``"upsert"``, or ``"insert_ignore"``.
+        delete_when: SQL condition: with ``"upsert"``, rows for which it is true delete the row of their key.
         writes: several topics and tables, `Records` and `Rows`, in place of ``topic``, ``table`` and what belongs to
             them.
         on_batch: called in the driver with the `BatchReport` of each batch that both sides have. Its exception ends the
@@ -84,12 +92,18 @@ class DualWriteSink:
         schema_registry: Mapping[str, str | int | bool] | None = None,
         table: str | None = None,
         columns: Mapping[str, str] | None = None,
-        mode: Literal["append", "upsert"] = "append",
+        mode: Literal["append", "upsert", "insert_ignore"] = "append",
         upsert_keys: list[str] | tuple[str, ...] = (),
         upsert_order_by: str | None = None,
         upsert_superseded: Literal["send_first", "leave_out"] = "send_first",
         upsert_late_rows: Literal["replace", "keep_newer"] = "replace",
+        delete_when: str | None = None,
+        tombstones: bool = False,
+        update_columns: list[str] | tuple[str, ...] | None = None,
+        upsert_where: str | None = None,
         create_table: bool = False,
+        primary_key: list[str] | tuple[str, ...] = (),
+        schema_evolution: Literal["strict", "add_columns"] = "strict",
         writes: Sequence[Records | Rows] = (),
         batch_attempts_max: int = 3,
         inline_copy_bytes_max: int | None = None,
@@ -100,6 +114,7 @@ class DualWriteSink:
         staging_schema: str | None = None,
         accept_replay: int | None = None,
         on_batch: Callable[[BatchReport], object] | None = None,
+        on_decide: Callable[[Connection, DecidingBatch], object] | list[str] | tuple[str, ...] | None = None,
         query_name: str | None = None,
         decision_margin_ms: int = 10_000,
         database_password: Callable[[], str] | None = None,
@@ -194,6 +209,18 @@ class DualWriteSink:
         check_frame(df, batch_id)
         with self._alone(f"write batch {batch_id} to"):
             return self._write(df, batch_id, by_hand=True)
+
+    def check(self, schema: StructType | str | None = None) -> CheckReport:
+        """Find out what the first batch would meet; changes nothing. See docs/check.md.
+
+        Args:
+            schema: of a batch, also as columns in SQL: 'order_id BIGINT, total DOUBLE'. Expressions and types are
+                compared with the table, by the active Spark session. None: they are not.
+
+        Raises:
+            ConfigurationError: there is no Spark session, or the text is no schema.
+        """
+        return check_sink(self._options, None if schema is None else rows_with(schema))
 
     def close(self) -> None:
         """Close the connections that the newest run holds. A process that goes on calls this when the query has ended.

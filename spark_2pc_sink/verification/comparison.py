@@ -102,6 +102,8 @@ class Comparison:
                 run(statement)
         run("ANALYZE verify_records")
         run(sql.make_rows(of_rows))
+        if sql.tombstones is not None:
+            run(sql.drop_obeyed_tombstones())
         for statement in sql.make_lone():
             run(statement)
 

@@ -167,7 +167,8 @@ def _snapshot(database: Database, request: Request) -> AbstractContextManager[Sn
 
 
 def _topics(claims: Claims, layout: SinkLayout | None) -> frozenset[str]:
-    return claims.topics | ({layout.topic} if layout is not None and layout.topic is not None else set())
+    noted = {lane.topic for lane in layout.each} if layout is not None else set()
+    return claims.topics | {topic for topic in noted if topic is not None}
 
 
 def _await_newest(reader: TopicReader, claims: Claims, *, wait_ms: int) -> None:

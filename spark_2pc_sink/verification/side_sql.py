@@ -17,6 +17,7 @@ from typing import Final
 
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.verification.column_rules import ComparedColumn, ComparedColumns
+from spark_2pc_sink.verification.tombstones import MARK, Tombstones
 
 #: A power of two. Ten million rows leave some 600 in a bucket: few to look at, and the fingerprints are small.
 BUCKETS: Final = 16_384
@@ -53,7 +54,7 @@ _PAIRS: Final = (
 )
 #: SQL literal of an array of places, or of offsets, that nobody asks for.
 _NOTHING: Final = "'{}'"
-_PLACE, _OFFSET = '"#place"', '"#offset"'
+_PLACE, _OFFSET, _MARK = '"#place"', '"#offset"', quote_identifier(MARK)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class SideSql:
         order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
         order_first: that order counts more than the order of batches.
         places: how many numbers of places one batch has; see `staged_winners`.
+        tombstones: how records without a value are read; None where they are records as any.
+        first_batch: of one key the earliest batch counts, and not the latest.
     """
 
     table: TableName
@@ -77,6 +80,8 @@ class SideSql:
     order_by: str | None = None
     order_first: bool = False
     places: int = 1
+    tombstones: Tombstones | None = None
+    first_batch: bool = False
 
     # --- records ---------------------------------------------------------------------------------------------------
 
@@ -86,7 +91,7 @@ class SideSql:
             fields = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in RECORD_PARTS.items())
         else:
             fields = _fields(self.compared.columns)
-        return f"CREATE TEMPORARY TABLE verify_record ({fields}) ON COMMIT DROP"
+        return f"CREATE TEMPORARY TABLE verify_record ({fields}, {_MARK} boolean) ON COMMIT DROP"
 
     def make_staged(self) -> str:
         """An empty table for the hashes of records, with the place and offset of each."""
@@ -107,7 +112,7 @@ class SideSql:
         """Add a record that is no row: its hash is that of its place, which no row has."""
         order = ", NULL" if self.order_by else ""
         own = f"hash_record_extended(ROW('unreadable'::text, {place}::bigint, {offset}::bigint), 0)"
-        return f"INSERT INTO pg_temp.verify_staged SELECT {own}, {own}, {place}, {offset}{order}"
+        return f"INSERT INTO pg_temp.verify_staged SELECT {own}, {own}, {place}, {offset}, false{order}"
 
     def typed_records(self, records: str) -> str:
         """Records as rows of the compared columns, each as text in the form that COPY takes."""
@@ -117,15 +122,19 @@ class SideSql:
     def _staged_from(self, records: str, places: str, offsets: str) -> str:
         columns = self.compared.columns
         order = f", ({self.order_by}) AS o" if self.order_by else ""
+        # A tombstone is like no row: its hash is that of its place.
+        gone = _hash(["'tombstone'::text", _PLACE, _OFFSET])
+        hashed = _hash([column.record_sql() for column in columns])
         return (
-            f"SELECT {_hash([column.record_sql() for column in columns])} AS h, "
+            f"SELECT CASE WHEN {_MARK} THEN {gone} ELSE {hashed} END AS h, "
             f"{self._key_hash([column.record_sql() for column in self.compared.named(self.key)])} AS k, "
-            f"{_PLACE} AS place, {_OFFSET} AS at{order} FROM ({self._read(records, places, offsets)}) AS s"
+            f"{_PLACE} AS place, {_OFFSET} AS at, coalesce({_MARK}, false) AS gone{order} "
+            f"FROM ({self._read(records, places, offsets)}) AS s"
         )
 
     def _read(self, records: str, places: str, offsets: str) -> str:
         parts = list(RECORD_PARTS) if self.compared.given else list(self.compared.names)
-        names = ", ".join(map(quote_identifier, parts))
+        names = ", ".join(map(quote_identifier, [*parts, MARK]))
         rows = (
             f"ROWS FROM (json_populate_recordset(NULL::pg_temp.verify_record, {records}), "
             f"unnest({places}::bigint[]), unnest({offsets}::bigint[])) AS r ({names}, {_PLACE}, {_OFFSET})"
@@ -136,7 +145,7 @@ class SideSql:
             f"({self.compared.given[column.name]})::{column.field_type} AS {quote_identifier(column.name)}"
             for column in self.compared.columns
         )
-        return f"SELECT {made}, {_PLACE}, {_OFFSET} FROM {rows}"
+        return f"SELECT {made}, {_MARK}, {_PLACE}, {_OFFSET} FROM {rows}"
 
     # --- upserts ---------------------------------------------------------------------------------------------------
 
@@ -147,7 +156,7 @@ class SideSql:
         A place's number is that of its batch, times `places`, and then that of its partition.
         """
         order = ["o DESC NULLS LAST"] if self.order_by else []
-        batch = [f"place / {self.places} DESC"]
+        batch = [f"place / {self.places} {'ASC' if self.first_batch else 'DESC'}"]
         return ", ".join([*(order + batch if self.order_first else batch + order), "at DESC"])
 
     def keep_winners(self, table: str) -> tuple[str, ...]:
@@ -205,6 +214,12 @@ class SideSql:
         """A condition on the table's rows: a record has the same key, or where nothing names a row, the same hash."""
         same = "k" if self.key else "h"
         return f"{same} IN (SELECT {same} FROM verify_records)"
+
+    def drop_obeyed_tombstones(self) -> str:
+        """Remove those whose keys have no row, as they say; others are records that say something else."""
+        return (
+            "DELETE FROM verify_records AS r WHERE gone AND NOT EXISTS (SELECT FROM verify_rows AS t WHERE t.k = r.k)"
+        )
 
     def make_lone(self) -> tuple[str, ...]:
         """Records without a row, rows without a record, and pairs of both that have one key.

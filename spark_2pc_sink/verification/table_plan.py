@@ -39,7 +39,7 @@ class TablePlan:
         if not facts.records and not facts.others:
             # Without any record every row is one too much, whatever it says.
             facts = RecordFacts({column.name: FieldFacts() for column in self.shape.columns})
-        return compared_columns(self.shape, facts, self.target.record_columns)
+        return self.target.updated_only(compared_columns(self.shape, facts, self.target.record_columns))
 
     def learn(self, values: Iterable[bytes]) -> None:
         """Take more records into account."""
@@ -47,6 +47,10 @@ class TablePlan:
 
     def refusal(self) -> str:
         """Why nothing can be compared; '' where something can."""
+        if self.target.unforeseen:
+            return self.target.unforeseen
+        if self.target.mode == "insert_ignore" and not self.whole:
+            return "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared"
         if self.target.record_columns:
             return ""
         if self.facts.others and not self.facts.records:
@@ -70,10 +74,12 @@ class TablePlan:
             table=self.shape.table,
             compared=compared,
             key=self.target.key_of(self.shape, compared.names),
-            upsert=self.target.mode == "upsert",
+            upsert=self.target.mode != "append",
             order_by=self.target.order_by,
             order_first=self.target.late_rows == "keep_newer",
             places=len(self.places),
+            tombstones=self.target.tombstones,
+            first_batch=self.target.mode == "insert_ignore",
         )
 
     def explain(self, differences: Differences) -> None:

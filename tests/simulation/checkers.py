@@ -16,6 +16,7 @@ from spark_2pc_sink.errors import BatchAttemptsExhaustedError, HaltCause, LocalP
 from tests.simulation import faults
 from tests.simulation.drivers import ATTEMPTS_MAX
 from tests.simulation.ledger import KAFKA, TABLE
+from tests.simulation.profiles import BOTH, TABLE_ALONE, TOPIC_ALONE
 from tests.simulation.record import Record
 from tests.simulation.world import World
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
@@ -32,6 +33,8 @@ def agreement(world: World) -> Iterator[str]:
     """Kafka has committed a record if and only if the database has committed its row, but where a person's word is."""
     (_, kafka), (_, table) = ((side, {world.ledger.seen(record) for record in found}) for side, found in sides(world))
     for record in kafka ^ table:
+        if world.profile.outputs[record.partition] != BOTH:
+            continue
         has, lacks = (KAFKA, TABLE) if record in kafka else (TABLE, KAFKA)
         if not world.ledger.may_lack(lacks, record.batch_id):
             yield f"{record} is committed only in the {has}"
@@ -55,11 +58,23 @@ def no_loss(world: World) -> Iterator[str]:
         there = {as_planned(world, record) for record in found}
         for batch_id in range(world.next_batch):
             for partition, count in enumerate(world.profile.batches[batch_id]):
+                if world.profile.outputs[partition] == (TABLE_ALONE if side == KAFKA else TOPIC_ALONE):
+                    continue
                 planned = [Record(batch_id, partition, number, world.plans[batch_id]) for number in range(count)]
                 wanted = [record for record in planned if record.place not in left_out]
                 missing = [record.number for record in wanted if as_planned(world, record) not in there]
                 if missing and not world.ledger.may_lack(side, batch_id):
                     yield f"batch {batch_id}, partition {partition}: {missing} not in the {side}"
+
+
+def one_decision(world: World) -> Iterator[str]:
+    """A batch has all its outputs, or none of them; also where some go to one side alone."""
+    there = {(record.batch_id, record.partition) for _, found in sides(world) for record in found}
+    for batch_id in {batch_id for batch_id, _ in there}:
+        for partition, count in enumerate(world.profile.records_of(batch_id)):
+            planned = {(batch_id, partition, number) for number in range(count)} - world.profile.bad
+            if planned and (batch_id, partition) not in there:
+                yield f"batch {batch_id} is there, but not its rows of partition {partition}"
 
 
 def split(world: World) -> Iterator[str]:
@@ -90,12 +105,14 @@ def nothing_undecided(world: World) -> Iterator[str]:
 
 
 def own_part(world: World) -> Iterator[str]:
-    """What a user adds to a decision is there once for each batch whose rows are there, and for no other."""
+    """What a user adds to a decision is there once for each batch that is there, and for no other."""
     added = Counter(world.database.decided_with())
-    written = {record.batch_id for record in world.database.contents()}
+    written = {record.batch_id for _, found in sides(world) for record in found}
+    written |= {record.batch_id for record in world.database.dead_letters()}
     for batch_id in sorted(added.keys() | written):
         if added[batch_id] != (batch_id in written):
-            yield f"batch {batch_id}: on_decide is there {added[batch_id]} times, rows are there: {batch_id in written}"
+            there = batch_id in written
+            yield f"batch {batch_id}: on_decide is there {added[batch_id]} times, the batch is there: {there}"
 
 
 def pairs(world: World) -> Iterator[str]:
@@ -167,6 +184,7 @@ CHECKERS: dict[str, Checker] = {
     "nothing undecided": nothing_undecided,
     "no loss": no_loss,
     "agreement": agreement,
+    "one decision": one_decision,
     "own part": own_part,
     "split": split,
     "pairs": pairs,

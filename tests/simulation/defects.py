@@ -30,6 +30,7 @@ from tests.simulation.kafka import SimKafka
 from tests.simulation.mutants import Mutant, Replacement
 
 _LOSSY: Final = ("tv2-async",)
+_OUTPUTS: Final = ("tv2-outputs", "tv0-outputs")
 _ALL_VERSIONS: Final = ("tv2", "tv0")
 TWO_DRIVERS: Final = (faults.SECOND_DRIVER, faults.SWITCH)
 
@@ -138,13 +139,41 @@ def _answers_the_same_pair(original: Any) -> Any:
 
 
 def _commit_an_empty_transaction(original: Any) -> Any:
-    def keep_pair(self: Any, producer: ProducerIdAndEpoch) -> None:
-        answer = self._kafka.end(producer, commit=True)
+    def take_empty(self: Any, batch_id: int) -> None:
+        answer = self._kafka.end(self.begun, commit=True)
         if answer.code != Code.NONE:
             raise BatchRetryError(reason=answer.name)
-        original(self, answer.producer)
+        original(self, batch_id)
 
-    return keep_pair
+    return take_empty
+
+
+def _remembers_its_pair(original: Any) -> Any:
+    def begin(self: Any, work: Any) -> ProducerIdAndEpoch:
+        self.begun = original(self, work)
+        return self.begun  # type: ignore[no-any-return]
+
+    return begin
+
+
+def _rows_taken_for_none(_original: Any) -> Any:
+    def decide_alone(self: Any, prepared: PreparedBatch, _work: Any, _scope: Any) -> None:
+        self._take_empty(prepared.batch_id)
+
+    return decide_alone
+
+
+def _rows_then_their_row(_original: Any) -> Any:
+    def decide_alone(self: Any, prepared: PreparedBatch, work: Any, scope: Any) -> None:
+        work.copy_into(scope.transaction.connection)
+        row = self._claimed()
+        # The store commits what is decided: here that the batch before is still the last one.
+        before = prepared.decision(row, row_count=row.row_count)
+        scope.transaction.decide(replace(before, batch_id=-1 if row.batch_id is None else row.batch_id))
+        scope.commit()
+        self._take_empty(prepared.batch_id)
+
+    return decide_alone
 
 
 def _resend_undecided(original: Any) -> Any:
@@ -318,7 +347,14 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant("any answer to EndTxn taken for success", ((SimKafka, "end", _any_answer_is_success),)),
     Mutant("no answer to EndTxn taken for success", ((SimKafka, "end", _no_answer_is_success),)),
     Mutant("abort after EndTxn(commit) without an answer", ((SimKafka, "end", _abort_after_no_answer),)),
-    Mutant("an empty batch commits a transaction", ((BatchDriver, "_keep_pair", _commit_an_empty_transaction),)),
+    Mutant(
+        "an empty batch commits a transaction",
+        ((BatchDriver, "_begin", _remembers_its_pair), (BatchDriver, "_take_empty", _commit_an_empty_transaction)),
+    ),
+    Mutant(
+        "rows without records are taken for none", ((BatchDriver, "_decide_alone", _rows_taken_for_none),), _OUTPUTS
+    ),
+    Mutant("rows alone, and then their row", ((BatchDriver, "_decide_alone", _rows_then_their_row),), _OUTPUTS),
     Mutant(
         "one pair for two transactions below version 2", ((SimKafka, "end", _answers_the_same_pair),), ("tv0", "tv1")
     ),

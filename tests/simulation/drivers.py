@@ -28,6 +28,7 @@ from tests.simulation.actors import Actor, DriverCrashedError
 from tests.simulation.broker import PARTITIONS, TOPIC
 from tests.simulation.database import COPY, DEAD_LETTERS, ON_DECIDE, connection_lost
 from tests.simulation.kafka import SimKafka
+from tests.simulation.profiles import TABLE_ALONE, TOPIC_ALONE
 from tests.simulation.record import Record
 from tests.simulation.store import SimStore
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
@@ -107,20 +108,32 @@ class SimWork:
         topic_ids = {TOPIC: self._world.broker.topic_id}
         ready: tuple[Record, ...] = ()
         offsets: dict[TopicPartition, tuple[int, int]] = {}
+        sent, rows = self._but(TABLE_ALONE), self._but(TOPIC_ALONE)
         for partition in PARTITIONS:
-            records = tuple(record for record in self._records if record.partition == partition.partition)
-            if not records:
+            records = _of_task(sent, partition)
+            if not records and not _of_task(rows, partition):
                 continue
             if ready and not ticket.kafka_only:
                 self._copy(open_decision(), ready)
-            self._world.begins(ticket, self._batch_id)
-            first = self.run_task(ticket, partition, records)
-            offsets[partition] = (first, first + len(records) - 1)
-            ready = tuple(record for record in self._records if record.partition == partition.partition)
-        count = len(self._records)
+            if records:
+                self._world.begins(ticket, self._batch_id)
+                first = self.run_task(ticket, partition, records)
+                offsets[partition] = (first, first + len(records) - 1)
+            ready = _of_task(rows, partition)
         return ProducedBatch(
-            count, count, digest_of(self._records), offsets, topic_ids=topic_ids, bad_rows=len(self._left_out)
+            len(rows),
+            len(sent),
+            digest_of(self._records),
+            offsets,
+            topic_ids=topic_ids if sent else {},
+            record_rows=len(sent),
+            bad_rows=len(self._left_out),
         )
+
+    def _but(self, other: str) -> tuple[Record, ...]:
+        """The rows but for those that go to the other side alone."""
+        outputs = self._world.profile.outputs
+        return tuple(record for record in self._records if outputs[record.partition] != other)
 
     def run_task(self, ticket: TransactionTicket, partition: TopicPartition, records: tuple[Record, ...]) -> int:
         """One task. A second attempt of it refuses, as `partition_task` does."""
@@ -137,7 +150,8 @@ class SimWork:
 
     def copy_into(self, connection: Connection) -> WrittenRows:
         """The COPY of what `produce` has left."""
-        self._copy(connection, tuple(record for record in self._records if record not in self._written))
+        rest = tuple(record for record in self._but(TOPIC_ALONE) if record not in self._written)
+        self._copy(connection, rest)
         if self._left_out:
             statement: Any = DEAD_LETTERS
             connection.execute(statement, self._left_out)  # type: ignore[arg-type]
@@ -174,12 +188,17 @@ class SimWork:
 
     def reread(self, _ticket: TransactionTicket) -> Replay:
         """What Spark has under this id now."""
-        records = self._evaluate()
-        return Replay(len(records), digest_of(records))
+        self._records = self._evaluate()
+        return Replay(len(self._but(TABLE_ALONE)), digest_of(self._records))
 
     def discard(self) -> None:
         """Forget the rows."""
         self._records = self._written = ()
+
+
+def _of_task(rows: tuple[Record, ...], partition: TopicPartition) -> tuple[Record, ...]:
+    """The rows of the task that owns a partition; further outputs share the partitions."""
+    return tuple(record for record in rows if record.partition % len(PARTITIONS) == partition.partition)
 
 
 def _add_own_part(connection: Any, batch: DecidingBatch) -> None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from spark_2pc_sink.ids import EPOCH_MAX
 from spark_2pc_sink.reference.coordinator import Profile as BrokerProfile
 from spark_2pc_sink.reference.coordinator import Settings
+
+#: Where rows go: to the topic and the table, or to one of them.
+BOTH: Final = "both"
+TOPIC_ALONE: Final = "topic"
+TABLE_ALONE: Final = "table"
+_SEVERAL: Final = (BOTH, BOTH, TABLE_ALONE, TOPIC_ALONE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +33,9 @@ class Profile:
             InitProducerId that ended its recovery had taken the commit from Kafka's view, nobody knows of it.
         people: persons act at any point, and after a halt; see `people`.
         bad: places of records, (batch, partition, number), whose rows the table refuses: they go to the dead letters.
-        batches: records of each batch, by partition.
+        outputs: where the rows of each partition of a batch go: `BOTH`, or one side alone. Those beyond the two
+            partitions of the topic share them.
+        batches: rows of each batch, by partition.
     """
 
     name: str
@@ -37,6 +46,7 @@ class Profile:
     drifts: bool = False
     loses_commits: bool = False
     people: bool = False
+    outputs: tuple[str, ...] = (BOTH, BOTH)
     bad: frozenset[tuple[int, int, int]] = frozenset()
     batches: tuple[tuple[int, ...], ...] = ((2, 1), (0, 0), (1, 1))
 
@@ -72,6 +82,16 @@ _ALL = (
     # One row of the first batch, and all of the last.
     Profile(name="tv2-bad", bad=frozenset({(0, 0, 1), (2, 0, 0), (2, 1, 0)})),
     Profile(name="tv0-bad", transaction_version=0, bad=frozenset({(0, 1, 0), (1, 0, 0)}), batches=((2, 1), (2, 1))),
+    # Several outputs: all of them in one batch, then rows for a table alone, then records for a topic alone.
+    Profile(name="tv2-outputs", outputs=_SEVERAL, batches=((1, 1, 2, 1), (0, 0, 2, 0), (0, 0, 0, 1))),
+    # Also with a bad row of each kind of output.
+    Profile(
+        name="tv0-outputs",
+        outputs=_SEVERAL,
+        transaction_version=0,
+        bad=frozenset({(0, 2, 1), (1, 0, 0)}),
+        batches=((0, 0, 2, 0), (1, 0, 1, 1), (0, 0, 1, 0)),
+    ),
     # Two batches one behind the other: what is restored, or set back, may be one of them.
     Profile(name="people-tv2", people=True, batches=((2, 1), (1, 1))),
     Profile(name="people-tv0", people=True, transaction_version=0, batches=((1, 1), (0, 0), (1, 0))),
@@ -90,7 +110,7 @@ PEOPLE = tuple(name for name, profile in PROFILES.items() if profile.people)
 #: Those in which both sides must agree, whatever happens.
 PROMISED = tuple(name for name, profile in PROFILES.items() if not profile.loses_commits and not profile.people)
 #: Of these CI runs all pairs of faults. Of the others each differs from two of these in what those two differ in, but
-#: tv2-drift, whose replays differ: of it CI runs single faults and random ones; and of tv0-bad.
-CONTINUOUS = (
-    tuple(name for name in PROMISED if name not in {"tv2-keep", "tv0-2pc", "tv2-drift", "tv0-bad"}) + PEOPLE[:1]
-)
+#: tv2-drift, whose replays differ, tv0-bad, and those of several outputs: of these CI runs single faults and some at
+#: random.
+_SELDOM: Final = frozenset({"tv2-keep", "tv0-2pc", "tv2-drift", "tv0-bad", "tv2-outputs", "tv0-outputs"})
+CONTINUOUS = tuple(name for name in PROMISED if name not in _SELDOM) + PEOPLE[:1]

@@ -50,7 +50,8 @@ class ProducedBatch:
     Attributes:
         row_count: rows for all tables.
         record_count: records that Kafka has acknowledged.
-        digest: 32 hexadecimal digits over the records, '' when there are none.
+        digest: 32 hexadecimal digits over the records, and over rows that go to a table and to no topic; '' when there
+            are none of both.
         offsets: first and last offset per partition.
         record_bytes: of the record batches that were sent, compressed.
         topic_ids: topic to Kafka's id of it, as text; empty where a broker has no topic ids.
@@ -83,7 +84,7 @@ class Replay:
 
     Attributes:
         record_count: records.
-        digest: 32 hexadecimal digits over them, '' when there are none.
+        digest: as that of a `ProducedBatch`.
     """
 
     record_count: int

@@ -50,6 +50,7 @@ class EncodeReceipt:
         rows: rows read from Spark.
         lanes: what they were in each lane, by its index.
         digest: 128-bit digest over the records that were made of them.
+        row_digest: 128-bit digest over the rows of lanes without records.
         shuffle_batches: how many it handed to tasks that send; 0 for a task that sends its own records.
         topic_ids: of the topics that it has asked about; '' for one that has none (KIP-516).
         partition_counts: of each topic the number of partitions by which keys were hashed.
@@ -63,6 +64,7 @@ class EncodeReceipt:
     rows: int = 0
     lanes: Mapping[int, LaneRows] = field(default_factory=dict)
     digest: int = 0
+    row_digest: int = EMPTY_DIGEST
     shuffle_batches: int = 0
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partition_counts: Mapping[str, int] = field(default_factory=dict)
@@ -157,6 +159,11 @@ class TaskResults:
     def digest(self) -> int:
         """Digest over all records, whatever task wrote them."""
         return combine_digests(*(receipt.digest for receipt in self.receipts))
+
+    @property
+    def row_digest(self) -> int:
+        """Digest over all rows of lanes without records."""
+        return combine_digests(*(receipt.row_digest for receipt in self.encoded))
 
     @property
     def arrow_bytes(self) -> int:

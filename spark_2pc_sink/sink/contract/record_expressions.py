@@ -34,6 +34,8 @@ PARTITION = "_2pc_partition"
 KEY = "_2pc_key"
 VALUE = "_2pc_value"
 HEADERS = "_2pc_headers"
+#: True for a record without its value.
+TOMBSTONE = "_2pc_tombstone"
 #: The columns that may have a format, and what users call them.
 PARTS: Final[Mapping[str, Part]] = {KEY: "key", VALUE: "value"}
 #: The value of a record with a format, unless the user or a column says otherwise.
@@ -51,6 +53,8 @@ _RECORD_TYPES = {
     "value": BYTES_TYPES,
     "headers": frozenset({_HEADERS_TYPE}),
     "partition": frozenset({"tinyint", "smallint", "int", "bigint"}),
+    "tombstone_when": frozenset({"boolean"}),
+    "delete_when": frozenset({"boolean"}),
 }
 #: With these options a batch's column of that name is not taken for a part of the record, which then has none.
 _NOT_TAKEN = {
@@ -77,6 +81,8 @@ class RecordExpressions:
         json: where tasks build the value from the table's columns themselves, of which; None where Spark does it.
         key_column: the column of the table that is the key, or whose text is, where tasks take it from there.
         guarded: which of `KEY` and `VALUE` tasks refuse where they are no text (`text_guards`).
+        tombstone: true where the record has no value; None where all have theirs.
+        delete: true where the row deletes the one of its key in the table; None where none does.
         formats: of key and value those that are encoded with a schema, each with its format.
         serialisers: by which tasks encode `KEY` and `VALUE` then.
     """
@@ -91,6 +97,8 @@ class RecordExpressions:
     json: tuple[JsonField, ...] | None = None
     key_column: str | None = None
     guarded: tuple[str, ...] = ()
+    tombstone: str | None = None
+    delete: str | None = None
     formats: Mapping[Part, Format] = field(default_factory=dict)
     serialisers: Mapping[str, Serialiser] = field(default_factory=dict)
 
@@ -106,9 +114,11 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
         ConfigurationError: there is no topic, or nothing is left for the table.
     """
     names = schema.fieldNames()
+    delete = None if lane.rows is None else lane.rows.delete_when
     if lane.records is None:
+        columns = _columns(lane, names, frozenset())
         return RecordExpressions(
-            topic=None, key=None, value=None, headers=None, partition=None, columns=_columns(lane, names, frozenset())
+            topic=None, key=None, value=None, headers=None, partition=None, columns=columns, delete=delete
         )
     options = lane.records
     taken = {
@@ -142,6 +152,8 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
         partition=choose(options.partition, "partition"),
         columns=_columns(lane, names, taken),
         taken=() if lane.rows is None or lane.rows.columns else tuple(name for name in names if name in taken),
+        tombstone=options.tombstone_when,
+        delete=delete,
         formats=options.formats,
     )
 
@@ -285,6 +297,8 @@ def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, st
         "partition": expressions.partition,
         **{f"columns[{name!r}]": sql for name, sql in expressions.columns.items()},
         "upsert_order_by": order_by,
+        "delete_when": expressions.delete,
+        "tombstone_when": expressions.tombstone,
     }
 
 
@@ -337,8 +351,14 @@ def record_sql(expressions: RecordExpressions) -> list[str]:
         KEY: expressions.key if expressions.key_column is None else None,
         VALUE: expressions.value if expressions.json is None else None,
         HEADERS: expressions.headers,
+        TOMBSTONE: expressions.tombstone and true_sql(expressions.tombstone),
     }
     return [f"{sql} AS {name}" for name, sql in parts.items() if sql is not None]
+
+
+def true_sql(condition: str) -> str:
+    """SQL that is true where a condition is, and else false: null is false."""
+    return f"coalesce(({condition}), false)"
 
 
 def record_columns(expressions: RecordExpressions) -> list[str]:
@@ -408,6 +428,8 @@ def _converted(option: str, kind: str) -> str:
     """SQL with {} for an expression of type ``kind``, of a type that the option takes."""
     if option == "partition":
         return "CAST({} AS INT)"
+    if option in ("delete_when", "tombstone_when"):
+        return "{} = 'd'" if kind == "string" else "CAST({} AS BOOLEAN)"
     as_text = "to_json({})" if kind.startswith(_COMPLEX_KINDS) else "CAST({} AS STRING)"
     if option != "headers":
         return as_text

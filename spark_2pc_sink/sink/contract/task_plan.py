@@ -68,6 +68,7 @@ class LanePlan:
         packed: the column that has the rows, as a struct or as an array of structs; None where they are the rows that
             Spark hands over.
         sends: False where no records are made of the rows.
+        told_as: the table of rows without records, which a digest of their own tells; None where records tell them.
         topic: of the records; None when every row names its own.
         row_encoder: how rows become COPY bytes; None without a table, and for a resend, when the database has them.
         json: the columns whose JSON is the value; None where the value is a column.
@@ -80,6 +81,7 @@ class LanePlan:
     index: int = 0
     packed: str | None = None
     sends: bool = True
+    told_as: str | None = None
     topic: str | None = None
     row_encoder: RowEncoderPlan | None = None
     json: tuple[JsonField, ...] | None = None
@@ -96,7 +98,7 @@ class TaskPlan:
     Attributes:
         ticket: the transaction.
         kafka: how to reach the brokers.
-        lanes: what becomes of the rows; for a resend only lanes with records.
+        lanes: what becomes of the rows; a resend only makes the digest of those of lanes without records.
         topics: what the driver knows of topics.
         salts: for each task that sends, what brings a row of a shuffle to it; their number is that of these tasks.
         timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.

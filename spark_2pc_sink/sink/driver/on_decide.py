@@ -37,7 +37,7 @@ class DecidingBatch:
     Attributes:
         transactional_id: the sink's id.
         batch_id: Spark's id.
-        prepared: ``producerId:epoch`` of the Kafka transaction.
+        prepared: ``producerId:epoch`` of the Kafka transaction; '' for a batch without records.
         row_count: rows of the batch, those that delete too.
         record_count: records in Kafka.
         rows_deleted: see `BatchReport`.
@@ -73,7 +73,7 @@ class DecidingBatch:
         return cls(
             transactional_id=transactional_id,
             batch_id=batch_id,
-            prepared=str(PreparedTxnState.of(producer)),
+            prepared=str(PreparedTxnState.of(producer)) if produced.record_count else "",
             row_count=produced.row_count,
             record_count=produced.record_count,
             rows_deleted=written.deleted,

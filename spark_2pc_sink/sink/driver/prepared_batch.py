@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jdbc_state import Decision
+from spark_2pc_sink.errors import TransactionExpiredError
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow
+    from spark_2pc_sink.producer.transaction_client import InitializedProducer
     from spark_2pc_sink.recipe.kept_records import WrittenRecords
     from spark_2pc_sink.sink.contract.batch_work import ProducedBatch
 
@@ -22,6 +24,27 @@ class PreparedBatch:
     producer: ProducerIdAndEpoch
     produced: ProducedBatch
     begun_s: float
+
+    def check_time_left(self, initialized: InitializedProducer, *, now_s: float, margin_ms: int) -> None:
+        """Refuse a decision that Kafka might not wait for.
+
+        Args:
+            initialized: says how long Kafka keeps the transaction.
+            now_s: by the clock that has measured `begun_s`.
+            margin_ms: what COMMIT and EndTxn need.
+
+        Raises:
+            TransactionExpiredError: less than the margin is left.
+        """
+        elapsed_ms = int((now_s - self.begun_s) * 1000)
+        if not initialized.two_phase_commit and elapsed_ms + margin_ms > initialized.timeout_ms:
+            raise TransactionExpiredError(
+                batch_id=self.batch_id,
+                elapsed_ms=elapsed_ms,
+                timeout_ms=initialized.timeout_ms,
+                margin_ms=margin_ms,
+                own_timeout=initialized.own_timeout,
+            )
 
     def decision(self, row: StateRow, *, row_count: int) -> Decision:
         """What the database transaction writes into the state row.

@@ -61,6 +61,7 @@ class LaneWork:
             index=self.lane.index,
             packed=packed_name(self.lane.index) if packed_with_others else None,
             sends=self.lane.records is not None,
+            told_as=self.lane.rows.table if self.lane.rows is not None and self.lane.records is None else None,
             topic=self.topic,
             row_encoder=row_encoder,
             json=self.expressions.json,
@@ -80,9 +81,10 @@ class LaneWork:
         """
         rows = rows_of(batch, self.lane.source)
         record = record_expressions.record_sql(self.expressions)
-        if kafka_only or self.loader is None:
-            return rows.selectExpr(*record, *self._shared_columns(), *more)
-        columns, encoded = self.loader.select_lists()
+        loader = self._loader(kafka_only=kafka_only)
+        if loader is None:
+            return rows.selectExpr(*self._record_columns(), *more)
+        columns, encoded = loader.select_lists()
         if encoded is None:
             selected = [*record, *columns, *more]
             return rows if record_expressions.is_everything(selected, rows) else rows.selectExpr(*selected)
@@ -92,16 +94,23 @@ class LaneWork:
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
         """The same as SQL for one column of the batch, beside those of other lanes."""
-        record = record_expressions.record_sql(self.expressions)
-        loader = None if kafka_only else self.loader
-        columns = self._shared_columns() if loader is None else loader.packed_columns()
-        return packed(batch, self.lane.source, [*record, *columns], self.lane.index)
+        loader = self._loader(kafka_only=kafka_only)
+        if loader is None:
+            columns = self._record_columns()
+        else:
+            columns = [*record_expressions.record_sql(self.expressions), *loader.packed_columns()]
+        return packed(batch, self.lane.source, columns, self.lane.index)
 
-    def _shared_columns(self) -> list[str]:
-        """The table's columns that records are made of, or put into order by."""
-        shared = record_expressions.shared_columns(self.expressions)
+    def _loader(self, *, kafka_only: bool) -> TableLoader | None:
+        """Whose columns are selected: rows without records are told by them also where the database has them."""
+        return None if kafka_only and self.lane.records is not None else self.loader
+
+    def _record_columns(self) -> list[str]:
+        """What records are made of, and put into order by."""
+        columns = record_expressions.record_sql(self.expressions)
+        columns += record_expressions.shared_columns(self.expressions)
         if self.upsert_records is not None:
-            shared += record_expressions.upsert_order_columns(
+            columns += record_expressions.upsert_order_columns(
                 self.expressions, self.upsert_records.keys, str(self.lane.order_by)
             )
-        return shared
+        return columns

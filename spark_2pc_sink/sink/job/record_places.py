@@ -33,10 +33,18 @@ def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, t
         transactional_id: the sink's id.
 
     Raises:
-        ConfigurationError: records are to be left out, and rows of one upsert key need not have one place.
+        ConfigurationError: records are to be left out, and rows of one upsert key need not have one place; or a record
+            without a key is to be a tombstone.
     """
     records, rows = lane.records, lane.rows
-    if records is None or rows is None or rows.order_by is None:
+    if records is not None and records.tombstone_when is not None and expressions.key is None:
+        raise ConfigurationError(
+            option="tombstone_when",
+            value=records.tombstone_when,
+            rule="a tombstone says that its key has no row, and the records have no key",
+            remedy="pass key=, made of the upsert keys",
+        )
+    if records is None or rows is None or (rows.order_by is None and records.tombstone_when is None):
         return
     leave_out = records.superseded == "leave_out"
     if expressions.key is None:

@@ -32,7 +32,7 @@ from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
 from spark_2pc_sink.sink.tasks.task_functions import renaming, task_function
 from spark_2pc_sink.sink.transfer.copy_channel import DirectSender
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
-from spark_2pc_sink.wire.digest import format_digest
+from spark_2pc_sink.wire.digest import combine_digests, format_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -143,8 +143,7 @@ class SparkBatchWork:
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
-        expressions = {lane.lane.index: lane.expressions for lane in self._lanes}
-        self._tables.prepare(self._frame, expressions, create=True)
+        self._prepare_tables()
         # What an attempt before has staged; each that fails is followed by a new claim.
         self._tables.drop_leftover_staging(ticket.generation)
         self._ticket = ticket
@@ -180,7 +179,7 @@ class SparkBatchWork:
         self._tables.prepare(self._frame, {lane.lane.index: lane.expressions for lane in self._lanes}, create=False)
         self._folder = None if self._local is None else self._local.begin(ticket)
         self._ticket, self._sifted = ticket, True
-        at_once = int(self._frame.sparkSession.sparkContext.defaultParallelism)
+        at_once = self._facts.tasks_at_once()
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
         sift = BatchSift(
             self._frame,
@@ -190,10 +189,12 @@ class SparkBatchWork:
             self._map_in_arrow,
             most=self._options.max_bad_rows.rows,
         )
-        return self._split.leave_out(sift.run(error, open_decision))
+        with self._described("look for bad rows"):
+            return self._split.leave_out(sift.run(error, open_decision))
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""
+        self._prepare_tables()
         spark = self._frame.sparkSession
         at_once = self._facts.tasks_at_once()
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
@@ -207,9 +208,7 @@ class SparkBatchWork:
             answers = self._map_in_arrow(rows, task_function(run_reread_task, plan), RESULT_DDL)
         with self._described("compare with the batch that both sides have"):
             results = read_results(answers.toArrow(), tasks_expected=None)
-        sending = [lane.lane.index for lane in self._lanes if lane.lane.records is not None]
-        records = sum(results.lane_rows[lane] - results.left_out[lane] for lane in sending)
-        return Replay(records, format_digest(results.digest) if records else "")
+        return Replay(self._rows_for_topics(results) - results.left_out.total(), self._digest(results))
 
     def discard(self) -> None:
         """Forget the last `produce`, and remove what it has left on the disk or in tables; see `BatchWork.discard`."""
@@ -331,14 +330,13 @@ class SparkBatchWork:
         self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int, here: bool = False
     ) -> TaskPlan:
         sender = DirectSender(self._channel) if here else self._facts.sender(self._channel)
-        active = self._active(kafka_only=ticket.kafka_only)
         plans = []
-        for lane in active:
+        for lane in self._lanes:
             row_encoder: RowEncoderPlan | None = None
             if lane.loader is not None and not ticket.kafka_only:
                 staging = lane.loader.staging(ticket, self._folder)
                 row_encoder = lane.loader.encoder_plan(at_once, sender, staging)
-            plans.append(lane.plan(row_encoder, packed_with_others=len(active) > 1))
+            plans.append(lane.plan(row_encoder, packed_with_others=len(self._lanes) > 1))
         return TaskPlan(
             ticket=ticket,
             kafka=self._options.kafka,
@@ -349,16 +347,11 @@ class SparkBatchWork:
             shuffle_folder=None if self._folder is None else self._folder / "shuffle",
         )
 
-    def _active(self, *, kafka_only: bool) -> tuple[LaneWork, ...]:
-        """The lanes that have something to do: all, or those with records."""
-        return tuple(lane for lane in self._lanes if lane.lane.records is not None or not kafka_only)
-
     def _selected(self, frame: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:
         """One column for each thing that is needed to encode a row, or for each of several lanes; and ``more``."""
-        active = self._active(kafka_only=kafka_only)
-        if len(active) == 1:
-            return active[0].alone(frame, more, kafka_only=kafka_only)
-        return frame.selectExpr(*(lane.packed(frame, kafka_only=kafka_only) for lane in active), *more)
+        if len(self._lanes) == 1:
+            return self._lanes[0].alone(frame, more, kafka_only=kafka_only)
+        return frame.selectExpr(*(lane.packed(frame, kafka_only=kafka_only) for lane in self._lanes), *more)
 
     def _map_in_arrow(self, frame: DataFrame, function: TaskFunction, schema: str) -> DataFrame:
         """``mapInArrow``, also where PySpark could not look the columns up: it takes their names for SQL."""
@@ -370,17 +363,17 @@ class SparkBatchWork:
     def _produced(self, results: TaskResults, *, kafka_only: bool) -> ProducedBatch:
         rows, left_out = results.lane_rows, results.left_out
         outputs: Counter[str] = Counter()
-        for lane in self._active(kafka_only=kafka_only):
+        for lane in self._lanes:
             index = lane.lane.index
             if lane.lane.records is not None:
                 outputs[str(lane.lane.records)] += rows[index] - left_out[index]
             if lane.lane.rows is not None and not kafka_only:
                 outputs[str(lane.lane.rows)] += rows[index]
         return ProducedBatch(
-            row_count=sum(rows[lane.lane.index] for lane in self._lanes if lane.lane.rows is not None),
-            record_rows=sum(rows[lane.lane.index] for lane in self._lanes if lane.lane.records is not None),
+            row_count=self._rows_for_tables(results),
+            record_rows=self._rows_for_topics(results),
             record_count=results.records,
-            digest=format_digest(results.digest) if results.records else "",
+            digest=self._digest(results),
             offsets=results.offsets,
             topic_ids=results.topic_ids,
             record_bytes=results.record_bytes,
@@ -388,3 +381,19 @@ class SparkBatchWork:
             outputs=outputs,
             bad_rows=self._split.bad_rows.occurrences,
         )
+
+    def _prepare_tables(self) -> None:
+        expressions = {lane.lane.index: lane.expressions for lane in self._lanes}
+        self._tables.prepare(self._frame, expressions, create=True)
+
+    def _digest(self, results: TaskResults) -> str:
+        """Of all records, and of the rows that have none; '' where there are neither."""
+        if not any(results.lane_rows.values()):
+            return ""
+        return format_digest(combine_digests(results.digest, results.row_digest))
+
+    def _rows_for_tables(self, results: TaskResults) -> int:
+        return sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.rows is not None)
+
+    def _rows_for_topics(self, results: TaskResults) -> int:
+        return sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.records is not None)

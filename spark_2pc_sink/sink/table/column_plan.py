@@ -19,7 +19,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.table.conflict_rule import REPLACE, ConflictRule
-from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.create_table import sql_type
+from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
 from spark_2pc_sink.sink.table.late_rows import LateRows
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.text_guards import guarded
@@ -171,7 +172,7 @@ def plan_columns(
     fields = list(fields)
     names = [name for name, _ in fields]
     made_of = {name: quoted(name) for name in names} | dict(expressions or {})
-    _check_names(made_of, names, target)
+    _check_names(made_of, fields, target)
     keys = _unique_key(upsert_keys, names, target)
     columns = []
     for name, spark_type in fields:
@@ -193,7 +194,8 @@ def plan_columns(
 # --- names and keys ----------------------------------------------------------------------------------------------
 
 
-def _check_names(made_of: Mapping[str, str], names: list[str], target: TargetTable) -> None:
+def _check_names(made_of: Mapping[str, str], fields: list[tuple[str, DataType]], target: TargetTable) -> None:
+    names = [name for name, _ in fields]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if not names or twice:
         raise ConfigurationError(
@@ -202,7 +204,7 @@ def _check_names(made_of: Mapping[str, str], names: list[str], target: TargetTab
             rule=f"column {twice[0]!r} occurs twice" if twice else "there is no column to write",
             remedy="name each column of the table once, with columns={'name': 'expression'}",
         )
-    for name in names:
+    for name, spark_type in fields:
         if name.startswith(OWN_PREFIX):
             raise ConfigurationError(
                 option="columns",
@@ -216,7 +218,7 @@ def _check_names(made_of: Mapping[str, str], names: list[str], target: TargetTab
                 option="columns",
                 value=name,
                 rule=f"table {target.table} has no column of this name (names are compared exactly)",
-                remedy=_nearest_column(name, made_of[name], target),
+                remedy=_nearest_column(name, spark_type, made_of[name], target),
             )
         if column.unwritable:
             raise ConfigurationError(
@@ -235,14 +237,18 @@ def _check_names(made_of: Mapping[str, str], names: list[str], target: TargetTab
             )
 
 
-def _nearest_column(name: str, made_of: str, target: TargetTable) -> str:
+def _nearest_column(name: str, spark_type: DataType, made_of: str, target: TargetTable) -> str:
     known = {column.name.lower(): column.name for column in target.columns}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     if close:
         nearest = known[close[0]]
         return f"did you mean {nearest!r}? Select it with {columns_with(nearest, made_of)}"
     there = ", ".join(known.values())
-    return f"add the column to the table, or choose with columns={{...}} what to write; the table has {there}"
+    definition = f"{quote_identifier(name)} {sql_type(name, spark_type)}"
+    return (
+        f"add it, ALTER TABLE {target.table} ADD COLUMN {definition}, or have the sink do so, with "
+        f"schema_evolution='add_columns'; or choose with columns={{...}} what to write; the table has {there}"
+    )
 
 
 def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTable) -> tuple[str, ...]:

@@ -34,35 +34,40 @@ SCALAR_TYPES = {
 }
 
 
-def create_table_ddl(fields: Iterable[StructField], table: str, *, upsert_keys: Sequence[str] = ()) -> str:
+def create_table_ddl(
+    fields: Iterable[StructField], table: str, *, upsert_keys: Sequence[str] = (), primary_key: Sequence[str] = ()
+) -> str:
     """``CREATE TABLE IF NOT EXISTS`` for the columns of a batch.
 
-    The upsert keys become the primary key. A column is NOT NULL where the batch's schema says so, and where it is a
-    key. Maps, structs, variants and arrays of these become jsonb, other arrays arrays.
+    The upsert keys become the primary key, or else what is said to be it. A column is NOT NULL where the batch's schema
+    says so, and where it is a key. Maps, structs, variants and arrays of these become jsonb, other arrays arrays.
 
     Args:
         fields: the columns to write.
         table: as PostgreSQL reads it, see :meth:`TableName.parse`.
         upsert_keys: names among ``fields``.
+        primary_key: the same, where there are no upsert keys.
 
     Raises:
         ConfigurationError: a type without a counterpart, or a name that PostgreSQL cannot hold.
     """
     fields = list(fields)
-    missing = set(upsert_keys) - {field.name for field in fields}
+    keys = upsert_keys or primary_key
+    missing = set(keys) - {field.name for field in fields}
     if missing or not fields:
+        option = "upsert_keys" if upsert_keys else "primary_key"
         raise ConfigurationError(
-            option="upsert_keys" if missing else "columns",
-            value=list(upsert_keys),
+            option=option if missing else "columns",
+            value=list(keys),
             rule=f"{min(missing)!r} is not among the columns that are written" if missing else "there is no column",
             remedy=f"the columns are {', '.join(field.name for field in fields)}",
         )
     lines = []
     for field in fields:
-        null = "" if field.nullable and field.name not in upsert_keys else " NOT NULL"
+        null = "" if field.nullable and field.name not in keys else " NOT NULL"
         lines.append(f"{quote_identifier(field.name)} {sql_type(field.name, field.dataType)}{null}")
-    if upsert_keys:
-        lines.append(f"PRIMARY KEY ({', '.join(map(quote_identifier, upsert_keys))})")
+    if keys:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quote_identifier, keys))})")
     return f"CREATE TABLE IF NOT EXISTS {TableName.parse(table)} (\n  " + ",\n  ".join(lines) + "\n)"
 
 

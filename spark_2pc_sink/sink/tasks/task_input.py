@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.serialisation.refusals import NotEncodableError
 from spark_2pc_sink.sink.contract import record_expressions
@@ -13,14 +16,14 @@ from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
 from spark_2pc_sink.sink.table.value_checks import ValidText
 from spark_2pc_sink.sink.tasks.packed_rows import unpacked
+from spark_2pc_sink.sink.tasks.row_digest import row_digest
 from spark_2pc_sink.sink.tasks.row_partitioner import describe_row, record_column
 from spark_2pc_sink.sink.transfer.row_encoder import RowEncoder
+from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
-
-    import pyarrow as pa
 
     from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
@@ -92,6 +95,7 @@ class TaskInput:
             rows=self._rows,
             lanes={lane.plan.index: lane.receipt() for lane in self._lanes},
             digest=digest,
+            row_digest=combine_digests(*(lane.digest for lane in self._lanes)),
             arrow_bytes=self._arrow_bytes,
             topic_ids=dict(self._plan.topics.ids),
         )
@@ -108,6 +112,7 @@ class _LaneInput:
 
     def __init__(self, lane: LanePlan, plan: TaskPlan, identity: TaskIdentity) -> None:
         self.plan = lane
+        self.digest = EMPTY_DIGEST
         self._rows = 0
         self._encoder: RowEncoder | None = None
         if lane.row_encoder is not None:
@@ -117,7 +122,11 @@ class _LaneInput:
         """The rows of the lane, completed; None where there are none."""
         rows = batch if self.plan.packed is None else unpacked(batch.column(self.plan.packed))
         self._rows += rows.num_rows
-        return completed_rows(self.plan, rows) if rows.num_rows else None
+        if not rows.num_rows:
+            return None
+        if self.plan.told_as is not None:
+            self.digest = combine_digests(self.digest, row_digest(self.plan.told_as, rows))
+        return completed_rows(self.plan, rows)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Encode rows for the table."""
@@ -161,7 +170,19 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     for name, serialiser in plan.serialisers.items():
         index = batch.schema.get_field_index(name)
         completed = completed.set_column(index, name, _serialised(serialiser, batch, name))
-    return completed
+    return _without_tombstones(completed)
+
+
+def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, and no value where the record is a tombstone."""
+    tombstones = record_column(batch, record_expressions.TOMBSTONE)
+    if tombstones is None or not pc.any(tombstones).as_py():
+        return batch
+    place = batch.schema.get_field_index(record_expressions.VALUE)
+    values = batch.column(place)
+    return batch.set_column(
+        place, record_expressions.VALUE, pc.if_else(tombstones, pa.scalar(None, values.type), values)
+    )
 
 
 def _serialised(serialiser: Serialiser, batch: pa.RecordBatch, name: str) -> pa.Array:

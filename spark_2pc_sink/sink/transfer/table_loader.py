@@ -12,8 +12,11 @@ from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
+from spark_2pc_sink.sink.table.added_columns import add_columns, missing_columns
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan, json_sql, plan_columns
+from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, ColumnPlan, json_sql, plan_columns
+from spark_2pc_sink.sink.table.condition_check import check_condition
+from spark_2pc_sink.sink.table.conflict_rule import ConflictRule
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
 from spark_2pc_sink.sink.table.identifiers import TableName
 from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
@@ -96,36 +99,57 @@ class TableLoader:
         rows = rows_of(batch, self._lane.source)
         sources = {name: guarded_sql(sql, rows) for name, sql in expressions.columns.items()}
         selected = [f"{sql} AS {quoted(name)}" for name, sql in sources.items()]
-        ordered = [] if order_by is None else [f"{order_by} AS {ORDER_COLUMN}"]
-        fields = rows.selectExpr(*selected, *ordered).schema.fields
-        columns, order = (fields, None) if order_by is None else (fields[:-1], fields[-1].dataType)
+        own = {} if order_by is None else {ORDER_COLUMN: order_by}
+        if expressions.delete is not None:
+            own[DELETE_COLUMN] = record_expressions.true_sql(expressions.delete)
+        own_selected = [f"{sql} AS {name}" for name, sql in own.items()]
+        fields = rows.selectExpr(*selected, *own_selected).schema.fields
+        columns = fields[: len(selected)]
+        order = None if order_by is None else fields[len(selected)].dataType
+        conflict = ConflictRule(
+            ignore=self._rows.mode == "insert_ignore",
+            update_columns=None if self._rows.update_columns is None else tuple(self._rows.update_columns),
+            where=self._rows.upsert_where,
+        )
         with self._transaction("reading the target table") as connection:
             if self._rows.create_table and not _exists(connection, self._rows.table):
                 if not create:
                     return
-                ddl = create_table_ddl(columns, self._rows.table, upsert_keys=self._rows.keys)
+                ddl = create_table_ddl(
+                    columns, self._rows.table, upsert_keys=self._rows.keys, primary_key=self._rows.primary_key
+                )
                 # Past SQLAlchemy, which would have psycopg2 look for parameters behind each percent sign of a name.
                 with driver_connection(connection).cursor() as cursor:
                     cursor.execute(ddl)
-            target = read_target(connection, self._rows.table, upsert=self._rows.mode == "upsert")
+            keyed, deletes = bool(self._rows.keys), expressions.delete is not None
+            target = read_target(connection, self._rows.table, upsert=keyed, deletes=deletes)
             record_expressions.check_taken(expressions, target)
+            if self._rows.schema_evolution == "add_columns" and (missing := missing_columns(columns, target)):
+                if not create:
+                    return
+                add_columns(connection, missing, target)
+                target = read_target(connection, self._rows.table, upsert=keyed, deletes=deletes)
             plan = plan_columns(
                 [(field.name, field.dataType) for field in columns],
                 target,
                 upsert_keys=self._rows.keys,
                 order=order,
+                deletes=deletes,
+                conflict=conflict,
                 expressions=expressions.columns,
             )
             if order_by is not None and self._rows.late_rows == "keep_newer":
                 late_rows = order_in_table(order_by, expressions.columns, target, self._rows.keys)
+                conflict.check(plan.names, plan.upsert_keys, order_column=late_rows.column)
                 plan = replace(plan, late_rows=late_rows)
             check_privileges(connection, plan)
+            check_condition(connection, plan)
         self._plan = replace(plan, lane=self._lane.index)
         self._schema = batch.schema
-        self._selected = [*selected, *ordered]
-        made_of = [*sources.values(), *([] if order_by is None else [order_by])]
+        self._selected = [*selected, *own_selected]
+        made_of = [*sources.values(), *own.values()]
         self._sources = [(sql, field.dataType) for sql, field in zip(made_of, fields, strict=True)]
-        self._unchanged = not ordered and all(sql == quoted(name) for name, sql in expressions.columns.items())
+        self._unchanged = not own and all(sql == quoted(name) for name, sql in expressions.columns.items())
         self._row_key = record_expressions.KEY if expressions.key and not self._rows.keys else None
 
     def select_lists(self) -> tuple[list[str], list[str] | None]:

@@ -46,7 +46,7 @@ def test_a_row_is_what_a_reader_needs() -> None:
     sink = rows(SinkOptions)
     assert str(sink["topic"]).startswith(r"| `topic` | `str \| None` | `None` | where rows go;")
     assert str(sink["database"]).startswith("| `database` | `str` | required | ")
-    assert sink["mode"].type == "Literal['append', 'upsert']"
+    assert sink["mode"].type == "Literal['append', 'upsert', 'insert_ignore']"
 
 
 def test_required_options_come_first_and_shared_ones_last() -> None:

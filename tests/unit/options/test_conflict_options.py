@@ -1,0 +1,93 @@
+"""Options of keys: which of them go together, for one table and for one of several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import Records, Rows
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import SinkOptions
+
+BASE: dict[str, Any] = {
+    "transactional_id": "orders",
+    "kafka": {"bootstrap.servers": "localhost:9092"},
+    "database": "postgresql://me@localhost/shop",
+    "topic": "orders",
+    "table": "orders",
+}
+UPSERT: dict[str, Any] = {"mode": "upsert", "upsert_keys": ["id"]}
+IGNORE: dict[str, Any] = {"mode": "insert_ignore", "upsert_keys": ["id"]}
+DELETE = "op = 'd'"
+
+
+def parse(**given: Any) -> SinkOptions:
+    return SinkOptions.parse(**BASE, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mode": "insert_ignore"}, "mode='insert_ignore': it needs upsert_keys"),
+        ({"delete_when": DELETE}, "delete_when=.*no meaning with mode='append'"),
+        ({**IGNORE, "delete_when": DELETE}, "delete_when=.*no meaning with mode='insert_ignore'"),
+        ({**IGNORE, "update_columns": ["a"]}, "update_columns=.*no meaning with mode='insert_ignore'"),
+        ({**IGNORE, "upsert_where": "true"}, "upsert_where=.*no meaning with mode='insert_ignore'"),
+        ({**UPSERT, "update_columns": []}, "update_columns=.*pass mode='insert_ignore'"),
+        ({**UPSERT, "update_columns": "status"}, "update_columns='status': it is a list of distinct column names"),
+        (
+            {**UPSERT, "upsert_order_by": "lsn", "upsert_late_rows": "keep_newer", "delete_when": DELETE},
+            "delete_when=.*leaves no order behind.*'deleted'",
+        ),
+        (
+            {**IGNORE, "upsert_order_by": "lsn", "upsert_late_rows": "keep_newer"},
+            "upsert_late_rows=.*the row that is there stays",
+        ),
+        (
+            {**IGNORE, "upsert_order_by": "lsn", "upsert_superseded": "leave_out"},
+            "upsert_superseded=.*asked after the records are sent.*dropDuplicatesWithinWatermark",
+        ),
+        ({**UPSERT, "tombstones": True}, "tombstones=True.*pass delete_when"),
+        ({"primary_key": ["id"]}, "primary_key=.*pass create_table=True"),
+        ({**UPSERT, "create_table": True, "primary_key": ["id"]}, "primary_key=.*upsert_keys are the primary key"),
+        ({"schema_evolution": "widen"}, "schema_evolution='widen': it is one of strict, add_columns"),
+        ({"on_decide": "SELECT 1"}, "on_decide='SELECT 1': it is a function of two arguments"),
+        ({"on_decide": []}, "on_decide=.*it is a function of two arguments"),
+        ({"on_decide": ["SELECT 1; COMMIT"]}, "on_decide='SELECT 1; COMMIT': COMMIT would end the transaction"),
+    ],
+)
+def test_what_does_not_go_together(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        parse(**given)
+
+
+def test_what_does() -> None:
+    options = parse(**UPSERT, delete_when=DELETE, tombstones=True, update_columns=["a"], upsert_where="true")
+    [lane] = options.lanes
+    assert lane.rows is not None
+    assert lane.records is not None
+    assert (lane.rows.delete_when, lane.records.tombstone_when) == (DELETE, DELETE)
+    assert (lane.rows.update_columns, lane.rows.upsert_where) == (("a",), "true")
+    parse(create_table=True, primary_key=["id"])
+    parse(on_decide=["SELECT 1"])
+    assert callable(parse(on_decide=lambda _connection, _batch: None).on_decide)
+
+
+def test_outputs_have_the_same_options_by_their_own_names() -> None:
+    with pytest.raises(ConfigurationError, match=r"Rows\('orders'\): delete_when=.*late_rows='keep_newer'"):
+        Rows("orders", mode="upsert", keys=["id"], order_by="lsn", late_rows="keep_newer", delete_when=DELETE)
+    with pytest.raises(ConfigurationError, match=r"superseded=.*mode='insert_ignore' only the table tells"):
+        SinkOptions.parse(
+            **{**BASE, "topic": None, "table": None},
+            writes=[
+                Records("orders", key="id", superseded="leave_out"),
+                Rows("orders", mode="insert_ignore", keys=["id"], order_by="lsn"),
+            ],
+        )
+
+
+def test_a_layout_keeps_what_a_reader_needs() -> None:
+    options = parse(**UPSERT, delete_when=DELETE, tombstones=True, update_columns=["a"])
+    noted = type(options.layout).parse(options.layout.as_json())
+    assert (noted.delete_when, noted.tombstone_when, noted.update_columns) == (DELETE, DELETE, ("a",))

@@ -70,11 +70,9 @@ def recover(  # noqa: D417 - the options are described where they are declared
 ) -> RecoveryReport:
     """Settle what a crashed job left, as the sink does before its first batch of a run. It is safe to run twice.
 
-    What Kafka is owed of a service it sends again, from the records that the database has kept.
-
     It claims the sink's row, which stops a job that still runs with this transactional id: its next batch raises
-    `SupersededError`, and started again it goes on where it was. So a row whose driver lives, or may, is left alone
-    unless ``take_over`` is given. docs/reference/options.md has all options with the reasons for their defaults.
+    `SupersededError`. So a row whose driver lives, or may, is left alone unless ``take_over`` is given. What Kafka is
+    owed of a service is sent again. docs/reference/options.md has all options with the reasons for their defaults.
 
     Args:
         transactional_id, kafka, database, database_password, password_command: as for the sink.

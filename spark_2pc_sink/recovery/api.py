@@ -78,15 +78,12 @@ def recover(  # noqa: D417 - the options are described where they are declared
         transactional_id, kafka, database, database_password, password_command: as for the sink.
         dry_run: only say what would be done; nothing is claimed or changed.
         take_over: also where the driver lives, or may.
-        decision: of a person about a batch that Kafka may lack.
-        batch: the batch that ``decision`` or ``open_transaction='commit'`` is about.
-        open_transaction: how the open transaction ends whose state row and history are lost. Needs ``adopt``.
+        decision, batch, open_transaction: what a person has decided, and about which batch; see `RecoveryOptions`.
 
     Raises:
         ConfigurationError: an option is wrong, or contradicts another. Nothing was changed.
         TakeOverRefusedError: something is in doubt, and the driver lives, or may. Nothing was claimed or written.
-        ClaimRefusedError, HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError, StateStoreError:
-            see `Recovery.run`.
+        ClaimRefusedError, HaltError, InDoubtError, KafkaError, StateStoreError and others: see `Recovery.run`.
     """
     options = RecoveryOptions.parse(**locals())
     with at_work_for(transactional_id), _connected(options) as (cluster, store):

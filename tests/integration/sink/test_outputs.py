@@ -245,11 +245,11 @@ def test_topics_alone(orders: FileStream, shop: Shop) -> None:
     ("output", "said"),
     [
         (Rows("orders", where="name"), r"Rows\('orders'\): where='name'.*its type is string"),
-        (Rows("orders", where="payed"), r"Rows\('orders'\): where='payed'.*payed"),
+        (Rows("orders", where="prepaid"), r"Rows\('orders'\): where='prepaid'.*prepaid"),
         (Rows("orders", rows="explode(name) AS x"), "its type is string, and explode takes an array"),
         (Rows("orders", rows="explode(map(id, name)) AS x"), "map_entries"),
         (Rows("orders", rows="explode(lines) AS name"), "the batch has a column 'name'"),
-        (Rows("orders", mode="upsert", keys=["nam"]), r"Rows\('orders'\): keys=.*'nam' is not among"),
+        (Rows("orders", mode="upsert", keys=["number"]), r"Rows\('orders'\): keys=.*'number' is not among"),
         (Rows("orders", columns={"ident": "id"}), r"Rows\('orders'\): columns='ident'.*has no column of this name"),
         (Records("orders", key="identity"), r"Records\('orders'\): key='identity'"),
     ],

@@ -157,7 +157,7 @@ def test_one_decision_writes_all(orders: FileStream, shop: Shop, written_by: str
 def test_an_owed_batch_of_several_outputs_is_sent_again(
     orders: FileStream, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B7: the tables have the rows, Kafka has lost the transaction; a table without a topic is not touched again."""
+    """D11, B7: the tables have the rows, Kafka has lost the transaction; a table alone is not touched again."""
     steps: list[Step] = []
 
     def note(step: Step) -> None:
@@ -191,7 +191,7 @@ class StoppedError(Exception):
 def test_a_crash_at_a_step_leaves_each_row_once(
     orders: FileStream, shop: Shop, at: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A1 to A4: what is decided is completed by the next start, of all outputs; what is not is written anew."""
+    """D11, A1 to A4: what is decided is completed by the next start, of all outputs; what is not is written anew."""
     orders.add(orders_of(0))
 
     def stop(step: Step) -> None:
@@ -212,7 +212,7 @@ def _raise(error: Exception) -> None:
 
 
 def test_tables_alone_are_decided_in_the_database(orders: FileStream, shop: Shop) -> None:
-    """There is nothing in Kafka that could be in doubt. A replay is skipped, if its rows are the same."""
+    """D11: there is nothing in Kafka that could be in doubt. A replay is skipped, if its rows are the same."""
     reports: list[BatchReport] = []
     writes: list[Records | Rows] = [
         output for output in shop.writes() if isinstance(output, Rows) and output.table != "order_lines"

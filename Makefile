@@ -155,8 +155,9 @@ schema-registry: $(SCHEMA_REGISTRY)/stamp ## Fetch a schema registry for the tes
 
 $(SCHEMA_REGISTRY)/stamp: | .cache/prerequisites.stamp
 	@echo "setup: a schema registry into $(SCHEMA_REGISTRY)/"
-	@mvn -B -q dependency:unpack -DoutputDirectory=$(CURDIR)/$(SCHEMA_REGISTRY) \
-	    -DmarkersDirectory=$(CURDIR)/$(SCHEMA_REGISTRY)/markers -Dartifact=io.apicurio:apicurio-registry-app:$(patsubst .cache/apicurio-registry-%,%,$(SCHEMA_REGISTRY)):tar.gz:all
+	@mvn -B -q dependency:copy -DoutputDirectory=$(CURDIR)/$(SCHEMA_REGISTRY) \
+	    -Dartifact=io.apicurio:apicurio-registry-app:$(patsubst .cache/apicurio-registry-%,%,$(SCHEMA_REGISTRY)):tar.gz:all
+	@tar -xzf $(SCHEMA_REGISTRY)/*.tar.gz -C $(SCHEMA_REGISTRY) && rm $(SCHEMA_REGISTRY)/*.tar.gz
 	@touch $@
 
 $(KAFKA_HOME)/classes.stamp: $(KAFKA_HOME)/stamp | .venv/stamp

@@ -116,7 +116,7 @@ class Demo:
                 self._say("killed")
                 self._show_doubt(sides)
             self._say(f"start {len(KILLS) + 1}, to the end")
-            status = self._run_job("orders_stream.py", sides=sides)
+            status = self._run_job(sides=sides)
         self._say(f"killed {len(KILLS)} times; {self._verdict(status)}")
         return status
 
@@ -125,14 +125,15 @@ class Demo:
         return [sys.executable, str(EXAMPLES / "orders_events.py"), out, f"--events={self._events}", f"--files={FILES}"]
 
     def _run_killed(self, kill: Kill, sides: dict[str, str]) -> None:
-        status = self._run_job("_killed_job.py", kill.step, str(KILLED_BATCH), sides=sides)
+        killing = ("-m", "spark_2pc_sink.testing.killed_job", kill.step, str(KILLED_BATCH))
+        status = self._run_job(*killing, sides=sides)
         if status != -signal.SIGKILL:
             sys.exit(f"the job was to be killed after {kill.step}; {self._verdict(status)}")
 
-    def _run_job(self, script: str, *arguments: str, sides: dict[str, str]) -> int:
+    def _run_job(self, *before: str, sides: dict[str, str]) -> int:
         """Run the job in a process of its own, and show what it prints; its exit status, negative for a signal."""
         command = [
-            *(sys.executable, str(EXAMPLES / script), *arguments),
+            *(sys.executable, *before, str(EXAMPLES / "orders_stream.py")),
             f"--events={self._directory / 'events'}",
             f"--checkpoint={self._directory / 'checkpoint'}",
             f"--max-files-per-trigger={FILES_PER_BATCH}",

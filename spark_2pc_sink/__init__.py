@@ -55,6 +55,7 @@ recover          provisional settles the batch that a dead driver has left
 status           provisional shows both sides, and changes nothing
 RecoveryReport   provisional the result of `recover`, and of `status` for each sink
 StatusReport     provisional the result of `status`
+CheckReport      provisional the result of `DualWriteSink.check`
 verify           provisional compares what readers of both sides see, and changes nothing
 VerifyReport     provisional the result of it
 history          provisional lists batches, and who did what to a sink, when and why
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.status import StatusReport
     from spark_2pc_sink.service.async_dual_write import AsyncDualWrite
     from spark_2pc_sink.service.dual_write import DualWrite
+    from spark_2pc_sink.sink.check.findings import CheckReport
     from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncDualWrite",
     "BatchReport",
+    "CheckReport",
     "DecidingBatch",
     "DualWrite",
     "DualWriteError",
@@ -130,6 +133,7 @@ _HOMES = {
     "HistoryReport": "recovery.history",
     "status": "recovery.api",
     "BatchReport": "sink.report",
+    "CheckReport": "sink.check.findings",
     "DecidingBatch": "sink.driver.on_decide",
     "DualWriteSink": "sink.sink",
     "VerifyReport": "verification.report",

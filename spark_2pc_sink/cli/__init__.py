@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 #: The module of each command. Only that of the command at hand is loaded: the coordinator is ready in a fraction of a
 #: second, and needs neither SQLAlchemy nor Arrow.
 _HOMES: Final = {
+    "check": "check",
     "status": "status",
     "recover": "sinks",
     "verify": "verify",

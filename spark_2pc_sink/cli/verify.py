@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_2pc_sink.cli.connection_sources import file_of
 from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_CHECKED, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.cli.options import add_database, add_sink, given_options
@@ -46,6 +47,11 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_database(command)
     add_sink(command, about="the sink (default: that of --config)", required=True)
     _add_shape(command)
+    command.add_argument(
+        "--schema-registry",
+        metavar="URL",
+        help="where the schemas of Avro and Protobuf are (default: that of --config, which may have a login too)",
+    )
     scope = command.add_mutually_exclusive_group()
     scope.add_argument("--since", type=int, metavar="BATCH", help="only this batch and all later ones")
     scope.add_argument("--last", type=int, metavar="N", help="only so many of the newest batches")
@@ -103,13 +109,21 @@ def _verify(given: argparse.Namespace) -> CommandResult:
     sides = {name: value for name, value in given_options(given).items() if name not in asked}
     kafka = read_connection(given)
     with _ProgressBar() as bar:
-        report = verify(kafka=kafka, progress=bar, **sides, **asked, **_without_none(shape))
+        report = verify(kafka=kafka, progress=bar, **sides, **asked, **_registry(given), **_without_none(shape))
     steps = next_steps(report, Commands.of(RecoveryOptions.parse(kafka=kafka, **sides), shape))
     return CommandResult(
         exit_code=_EXIT_OF[report.verdict] if report.known else EXIT_NOT_KNOWN,
         fields={**report.as_json(), "next_steps": list(steps)},
         text="".join(f"{line}\n" for line in [str(report), *(f"  next: {step}" for step in steps)]),
     )
+
+
+def _registry(given: argparse.Namespace) -> dict[str, Any]:
+    """The schema registry of the command line, else that of the sink's file."""
+    if given.schema_registry is not None:
+        return {"schema_registry": {"url": given.schema_registry}}
+    from_file = file_of(given).options.get("schema_registry")
+    return {} if from_file is None else {"schema_registry": from_file}
 
 
 def _without_none(named: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: What a function returns: token and expiry; then a principal; then extensions.
 _PARTS_MIN, _PARTS_MAX = 2, 4
+#: confluent-kafka wants an expiry, and asks again before it.
+_ASKED_AGAIN_S: Final = 60
 #: RFC 6750, section 2.1 (b64token): anything else would break the message to the broker.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
@@ -48,11 +51,12 @@ def token_source(options: KafkaOptions) -> TokenSource | None:
 
 
 def confluent_callback(source: TokenSource) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
-    """A token source as confluent-kafka's ``oauth_cb``. A token without an expiry is said to expire in a moment."""
+    """A token source as confluent-kafka's ``oauth_cb``. Of a token without an expiry the client asks again soon."""
 
     def oauth_cb(_config: str) -> tuple[str, float, str, dict[str, str]]:
         token = source.token()
-        return token.value, token.expires_at_s or 0.0, "", dict(token.extensions)
+        expires_at_s = time.time() + _ASKED_AGAIN_S if token.expires_at_s is None else token.expires_at_s
+        return token.value, expires_at_s, "", dict(token.extensions)
 
     return oauth_cb
 
@@ -66,6 +70,8 @@ def _call(function: Callable[[str], Any], config: str) -> Token:
     """
     try:
         returned = function(config)
+    except ConfigurationError:
+        raise
     except Exception as error:
         raise TokenUnavailableError(f"oauth_cb failed with {type(error).__name__}: {error}") from error
     parts = returned if isinstance(returned, (tuple, list)) else ()

@@ -41,6 +41,7 @@ class SinkCounts:
         rows: of those batches in the table.
         records: of them in Kafka.
         record_bytes: of their record batches, compressed, as far as the history has it.
+        bad_rows: that went to the dead letters in their place, likewise.
         seconds: of a batch, from Spark's call until Kafka's commit, likewise.
         steps: the same by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
     """
@@ -50,6 +51,7 @@ class SinkCounts:
     rows: int = 0
     records: int = 0
     record_bytes: int = 0
+    bad_rows: int = 0
     seconds: Sum = field(default_factory=Sum)
     steps: dict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
 
@@ -64,6 +66,7 @@ class SinkCounts:
             self.resends += 1
         figures = line.figures
         self.record_bytes += int(figures.get("record_bytes", 0))
+        self.bad_rows += int(figures.get("bad_rows", 0))
         if "seconds" in figures:
             self.seconds.add(float(figures["seconds"]))
         for step, seconds in figures.get("step_seconds", {}).items():

@@ -72,6 +72,7 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[SinkCounts], int]], ...]] = (
         "Bytes of these batches in Kafka, compressed.",
         lambda done: done.record_bytes,
     ),
+    ("spark_2pc_sink_bad_rows", "Bad rows of these batches, in the dead letters.", lambda done: done.bad_rows),
 )
 
 

@@ -30,6 +30,8 @@ _PEM_STORE = "PEM files have no store password; convert the store to PEM and lea
 
 _KERBEROS = "use sasl.mechanism OAUTHBEARER, SCRAM-SHA-512 or PLAIN: GSSAPI (Kerberos) is not supported"
 _JVM_CLASS = "give oauth_cb, a Python function that returns tokens"
+_ENDPOINT_TIMES = "leave it out: a token endpoint has 5 s, and is asked again until max.block.ms is over"
+_RENEWAL = "leave it out: tokens are renewed when 80 % of their life has passed"
 _ASSERTION = "give oauth_cb, a function that asks with an assertion and returns the token"
 
 #: name -> what to do instead.
@@ -54,6 +56,16 @@ REFUSED: dict[str, str] = {
     "metric.reporters": "there is no JVM producer that could run them; the sink's figures are in its batch reports",
     "sasl.client.callback.handler.class": "give oauth_cb, a Python function that returns tokens",
     "sasl.login.class": "leave it out: there is no JVM that could run it",
+    "sasl.login.connect.timeout.ms": _ENDPOINT_TIMES,
+    "sasl.login.read.timeout.ms": _ENDPOINT_TIMES,
+    "sasl.login.retry.backoff.ms": _ENDPOINT_TIMES,
+    "sasl.login.retry.backoff.max.ms": _ENDPOINT_TIMES,
+    "sasl.login.refresh.window.factor": _RENEWAL,
+    "sasl.login.refresh.window.jitter": _RENEWAL,
+    "sasl.login.refresh.min.period.seconds": _RENEWAL,
+    "sasl.login.refresh.buffer.seconds": _RENEWAL,
+    "sasl.oauthbearer.header.urlencode": "leave it out: id and secret go into the header as they are; where an issuer "
+    "wants something else, give oauth_cb",
     "sasl.kerberos.service.name": _KERBEROS,
     "sasl.kerberos.principal": _KERBEROS,
     "sasl.kerberos.keytab": _KERBEROS,

@@ -17,7 +17,7 @@ from spark_2pc_sink.producer.batch_sender import BatchSender, Lane
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
 from spark_2pc_sink.producer.partition_queue import PartitionQueue
-from spark_2pc_sink.wire.batch_format import LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header
 from spark_2pc_sink.wire.messages import RecordBytes
 from spark_2pc_sink.wire.record_batch import assign_producer
 
@@ -137,9 +137,8 @@ def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
     """
     position = 0
     for name in partitions:
-        length = LOG_OVERHEAD.unpack_from(data, position)[1] + LOG_OVERHEAD_BYTES if position < len(data) else 0
-        stop = position + length
-        if not length or stop > len(data):
+        stop = position + _whole_batch_bytes(data, position)
+        if stop > len(data):
             break
         yield PlacedBatch(TopicPartition.parse(name), data[position:stop], read_header(data, position).record_count)
         position = stop
@@ -151,3 +150,11 @@ def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
         state=f"{len(data)} bytes for {len(partitions)} partitions",
         rule="there is one record batch for each partition, and nothing else",
     )
+
+
+def _whole_batch_bytes(data: bytes, position: int) -> int:
+    """What the batch at ``position`` takes, by its own word; a header where there is not even that."""
+    if position + HEADER_BYTES > len(data):
+        return HEADER_BYTES
+    length: int = LOG_OVERHEAD.unpack_from(data, position)[1]
+    return max(HEADER_BYTES, length + LOG_OVERHEAD_BYTES)

@@ -1,6 +1,6 @@
 """The Protobuf encoder: columns of Arrow become messages on the wire, all rows at once.
 
-The bytes are those of the runtimes' deterministic form: fields by their numbers, entries of a map by their keys.
+Fields stand in the order of their numbers, as the runtimes write them, and entries of a map in that of their keys.
 Each class here is one kind of field; ``pieces`` are those of which the encoding behind the field's tag consists.
 """
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Any, Literal
 
 from spark_2pc_sink.options import ServiceOptions, checks_keywords
 from spark_2pc_sink.service.service import Service
@@ -17,7 +17,8 @@ class ServiceBase:
     Args:
         transactional_id: the name of the service.
         kafka: Kafka client properties.
-        database: SQLAlchemy URL, dialect postgresql, driver psycopg2: for the state rows.
+        database: SQLAlchemy URL, dialect postgresql, driver psycopg2: for the state rows. Their passwords may come from
+            `database_password` or `password_command`; those of the session are the business of its engine.
 
     The other options are described in docs/reference/options.md.
 
@@ -30,13 +31,15 @@ class ServiceBase:
         self,
         *,
         transactional_id: str,
-        kafka: Mapping[str, str | int],
+        kafka: Mapping[str, str | int | Callable[[str], Any]],
         database: str,
         ids: int = 8,
         ids_max: int = 64,
         wait_for_id_ms: int = 10_000,
         kafka_commit: Literal["before_return", "in_background"] = "before_return",
         takeover_grace_s: int = 60,
+        database_password: Callable[[], str] | None = None,
+        password_command: str | None = None,
         state_schema: str = "public",
         state_table: str = "kafka_transaction_state",
         history_table: str | None = None,

@@ -16,6 +16,9 @@ from spark_2pc_sink.options import Records, Rows, SinkOptions, checks_keywords
 from spark_2pc_sink.options.environment import PREFIX, read_environment
 from spark_2pc_sink.options.sourced_options import SourcedOptions
 from spark_2pc_sink.options.toml_file import read_toml_file
+from spark_2pc_sink.sink.check.check import check_sink
+from spark_2pc_sink.sink.check.findings import CheckReport
+from spark_2pc_sink.sink.check.schema_side import rows_with
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.job.backfill import Backfill, check_frame
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
@@ -28,6 +31,7 @@ from spark_2pc_sink.sink.report import BatchReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from spark_2pc_sink.sink.job.calling_query import CallingQuery
 
@@ -205,6 +209,18 @@ class DualWriteSink:
         check_frame(df, batch_id)
         with self._alone(f"write batch {batch_id} to"):
             return self._write(df, batch_id, by_hand=True)
+
+    def check(self, schema: StructType | str | None = None) -> CheckReport:
+        """Find out what the first batch would meet; changes nothing. See docs/check.md.
+
+        Args:
+            schema: of a batch, also as columns in SQL: 'order_id BIGINT, total DOUBLE'. Expressions and types are
+                compared with the table, by the active Spark session. None: they are not.
+
+        Raises:
+            ConfigurationError: there is no Spark session, or the text is no schema.
+        """
+        return check_sink(self._options, None if schema is None else rows_with(schema))
 
     def close(self) -> None:
         """Close the connections that the newest run holds. A process that goes on calls this when the query has ended.

@@ -16,34 +16,75 @@ paused, and a :class:`TcpProxy` between them and a client loses, holds or delays
 ``testing``, and ``testing`` imports nothing of the sink but `spark_2pc_sink.verify`, which shares nothing with the code
 that writes: what it says about both sides does not depend on the code under test. Linux only.
 
+`pytest_plugin` has the servers as fixtures, and a job that is killed at each step: docs/testing.md.
+
 Reading order: ``local_broker``, ``kafka_broker``, ``reference_coordinator``, ``postgres`` (the servers), ``tcp_proxy``
 (the faults), ``topics`` and ``compare`` (reading back, and saying how two sides differ), ``both_sides`` (the assertion
-made of verify), ``spark`` (a session), then the small parts: ``lifetime``, ``wait``, ``ports``, ``processes``,
+made of verify), ``spark`` (a session), ``stack``, ``job`` and ``killed_job`` (both sides for a job that runs as a
+process, and its death), ``pytest_plugin``, then the small parts: ``lifetime``, ``wait``, ``ports``, ``processes``,
 ``reaper``, ``java``.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
 from spark_2pc_sink.extras import extra
 
-with extra("testing"):
+if TYPE_CHECKING:
+    from spark_2pc_sink.recipe.steps import Step
     from spark_2pc_sink.testing.both_sides import assert_same_on_both_sides
     from spark_2pc_sink.testing.compare import MultisetDifference, assert_same_multiset, multiset_difference
-    from spark_2pc_sink.testing.errors import CapabilityError, DeadlineError, ServerError
+    from spark_2pc_sink.testing.errors import CapabilityError, DeadlineError, JobError, ServerError
+    from spark_2pc_sink.testing.job import CrashAt, run_job
     from spark_2pc_sink.testing.kafka_broker import KafkaBroker
     from spark_2pc_sink.testing.ports import free_port
     from spark_2pc_sink.testing.postgres import PostgresServer
     from spark_2pc_sink.testing.reference_coordinator import ReferenceCoordinator
+    from spark_2pc_sink.testing.stack import DualWriteStack
     from spark_2pc_sink.testing.tcp_proxy import TcpProxy, kafka_request, postgres_query
     from spark_2pc_sink.testing.topics import TopicRecord, read_topic
     from spark_2pc_sink.testing.wait import wait_until
 
+# Loaded when first asked for: a test run that uses none of this pays nothing for the plugin.
+_HOMES: Final = {
+    "CapabilityError": "testing.errors",
+    "CrashAt": "testing.job",
+    "DeadlineError": "testing.errors",
+    "DualWriteStack": "testing.stack",
+    "JobError": "testing.errors",
+    "KafkaBroker": "testing.kafka_broker",
+    "MultisetDifference": "testing.compare",
+    "PostgresServer": "testing.postgres",
+    "ReferenceCoordinator": "testing.reference_coordinator",
+    "ServerError": "testing.errors",
+    "Step": "recipe.steps",
+    "TcpProxy": "testing.tcp_proxy",
+    "TopicRecord": "testing.topics",
+    "assert_same_multiset": "testing.compare",
+    "assert_same_on_both_sides": "testing.both_sides",
+    "free_port": "testing.ports",
+    "kafka_request": "testing.tcp_proxy",
+    "multiset_difference": "testing.compare",
+    "postgres_query": "testing.tcp_proxy",
+    "read_topic": "testing.topics",
+    "run_job": "testing.job",
+    "wait_until": "testing.wait",
+}
+
 __all__ = [
     "CapabilityError",
+    "CrashAt",
     "DeadlineError",
+    "DualWriteStack",
+    "JobError",
     "KafkaBroker",
     "MultisetDifference",
     "PostgresServer",
     "ReferenceCoordinator",
     "ServerError",
+    "Step",
     "TcpProxy",
     "TopicRecord",
     "assert_same_multiset",
@@ -53,5 +94,20 @@ __all__ = [
     "multiset_difference",
     "postgres_query",
     "read_topic",
+    "run_job",
     "wait_until",
 ]
+
+
+if not TYPE_CHECKING:  # A type checker would take every name for one that there is.
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        with extra("testing"):
+            return getattr(import_module(f"spark_2pc_sink.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -19,3 +19,7 @@ class DeadlineError(AssertionError):
 
     An AssertionError, so that a test that waits in vain counts as failed and not as broken.
     """
+
+
+class JobError(Exception):
+    """A job ended otherwise than a test meant it to."""

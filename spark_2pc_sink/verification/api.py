@@ -23,6 +23,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
     order_by: str | None = None,
     late_rows: Literal["replace", "keep_newer"] | None = None,
     record_columns: str | None = None,
+    schema_registry: Mapping[str, str | int | bool] | None = None,
     since: int | None = None,
     last: int | None = None,
     batch: int | None = None,
@@ -56,6 +57,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
         record_columns: how a record becomes a row where its value is not the row's JSON: 'column = SQL expression, …'
             over value (jsonb), value_text, value_bytes (bytea), key (text), key_bytes (bytea), headers (jsonb), topic,
             partition and "offset".
+        schema_registry: as for the sink, where values are Avro or Protobuf: they are decoded with its schemas.
         since, last, batch: compare the batches from this one on, so many of the newest, or this one alone. None: all.
         open_transaction: compare the records of the open transaction with the table, and nothing else.
         table_only: leave the history out. For topics into which a person has put records back: they are of no batch

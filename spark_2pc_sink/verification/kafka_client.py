@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Final
 
-from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
+from spark_2pc_sink.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+)
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.logins.token_sources import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
@@ -15,6 +22,7 @@ with extra("verify"):
     from confluent_kafka import KafkaError as LibraryError
     from confluent_kafka import KafkaException
 
+_TOKENS_SINCE: Final = (2, 13)
 _NO_ANSWER = frozenset(
     {
         LibraryError._TIMED_OUT,  # noqa: SLF001 - the public name of a local error begins with an underscore
@@ -42,8 +50,13 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
     """What librdkafka has to know to reach and to be let in by the same brokers.
 
     Tokens come from where the sink's come from, and not from librdkafka's own client of a token endpoint.
+
+    Raises:
+        ConfigurationError: tokens are needed, and the library is too old for them.
     """
     source = token_source(options)
+    if source is not None:
+        _check_library()
     settings: dict[str, Any] = {
         "bootstrap.servers": ",".join(options.bootstrap_servers),
         "client.id": f"{options.client_id}-verify",
@@ -65,6 +78,18 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
         "ssl.endpoint.identification.algorithm": None if options.ssl_check_hostname else "none",
     }
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def _check_library() -> None:
+    """Clients of before get a token only in calls of ``poll``, which an admin client never makes."""
+    installed = version("confluent-kafka")
+    if tuple(int(part) for part in installed.split(".")[:2]) < _TOKENS_SINCE:
+        raise ConfigurationError(
+            option="sasl.mechanism",
+            value="OAUTHBEARER",
+            rule=f"topics are read by confluent-kafka, here {installed}, and only 2.13 gets tokens without help",
+            remedy="pip install 'confluent-kafka>=2.13'",
+        )
 
 
 @contextmanager

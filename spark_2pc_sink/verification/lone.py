@@ -15,6 +15,7 @@ from spark_2pc_sink.verification.missing import LoneRecord, LoneRow, MissingWrit
 from spark_2pc_sink.verification.places import Places
 from spark_2pc_sink.verification.record_facts import as_object
 from spark_2pc_sink.verification.report import Difference, DifferenceKind, Side
+from spark_2pc_sink.verification.schema_values import ValueReader
 from spark_2pc_sink.verification.side_sql import SideSql
 from spark_2pc_sink.verification.snapshot import Snapshot
 from spark_2pc_sink.verification.staging import RecordTexts, literal
@@ -48,6 +49,7 @@ class Lone:
         reader: of the topics.
         places: that the records were staged with.
         batch_at: the batch that has an offset; None for none.
+        read: makes JSON of a value.
     """
 
     def __init__(
@@ -58,13 +60,14 @@ class Lone:
         places: Places,
         *,
         batch_at: Callable[[TopicPartition, int], int | None],
+        read: ValueReader,
     ) -> None:
         self._snapshot = snapshot
         self._sql = sql
         self._reader = reader
         self._places = places
         self._batch_at = batch_at
-        self._texts = RecordTexts.of(sql)
+        self._texts = RecordTexts.of(sql, read)
 
     def count_records(self, reason: Reason) -> int:
         """How many records have no row, for this reason."""
@@ -108,7 +111,7 @@ class Lone:
             return
         named = 0
         for partition, message in self._messages(self._first_records(reason, wanted)):
-            shown = as_object(message.value()) if self._texts.plain else None
+            shown = as_object(self._texts.read(partition.topic, message.value())) if self._texts.plain else None
             text = "the table has no row of this record"
             if reason == "twice":
                 text = "Kafka has this record more often than the table has its row"
@@ -146,7 +149,7 @@ class Lone:
         for partition, message in self._messages([(place, at) for place, at, _, _ in pairs]):
             part, row_at = rows[partition, message.offset() or 0]
             row = self._row(part, row_at)
-            shown = as_object(message.value()) if self._texts.plain else None
+            shown = as_object(self._texts.read(partition.topic, message.value())) if self._texts.plain else None
             text = self._difference(partition, message, f"tableoid = {part} AND ctid = '{row_at}'")
             found = self._of_record("differing", text, partition, message, shown)
             differences.add(replace(found, row=row, key=self._key(row) or found.key))

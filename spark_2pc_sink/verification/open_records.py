@@ -21,6 +21,7 @@ from spark_2pc_sink.verification.places import Places
 from spark_2pc_sink.verification.reading import Bounds, RecordStage, sample, stage_uncommitted
 from spark_2pc_sink.verification.report import OpenTransactionRows, Verdict, VerifyReport
 from spark_2pc_sink.verification.request import Request
+from spark_2pc_sink.verification.schema_values import ValueReader, formats_of, no_registry, value_reader
 from spark_2pc_sink.verification.staging import NewFieldsError, NotRowsError, RecordTexts, Staging
 from spark_2pc_sink.verification.table_plan import TablePlan
 from spark_2pc_sink.verification.table_shape import read_shape
@@ -99,14 +100,19 @@ def _compare(
         return _rows_of(opened, records=_length(opened.bounds), in_table=None)
     with evidence.snapshot.cursor() as cursor:
         shape = read_shape(cursor, target.table)
-    facts = sample(evidence.reader, opened.bounds, committed=False)
+    formats = formats_of(evidence.layout)
+    if formats and request.registry is None:
+        differences.skip("the table", no_registry(formats))
+        return _rows_of(opened, records=_length(opened.bounds), in_table=None)
+    read = value_reader(evidence.layout, request.registry)
+    facts = sample(evidence.reader, read, opened.bounds, committed=False)
     plan = TablePlan(target, shape, facts, Places(opened.bounds), whole=False)
     if refusal := plan.refusal():
         differences.skip("the table", refusal)
         return _rows_of(opened, records=_length(opened.bounds), in_table=None)
     while True:
         try:
-            return _staged(request, evidence, opened, plan, differences)
+            return _staged(request, evidence, opened, plan, differences, read)
         except NewFieldsError as error:
             plan.learn(error.values)
         except NotRowsError as error:
@@ -114,19 +120,24 @@ def _compare(
             return _rows_of(opened, records=_length(opened.bounds), in_table=None)
 
 
-def _staged(
-    request: Request, evidence: Evidence, opened: OpenTransaction, plan: TablePlan, differences: Differences
+def _staged(  # noqa: PLR0917 - each has a type of its own
+    request: Request,
+    evidence: Evidence,
+    opened: OpenTransaction,
+    plan: TablePlan,
+    differences: Differences,
+    read: ValueReader,
 ) -> OpenTransactionRows:
     sql = plan.sql()
     nothing = Tally((), {})
     with Staging(evidence.database, sql, statement_timeout_ms=request.options.statement_timeout_ms) as staging:
-        texts = RecordTexts.of(sql)
+        texts = RecordTexts.of(sql, read)
         stage = RecordStage(staging, plan.places, texts, lambda _: True)
         records = stage_uncommitted(evidence.reader, opened.bounds, stage, nothing)
         staging.finish()
         Comparison(evidence.snapshot, staging).part()
         sql = staging.sessions[0].sql
-    lone = Lone(evidence.snapshot, sql, evidence.reader, plan.places, batch_at=lambda *_: None)
+    lone = Lone(evidence.snapshot, sql, evidence.reader, plan.places, batch_at=lambda *_: None, read=read)
     lone.report(differences, rows_too=False)
     plan.explain(differences)
     without = sum(lone.count_records(reason) for reason in ("missing", "twice", "differing"))

@@ -13,6 +13,7 @@ from spark_2pc_sink.verification.places import Places
 from spark_2pc_sink.verification.record_digest import content_of
 from spark_2pc_sink.verification.record_facts import RecordFacts
 from spark_2pc_sink.verification.request import Progress
+from spark_2pc_sink.verification.schema_values import ValueReader
 from spark_2pc_sink.verification.staging import Chunk, RecordTexts, Staging
 from spark_2pc_sink.verification.tally import Stretch, Tally
 from spark_2pc_sink.verification.topic_reader import TopicReader, headers_of, offsets_of
@@ -59,7 +60,7 @@ class RecordStage:
             part = slice(stretch.start, stretch.stop)
             texts = (
                 [
-                    value or self._texts.without_value(message.key())
+                    self._texts.read(partition.topic, value) or self._texts.without_value(message.key())
                     for value, message in zip(values[part], messages[part], strict=True)
                 ]
                 if self._texts.plain
@@ -124,11 +125,14 @@ def stage_uncommitted(reader: TopicReader, bounds: Bounds, stage: RecordStage, t
     return count
 
 
-def sample(reader: TopicReader, bounds: Bounds, *, committed: bool = True, tombstones: bool = False) -> RecordFacts:
+def sample(
+    reader: TopicReader, read: ValueReader, bounds: Bounds, *, committed: bool = True, tombstones: bool = False
+) -> RecordFacts:
     """Learn the fields of records from both ends of some partitions.
 
     Args:
         reader: of the topics.
+        read: makes JSON of a value.
         bounds: first offset and end of each partition.
         committed: those that readers of committed records see, and not all.
         tombstones: a record without a value tells nothing.
@@ -140,7 +144,7 @@ def sample(reader: TopicReader, bounds: Bounds, *, committed: bool = True, tombs
         {at: (max(end - SAMPLED_RECORDS, start), end) for at, (start, end) in chosen},
     ]
     for some in ends:
-        for _, messages in reader.read(some, committed=committed):
+        for at, messages in reader.read(some, committed=committed):
             values = (message.value() for message in messages)
-            facts.note(value for value in values if not (tombstones and value is None))
+            facts.note(read(at.topic, value) for value in values if not (tombstones and value is None))
     return facts

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_2pc_sink.options import CommonOptions
+from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import options_of
 from spark_2pc_sink.verification.missing_files import checked_directory
 from spark_2pc_sink.verification.record_columns import parse_record_columns
@@ -34,6 +35,7 @@ class Request:
         wait_ms: how long a decided batch may take to become visible.
         table_only: topics are compared with the table, and not with the history.
         write_missing: where files with what is lacking go; None for none.
+        registry: where schemas of values are; None where none is named.
         shape: the keywords of the target as they were given, for commands that repeat them.
     """
 
@@ -45,6 +47,7 @@ class Request:
     wait_ms: int
     table_only: bool = False
     write_missing: Path | None = None
+    registry: SchemaRegistryOptions | None = None
     shape: Mapping[str, str | Sequence[str] | None] = field(default_factory=dict)
 
     @classmethod
@@ -68,6 +71,7 @@ class Request:
             wait_ms=given["wait_ms"],
             table_only=given["table_only"],
             write_missing=None if directory is None else checked_directory(Path(directory)),
+            registry=SchemaRegistryOptions.parse(given["schema_registry"]),
             shape=shape,
         )
 

@@ -22,6 +22,7 @@ from jdbc_state.connections import UNTIMED, Database
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.record_facts import as_object
+from spark_2pc_sink.verification.schema_values import ValueReader, as_it_is
 from spark_2pc_sink.verification.side_sql import RECORD_PARTS, SideSql
 from spark_2pc_sink.verification.tombstones import MARK, Tombstones, UnknownKeyError
 
@@ -100,19 +101,23 @@ class RecordTexts:
 
     Args:
         expressions: the user's; where there are none, the value is the text.
+        read: makes JSON of a value.
         tombstones: how records without a value are read; None where they are records as any.
     """
 
-    def __init__(self, expressions: Sequence[str], tombstones: Tombstones | None = None) -> None:
+    def __init__(
+        self, expressions: Sequence[str], read: ValueReader = as_it_is, tombstones: Tombstones | None = None
+    ) -> None:
         self._tombstones = tombstones
         text = " ".join(expressions)
         self._parts = [part for part in RECORD_PARTS if re.search(rf'(?<![\w"]){part}(?![\w])|"{part}"', text)]
         self.plain = not expressions
+        self.read = read
 
     @classmethod
-    def of(cls, sql: SideSql) -> RecordTexts:
+    def of(cls, sql: SideSql, read: ValueReader) -> RecordTexts:
         """Those of a comparison."""
-        return cls(tuple(sql.compared.given.values()), sql.tombstones)
+        return cls(tuple(sql.compared.given.values()), read, sql.tombstones)
 
     def without_value(self, key: bytes | None) -> bytes:
         """The text of a record whose value is absent or empty, where the value is the text.
@@ -132,7 +137,7 @@ class RecordTexts:
     ) -> bytes:
         """The text of one record, of those parts that some expression names."""
         if self.plain:
-            return value or self.without_value(key)
+            return self.read(place.topic, value) or self.without_value(key)
         values: dict[str, Any] = {
             "key": _text(key),
             "key_bytes": _hexadecimal(key),
@@ -148,7 +153,8 @@ class RecordTexts:
         if "value" not in self._parts:
             return named
         # The value is JSON by itself, and goes in as it is.
-        return named[:-1] + (b"" if named == b"{}" else b",") + b'"value":' + (value or b"null") + b"}"
+        content = self.read(place.topic, value) or b"null"
+        return named[:-1] + (b"" if named == b"{}" else b",") + b'"value":' + content + b"}"
 
 
 def _text(content: bytes | None) -> str | None:

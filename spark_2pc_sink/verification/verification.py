@@ -24,6 +24,7 @@ from spark_2pc_sink.verification.record_digest import content_of, record_hash
 from spark_2pc_sink.verification.record_key import record_key
 from spark_2pc_sink.verification.report import BatchResult, Verdict, VerifyReport
 from spark_2pc_sink.verification.request import Request
+from spark_2pc_sink.verification.schema_values import formats_of, no_registry, value_reader
 from spark_2pc_sink.verification.staging import NewFieldsError, NotRowsError, RecordTexts, Staging
 from spark_2pc_sink.verification.table_plan import TablePlan
 from spark_2pc_sink.verification.table_shape import read_shape
@@ -73,6 +74,7 @@ class Verification:
         self._differences = Differences(request.differences_max)
         self._outcome = _Outcome()
         self._upsert = request.target.completed(evidence.layout).mode != "append"
+        self._read = value_reader(evidence.layout, request.registry)
         scope = request.scope
         self._bounds = evidence.bounds(everything=scope.is_all, to_the_end=self._upsert and scope.batch is not None)
 
@@ -109,10 +111,13 @@ class Verification:
         if not self._bounds and not evidence.hidden:
             self._differences.skip("the table", "no topic of the sink is known, or there")
             return None
+        if (formats := formats_of(evidence.layout)) and self._request.registry is None:
+            self._differences.skip("the table", no_registry(formats))
+            return None
         keyed = target.mode != "append"
-        facts = sample(evidence.reader, self._bounds, tombstones=keyed)
+        facts = sample(evidence.reader, self._read, self._bounds, tombstones=keyed)
         if not facts.records and not facts.others:
-            facts = sample(evidence.reader, evidence.hidden_bounds(), committed=False, tombstones=keyed)
+            facts = sample(evidence.reader, self._read, evidence.hidden_bounds(), committed=False, tombstones=keyed)
         places = Places({*evidence.ends, *evidence.hidden_bounds()})
         plan = TablePlan(target, shape, facts, places, whole=self._request.scope.is_all and self._kafka_is_whole())
         if refusal := plan.refusal():
@@ -158,7 +163,7 @@ class Verification:
             Staging(evidence.database, sql, statement_timeout_ms=self._request.options.statement_timeout_ms) as staging,
             ThreadPoolExecutor(1, "verify-table") as thread,
         ):
-            texts = RecordTexts.of(sql)
+            texts = RecordTexts.of(sql, self._read)
             table = thread.submit(table_fingerprints, evidence.snapshot, sql) if plan.whole else None
             read_all(
                 evidence.reader,
@@ -176,7 +181,9 @@ class Verification:
             sql = staging.sessions[0].sql
         self._outcome.compared, self._outcome.columns = compared, sql.compared.names
         if not compared.equal:
-            self._name(plan, Lone(evidence.snapshot, sql, evidence.reader, plan.places, batch_at=self._batch_at(tally)))
+            batch_at = self._batch_at(tally)
+            lone = Lone(evidence.snapshot, sql, evidence.reader, plan.places, batch_at=batch_at, read=self._read)
+            self._name(plan, lone)
         progress("comparing", 1, 1)
 
     def _is_staged(self, stretch: Stretch) -> bool:
@@ -199,6 +206,10 @@ class Verification:
         lone.report(self._differences, rows_too=plan.whole)
         directory = self._request.write_missing
         if directory is None:
+            return
+        if formats_of(self._evidence.layout):
+            why = "no file can put records with a schema back; a restart of the job with accept_replay can"
+            self._differences.skip("files with what either side lacks", why)
             return
         sql = plan.sql()
         writer = MissingFiles(

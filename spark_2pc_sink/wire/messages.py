@@ -83,12 +83,13 @@ def api_versions_request(*, version: int, client_name: str, client_version: str)
     )
 
 
-def metadata_request(topics: Iterable[str] | None, *, version: int) -> KafkaRequest:
+def metadata_request(topics: Iterable[str] | None, *, version: int, operations: bool = False) -> KafkaRequest:
     """Ask for brokers, cluster id, and the partitions of ``topics``. Creates no topic.
 
     Args:
         topics: their names; none: only brokers; None: every topic that may be described, internal ones too.
         version: 9 to 12.
+        operations: what this client may do with each topic is asked too (KIP-430).
     """
     topic = MetadataRequest.MetadataRequestTopic
     names = None if topics is None else sorted(set(topics))
@@ -97,7 +98,7 @@ def metadata_request(topics: Iterable[str] | None, *, version: int) -> KafkaRequ
         version,
         topics=None if names is None else [topic(name=name) for name in names],
         allow_auto_topic_creation=False,
-        include_topic_authorized_operations=False,
+        include_topic_authorized_operations=operations,
     )
 
 

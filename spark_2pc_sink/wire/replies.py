@@ -72,12 +72,14 @@ class TopicMetadata:
     Args:
         topic_id: as Kafka's tools print it (KIP-516); another one after the topic was deleted and made anew. '' where
             the broker has none: below version 10, and in clusters that were never upgraded past Kafka 2.7.
+        operations: codes of what this client may do (``AclOperation``), where that was asked.
     """
 
     error_code: int
     name: str
     partitions: tuple[PartitionMetadata, ...]
     topic_id: str = ""
+    operations: frozenset[int] = frozenset()
 
     @property
     def exists(self) -> bool:

@@ -51,6 +51,7 @@ def read_metadata(response: KafkaResponse) -> replies.MetadataReply:
                     for part in sorted(topic.partitions, key=lambda part: part.partition_index)
                 ),
                 topic_id=_topic_id(topic.topic_id),
+                operations=frozenset(topic.authorized_operations or ()),
             )
             for topic in response.topics
         ),

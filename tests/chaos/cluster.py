@@ -28,10 +28,12 @@ class SparkCluster:
 
     Args:
         folder: for logs and the workers' files.
+        bare: executors find no module of this project by themselves.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, bare: bool = False) -> None:
         self._folder = folder
+        self._bare = bare
         self._port = free_port()
         self._processes: list[ServerProcess] = []
 
@@ -79,6 +81,8 @@ class SparkCluster:
         common = ["--host", "127.0.0.1", "--webui-port", "0"]
         daemon = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": quick_java_options()}
         environment = {**os.environ, **spark_environment(self._folder, python_path=ROOT), **daemon}
+        if self._bare:
+            del environment["PYTHONPATH"]
         self._processes.append(
             ServerProcess(
                 [str(spark_class), program, *common, *arguments],

@@ -5,8 +5,6 @@ python -m tests.harness.backfill_main BOOTSTRAP DATABASE TRANSACTIONAL_ID TOPIC 
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -15,8 +13,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing.spark import start_spark
+from tests.harness.fatal_step import die_at
 
 SCHEMA = StructType(
     [StructField("id", LongType()), StructField("name", StringType()), StructField("amount", IntegerType())]
@@ -32,28 +30,10 @@ def rows_under(number: int) -> list[tuple[int, str, int]]:
     return [(number * 1_000 + row, f"name {row}", row) for row in range(ROWS_EACH)]
 
 
-class _Killed(StepTimes):
-    """Observes steps, and kills this process at one of the second batch."""
-
-    fatal: Step | None = None
-    begun = 0
-
-    def begin(self) -> None:
-        """A batch begins."""
-        type(self).begun += 1
-        super().begin()
-
-    def __call__(self, step: Step) -> None:
-        """A step was reached."""
-        super().__call__(step)
-        if step is self.fatal and self.begun == len(NUMBERS) - 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 def main(bootstrap: str, database: str, transactional_id: str, topic: str, directory: str, *step: str) -> None:
     """Write all numbers."""
-    _Killed.fatal = Step[step[0]] if step else None
-    sys.modules["spark_2pc_sink.sink.query_run"].__dict__["StepTimes"] = _Killed
+    if step:
+        die_at(Step[step[0]], 2)
     spark = start_spark(Path(directory), python_path=ROOT, quick=True)
     sink = DualWriteSink(
         transactional_id=transactional_id,

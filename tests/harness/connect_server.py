@@ -42,6 +42,11 @@ class ConnectServer:
         return f"sc://127.0.0.1:{self._port}"
 
     @property
+    def running(self) -> bool:
+        """True until the process has ended."""
+        return self._process is not None and self._process.running
+
+    @property
     def log(self) -> Path:
         """What the server says, and the Python processes beside it."""
         return self._folder / "connect-server.log"
@@ -61,6 +66,8 @@ class ConnectServer:
             "spark.master": self._master,
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.driver.extraJavaOptions": quick_java_options(),
+            # The Python beside the server imports pandas first, which takes long on a busy machine.
+            "spark.python.authenticate.socketTimeout": "120s",
         }
         submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         options = [word for name, value in settings.items() if value for word in ("--conf", f"{name}={value}")]

@@ -17,6 +17,7 @@ class TokenBroker:
     """A broker with two listeners: one asks for nothing, the other one for a token. Use it as a context manager.
 
     Attributes:
+        broker: itself.
         issuer: of the tokens.
         bootstrap: address of the listener that asks for nothing.
         tokens_address: address of the listener that asks for tokens.
@@ -24,10 +25,10 @@ class TokenBroker:
 
     def __init__(self) -> None:
         self.issuer = TokenIssuer()
-        self._broker = KafkaBroker(two_phase_commit=True, jvm_options=(*QUICK_START_JVM, self.issuer.broker_jvm_option))
-        self.bootstrap = self._broker.bootstrap
+        self.broker = KafkaBroker(two_phase_commit=True, jvm_options=(*QUICK_START_JVM, self.issuer.broker_jvm_option))
+        self.bootstrap = self.broker.bootstrap
         self.tokens_address = f"127.0.0.1:{free_port()}"
-        properties = self._broker.properties
+        properties = self.broker.properties
         for name in ("listeners", "advertised.listeners"):
             properties[name] += f",{LISTENER}://{self.tokens_address}"
         properties["listener.security.protocol.map"] += f",{LISTENER}:SASL_PLAINTEXT"
@@ -36,7 +37,7 @@ class TokenBroker:
     def __enter__(self) -> TokenBroker:
         self.issuer.__enter__()
         try:
-            self._broker.start()
+            self.broker.start()
         except BaseException:
             self.issuer.__exit__(None, None, None)
             raise
@@ -45,12 +46,12 @@ class TokenBroker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._broker.close()
+        self.broker.close()
         self.issuer.__exit__(kind, error, trace)
 
     def create_topic(self, name: str, *, partitions: int = 1) -> str:
         """See `LocalBroker.create_topic`."""
-        return self._broker.create_topic(name, partitions=partitions)
+        return self.broker.create_topic(name, partitions=partitions)
 
     def client_properties(self, oauth_cb: Callable[[str], Any] | None = None) -> dict[str, Any]:
         """Kafka properties of a client, which gets tokens from the issuer's endpoint or from a function."""

@@ -110,8 +110,8 @@ def own_part(world: World) -> Iterator[str]:
     written = {record.batch_id for _, found in sides(world) for record in found}
     written |= {record.batch_id for record in world.database.dead_letters()}
     for batch_id in sorted(added.keys() | written):
-        there = batch_id in written
-        if added[batch_id] != there:
+        if added[batch_id] != (batch_id in written):
+            there = batch_id in written
             yield f"batch {batch_id}: on_decide is there {added[batch_id]} times, the batch is there: {there}"
 
 

@@ -139,13 +139,21 @@ def _answers_the_same_pair(original: Any) -> Any:
 
 
 def _commit_an_empty_transaction(original: Any) -> Any:
-    def keep_pair(self: Any, producer: ProducerIdAndEpoch) -> None:
-        answer = self._kafka.end(producer, commit=True)
+    def take_empty(self: Any, batch_id: int) -> None:
+        answer = self._kafka.end(self.begun, commit=True)
         if answer.code != Code.NONE:
             raise BatchRetryError(reason=answer.name)
-        original(self, answer.producer)
+        original(self, batch_id)
 
-    return keep_pair
+    return take_empty
+
+
+def _remembers_its_pair(original: Any) -> Any:
+    def begin(self: Any, work: Any) -> ProducerIdAndEpoch:
+        self.begun = original(self, work)
+        return self.begun  # type: ignore[no-any-return]
+
+    return begin
 
 
 def _rows_taken_for_none(_original: Any) -> Any:
@@ -339,7 +347,10 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant("any answer to EndTxn taken for success", ((SimKafka, "end", _any_answer_is_success),)),
     Mutant("no answer to EndTxn taken for success", ((SimKafka, "end", _no_answer_is_success),)),
     Mutant("abort after EndTxn(commit) without an answer", ((SimKafka, "end", _abort_after_no_answer),)),
-    Mutant("an empty batch commits a transaction", ((BatchDriver, "_keep_pair", _commit_an_empty_transaction),)),
+    Mutant(
+        "an empty batch commits a transaction",
+        ((BatchDriver, "_begin", _remembers_its_pair), (BatchDriver, "_take_empty", _commit_an_empty_transaction)),
+    ),
     Mutant(
         "rows without records are taken for none", ((BatchDriver, "_decide_alone", _rows_taken_for_none),), _OUTPUTS
     ),

@@ -32,7 +32,7 @@ def test_the_base_needs_no_optional_package(line: str) -> None:
 
 
 def test_the_servers_of_testing_name_their_extra() -> None:
-    done = run_without(OPTIONAL, "import spark_2pc_sink.testing")
+    done = run_without(OPTIONAL, "from spark_2pc_sink.testing import ReferenceCoordinator")
     error = "MissingExtraError: confluent_kafka is not installed: run pip install 'spark-2pc-sink[testing]'"
     assert done.stderr.splitlines()[-1] == f"spark_2pc_sink.extras.{error}"
 

@@ -8,13 +8,15 @@ with one primary key, the second is refused. A deferred constraint is checked at
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConstraintError
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
 from spark_2pc_sink.sink.bad_rows.bisection import find_refused, try_again
+from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
+from spark_2pc_sink.sink.bad_rows.row_names import RowNames
 from spark_2pc_sink.sink.table.catalog import driver_connection
 
 if TYPE_CHECKING:
@@ -22,25 +24,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
     from spark_2pc_sink.sink.table.copy_stream import Stream
     from spark_2pc_sink.sink.table.table_writer import TableRows
 
 _SAVEPOINT: Final = sql.Identifier("_2pc_sift")
-
-
-class RowName(NamedTuple):
-    """Which row of a batch one is.
-
-    Attributes:
-        identity: see `row_identity`.
-        number: see `RefusedRow`.
-        wins: False where another row of its key supersedes it.
-    """
-
-    identity: bytes
-    number: int
-    wins: bool
 
 
 @dataclass(frozen=True)
@@ -53,11 +40,17 @@ class SiftedPart:
     """
 
     rows: CopyRows
-    names: tuple[RowName, ...]
+    names: RowNames
+
+    @classmethod
+    def of(cls, stored: Stream) -> SiftedPart:
+        """The part that a task has stored: the names of its rows, and behind them their stream."""
+        names, stream = RowNames.unpack(b"".join(stored))
+        return cls(CopyRows(stream, len(names)), names)
 
     def only(self, rows: Sequence[int]) -> SiftedPart:
         """Some of the rows."""
-        return SiftedPart(self.rows.only(rows), tuple(self.names[row] for row in rows))
+        return SiftedPart(self.rows.only(rows), self.names.only(rows))
 
 
 class TableSift:
@@ -83,10 +76,7 @@ class TableSift:
     @property
     def refused(self) -> list[RefusedRow]:
         """The rows that were refused so far."""
-        return [
-            RefusedRow.of(part.names[0].identity, part.names[0].number, self._output, error)
-            for part, error in self._refused
-        ]
+        return [RefusedRow.of(*part.names[0], self._output, error) for part, error in self._refused]
 
     @property
     def too_many(self) -> bool:
@@ -101,10 +91,9 @@ class TableSift:
         Raises:
             DataError: it is about no single row, such as a key that an upsert has twice.
         """
-        winners = [row for row, name in enumerate(part.names) if name.wins]
-        if len(winners) < len(part.names):
+        if not part.names.all_win:
             unreadable = set(self._find(part, self._read))
-            part = part.only([row for row in winners if row not in unreadable])
+            part = part.only([row for row in part.names.winners if row not in unreadable])
         self._find(part, self._write)
 
     def finish(self) -> None:

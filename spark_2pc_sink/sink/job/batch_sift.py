@@ -20,11 +20,10 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS, identity_sql
-from spark_2pc_sink.sink.bad_rows.table_sift import TableSift
+from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
 from spark_2pc_sink.sink.contract.lane_frames import packed_name
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL
 from spark_2pc_sink.sink.contract.sift_plan import SiftPlan, read_sift_receipts
-from spark_2pc_sink.sink.contract.sifted_parts import read_part
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.tasks.sift_task import run_sift_task
@@ -158,7 +157,7 @@ def _try_parts(table: TableSift, plan: TaskPlan, connection: Connection, receipt
         raise LocalProtocolError(operation="sift", state="no table", rule="only rows for a table are staged")
     staged = lane.row_encoder.staging.staged(connection)
     for stream in staged.arrived():
-        table.take(read_part(stream))
+        table.take(SiftedPart.of(stream))
         if table.too_many:
             return
     made = {receipt.task: (receipt.task_attempt, receipt.staged_parts) for receipt in receipts if receipt.staged_parts}

@@ -103,7 +103,7 @@ class BatchSplit:
 
     def _described(self, bad_rows: BadRows) -> BadRows:
         """The same with what the rows are. One more evaluation of the batch: only now it is known which are wanted."""
-        meant = _identified(self._batch).join(_listed(self._batch, bad_rows), IDENTITY, "left_semi")
+        meant = _identified(self._batch).filter(_is_one_of(bad_rows))
         rows = meant.groupBy(IDENTITY).agg(F.count("*"), F.first(F.expr(_row_json(self._batch.schema)))).collect()
         return bad_rows.described({bytes(identity): (count, json) for identity, count, json in rows})
 
@@ -117,11 +117,11 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
         batch: all of it.
         bad_rows: at least one.
     """
-    listed = _listed(batch, bad_rows)
     identified = _identified(batch)
     if all(row.all_of_them for row in bad_rows.values()):
-        kept = identified.join(listed, IDENTITY, "left_anti")
+        kept = identified.filter(f"NOT {_is_one_of(bad_rows)}")
     else:
+        listed = _listed(batch, bad_rows)
         # Equal rows have no order among them, and need none.
         ranked = identified.withColumn(NUMBER, F.row_number().over(Window.partitionBy(IDENTITY).orderBy(IDENTITY)))
         kept = ranked.join(listed, IDENTITY, "left").filter(f"{_OCCURRENCES} IS NULL OR {NUMBER} > {_OCCURRENCES}")
@@ -130,6 +130,12 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
 
 def _identified(batch: DataFrame) -> DataFrame:
     return batch.withColumn(IDENTITY, F.expr(identity_sql(batch.schema)))
+
+
+def _is_one_of(bad_rows: BadRows) -> str:
+    """SQL that is true for a bad row: of more than a few values Spark makes a set, as it does not for a join."""
+    listed = ", ".join(f"X'{identity.hex()}'" for identity in bad_rows)
+    return f"{IDENTITY} IN ({listed})"
 
 
 def _listed(batch: DataFrame, bad_rows: BadRows) -> DataFrame:

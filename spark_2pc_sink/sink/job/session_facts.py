@@ -177,8 +177,13 @@ def runs_here(spark: SparkSession) -> bool:
     """True where tasks run on the machine of this process, by Spark's master."""
     if is_connect(spark) and not beside_server():
         return False
+    return not has_executors(spark)
+
+
+def has_executors(spark: SparkSession) -> bool:
+    """True where tasks run in processes that may have another Python than this one, by Spark's master."""
     master = str(spark.conf.get("spark.master", ""))
-    return master == "local" or master.startswith("local[")
+    return master != "local" and not master.startswith("local[")
 
 
 def local_directory(spark: SparkSession) -> Path:

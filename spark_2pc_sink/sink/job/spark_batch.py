@@ -179,7 +179,7 @@ class SparkBatchWork:
         self._tables.prepare(self._frame, {lane.lane.index: lane.expressions for lane in self._lanes}, create=False)
         self._folder = None if self._local is None else self._local.begin(ticket)
         self._ticket, self._sifted = ticket, True
-        at_once = int(self._frame.sparkSession.sparkContext.defaultParallelism)
+        at_once = self._facts.tasks_at_once()
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
         sift = BatchSift(
             self._frame,
@@ -189,7 +189,8 @@ class SparkBatchWork:
             self._map_in_arrow,
             most=self._options.max_bad_rows.rows,
         )
-        return self._split.leave_out(sift.run(error, open_decision))
+        with self._described("look for bad rows"):
+            return self._split.leave_out(sift.run(error, open_decision))
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""

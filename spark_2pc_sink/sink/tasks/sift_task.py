@@ -2,7 +2,7 @@
 
 It tries what the tasks of an attempt do, by their code, and where that refuses some rows it tries halves of them: so
 whatever they refuse is found for each row, and for the reason that they give. Rows that can be encoded may be staged,
-each part of them behind their names (`pack_names`), for the database to try.
+each part of them behind their names (`RowNames`), for the database to try.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from spark_2pc_sink.errors import DataError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
 from spark_2pc_sink.sink.bad_rows.bisection import find_refused
-from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
-from spark_2pc_sink.sink.bad_rows.table_sift import RowName
+from spark_2pc_sink.sink.bad_rows.row_names import RowNames
 from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
-from spark_2pc_sink.sink.contract.sifted_parts import pack_names
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
 from spark_2pc_sink.sink.tasks.task_input import completed_rows
@@ -66,7 +64,7 @@ class _SiftTask:
         self._refused: list[RefusedRow] = []
         self._parts = 0
         # Of the Arrow batch at hand: what was encoded of it, and the names of those rows.
-        self._streams: list[tuple[bytes, list[RowName]]] = []
+        self._streams: list[tuple[bytes, RowNames]] = []
 
     def sift(self, batches: Iterable[pa.RecordBatch]) -> SiftReceipt:
         encoder = self._lane.row_encoder
@@ -90,18 +88,15 @@ class _SiftTask:
         )
 
     def _sift(self, batch: pa.RecordBatch) -> None:
-        columns = (batch.column(name).to_pylist() for name in (IDENTITY, NUMBER, WINS))
-        names = [RowName(*name) for name in zip(*columns, strict=True)]
+        names = RowNames.of(batch)
         found = find_refused(
             batch.num_rows,
-            lambda start, stop: self._try(batch.slice(start, stop - start), names[start:stop]),
+            lambda start, stop: self._try(batch.slice(start, stop - start), names.between(start, stop)),
             most=self._plan.most - len(self._refused),
         )
-        self._refused += [
-            RefusedRow.of(names[row].identity, names[row].number, output, error) for row, (output, error) in found
-        ]
+        self._refused += [RefusedRow.of(*names[row], output, error) for row, (output, error) in found]
 
-    def _try(self, rows: pa.RecordBatch, names: list[RowName]) -> tuple[str, DataError] | None:
+    def _try(self, rows: pa.RecordBatch, names: RowNames) -> tuple[str, DataError] | None:
         """Make records and COPY bytes of rows; None where all became both, else which output refused one, and why."""
         output = self._plan.output_of_records
         try:
@@ -123,7 +118,7 @@ class _SiftTask:
         for _ in encoder.finish():
             """The same."""
 
-    def _encode(self, rows: pa.RecordBatch, names: list[RowName]) -> None:
+    def _encode(self, rows: pa.RecordBatch, names: RowNames) -> None:
         plan = self._lane.row_encoder
         if plan is None:
             return
@@ -135,6 +130,6 @@ class _SiftTask:
     def _stage(self, store: PartStore) -> None:
         """Store each stream as a part."""
         for stream, names in self._streams:
-            store.put(self._parts, [*pack_names(names), stream])
+            store.put(self._parts, [*names.packed(), stream])
             self._parts += 1
         self._streams.clear()

@@ -43,7 +43,7 @@ PAGE: Final = ROOT / "ARCHITECTURE.md"
 #: From the top down, as the contracts of pyproject.toml have them: a room calls those behind it.
 ROOMS: Final = (
     *("cli", "monitoring", "monitoring/dashboard", "runbook", "verification"),
-    *("sink", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/bad_rows"),
+    *("sink", "sink/check", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/bad_rows"),
     *("sink/table", "service", "transactions", "recovery", "producer", "serialisation"),
     *("reference", "reference/metrics", "reference/network", "reference/handlers", "reference/groups"),
     *("reference/transactions", "reference/metadata", "reference/config", "reference/log", "reference/storage"),

@@ -384,7 +384,7 @@ def test_a_role_that_may_not_write_the_table(case: Case) -> None:
 
 
 def test_a_constraint_of_the_table(case: Case) -> None:
-    """C12: refused by PostgreSQL after the records were sent; the Kafka half is aborted."""
+    """A26, C12: refused by PostgreSQL after the records were sent; the Kafka half is aborted."""
     execute(case.database, "CREATE TABLE target (id bigint PRIMARY KEY CHECK (id < 2), name text)")
     error = case.refused()
     assert not isinstance(error, BatchAttemptsExhaustedError)

@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from jdbc_state import StoreSettings
 from jdbc_state.schema import ddl
+from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
@@ -87,6 +88,25 @@ def role(database: str) -> Iterator[str]:
     run(database, "DROP OWNED BY job CASCADE", "DROP ROLE job")
 
 
+def login(users: str) -> dict[str, str]:
+    """The first user's."""
+    return {
+        "bootstrap.servers": users,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user_of(0),
+        "sasl.password": PASSWORD,
+    }
+
+
+def problems(users: str, role: str) -> set[str]:
+    """What a check finds, as this user and this role."""
+    report = DualWriteSink(
+        transactional_id="orders", kafka=login(users), database=role, topic="orders", table="orders"
+    ).check()
+    return {each.subject for each in report.problems}
+
+
 @pytest.mark.kafka
 @pytest.mark.parametrize("kind", ["reference", pytest.param("kafka", marks=pytest.mark.java)])
 def test_the_rights_that_readme_lists_are_enough(
@@ -99,16 +119,12 @@ def test_the_rights_that_readme_lists_are_enough(
     stream = FileStream(spark, tmp_path, SCHEMA)
     with SECURED[kind](1) as (administrators, users):
         create_topic(administrators, "orders", partitions=2)
+        assert problems(users, role) == {"transactional id", "topic orders"}
         with RawClient(administrators) as administrator:
             answered = administrator.call(CreateAclsRequest(creations=rights("orders")), _VERSION)
         assert {each.error_code for each in answered.results} == {0}, answered
-        kafka = {
-            "bootstrap.servers": users,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": user_of(0),
-            "sasl.password": PASSWORD,
-        }
+        assert problems(users, role) == set()
+        kafka = login(users)
         for number in range(2):
             stream.add([(1, f"one-{number}"), (number + 2, "more")])
             sink = make_sink(

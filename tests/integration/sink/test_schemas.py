@@ -28,7 +28,9 @@ from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError, Unsto
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
 from spark_2pc_sink.serialisation.registry import Registry
 from spark_2pc_sink.testing import assert_same_multiset
+from spark_2pc_sink.verification.api import verify
 from tests.harness.streams import FileStream
+from tests.integration.postgres.database_tables import run as execute
 from tests.integration.sink.targets import Target
 
 if TYPE_CHECKING:
@@ -133,6 +135,32 @@ def test_protobuf_is_read_by_confluents_deserializer(
 
 @pytest.mark.thorough
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("value_format", ["avro", "protobuf"])
+def test_verify_reads_them(
+    stream: FileStream, target: Target, schema_registry: SchemaRegistryServer, value_format: str
+) -> None:
+    """Both sides are the same; a row that someone changes differs, and is named; without a registry nothing is said."""
+    registry = {"url": schema_registry.url}
+    stream.run(target.sink(value_format=value_format, schema_registry=registry, key="id"))
+    asked: dict[str, Any] = {
+        "transactional_id": target.transactional_id,
+        "kafka": {"bootstrap.servers": target.broker.bootstrap},
+        "database": target.database,
+    }
+    report = verify(**asked, schema_registry=registry)
+    assert (report.verdict, report.rows) == ("same", len(ROWS)), str(report)
+    assert set(report.columns) == set(SCHEMA.fieldNames())
+    execute(target.database, "UPDATE target SET at = at + interval '1 microsecond' WHERE id = 7")
+    changed = verify(**asked, schema_registry=registry)
+    assert changed.verdict == "different"
+    assert changed.counts == {"missing_in_table": 1, "missing_in_kafka": 1}, str(changed)
+    without = verify(**asked)
+    assert without.verdict == "not_checked"
+    assert "pass schema_registry (--schema-registry)" in str(without)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(180)
 def test_what_the_registry_refuses_is_refused_before_anything_is_written(
     stream: FileStream, target: Target, schema_registry: SchemaRegistryServer
 ) -> None:
@@ -153,17 +181,16 @@ def test_what_the_registry_refuses_is_refused_before_anything_is_written(
 
 def test_a_registry_that_is_away_is_named_before_anything_is_written(stream: FileStream, target: Target) -> None:
     away = {"url": "http://user:secret@127.0.0.1:1", "max.retries": 0}
-    with pytest.raises(SchemaRegistryError, match=r"http://127\.0\.0\.1:1 failed at looking for the schema") as failed:
+    with pytest.raises(SchemaRegistryError, match=r"http://127\.0\.0\.1:1 failed at looking") as failed:
         stream.run(target.sink(value_format="avro", schema_registry=away))
     assert "secret" not in str(failed.value)
     assert target.records() == []
 
 
 def test_tasks_encode_rows_and_name_one_that_has_no_place(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, written_by: str
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the client's registry in memory, which tasks could not reach: they do not ask. A restart replays the same."""
-    del written_by
+    """By the client's registry in memory, which tasks could not reach: they do not ask."""
     memory = SchemaRegistryClient.new_client({"url": "mock://sink"})
     monkeypatch.setattr(SchemaRegistryClient, "new_client", lambda _: memory)
     options: dict[str, Any] = {"value_format": "avro", "schema_registry": {"url": "mock://sink"}}
@@ -179,6 +206,27 @@ def test_tasks_encode_rows_and_name_one_that_has_no_place(
     assert len(target.records()) == len(ROWS)
 
 
+@pytest.mark.slow
+def test_rows_that_the_schema_has_no_place_for_are_dead_letters(stream: FileStream, target: Target) -> None:
+    """They are in no topic and no table, and all others are in both."""
+    stream.run(
+        target.sink(
+            value_format="avro",
+            value_schema='{"type": "record", "name": "Value", "fields": [{"name": "name", "type": "string"}]}',
+            value="struct(name)",
+            schema_registry={"url": "mock://sink"},
+            bad_rows="dead_letter",
+        )
+    )
+    nameless = [row["id"] for row in ROWS if row["name"] is None]
+    letters = target.rows("(row->>'id')::int, reason", "kafka_transaction_state_dead_letters")
+    assert sorted(number for number, _ in letters) == nameless
+    assert "the schema allows no null there" in letters[0][1]
+    assert len(target.records()) == len(ROWS) - len(nameless)
+    assert target.rows("count(*)", "target WHERE name IS NULL") == [(0,)]
+
+
+@pytest.mark.thorough
 def test_registries_are_asked_once_for_each_schema(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,11 +234,11 @@ def test_registries_are_asked_once_for_each_schema(
     asked: list[str] = []
     register = Registry.register
 
-    def registering(registry: Registry, *schema: Any) -> Any:
+    def registered(self: Registry, *schema: str) -> int:
         asked.append(schema[0])
-        return register(registry, *schema)
+        return register(self, *schema)
 
-    monkeypatch.setattr(Registry, "register", registering)
+    monkeypatch.setattr(Registry, "register", registered)
     for _ in range(2):
         stream.add([tuple(row.values()) for row in ROWS])
     stream.run(target.sink(value_format="protobuf", schema_registry={"url": "mock://sink"}))

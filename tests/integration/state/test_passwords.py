@@ -2,77 +2,32 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 
 from jdbc_state.connections import Database
 from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
-from tests.integration.state.state_stores import CLUSTER, ID, QUERY, RUN, execute, settings, sql_store
+from tests.harness.changing_role import ChangingRole, changing_role
+from tests.integration.state.state_stores import CLUSTER, ID, QUERY, RUN, settings, sql_store
 
 pytestmark = pytest.mark.postgres
 
 
-class Role:
-    """A role that may do everything in one database, and whose password changes.
-
-    Attributes:
-        url: of the database, without a password.
-        password: the one of now.
-        asked: how often it was asked for.
-    """
-
-    def __init__(self, database: str) -> None:
-        self._admin = database
-        self.name = f"role_{secrets.token_hex(4)}"
-        given = make_url(database)
-        self.url = URL.create(
-            "postgresql+psycopg2", self.name, host=given.host, port=given.port, database=given.database
-        )
-        self.password = ""
-        self.asked = 0
-        execute(database, f"CREATE ROLE {self.name} LOGIN SUPERUSER")
-        self.change()
-
-    def change(self) -> None:
-        """A new password; connections that were made with the one before live on."""
-        self.password = secrets.token_hex(8)
-        execute(self._admin, f"ALTER ROLE {self.name} PASSWORD '{self.password}'")
-
-    def cut(self) -> None:
-        """End its connections."""
-        ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = :name"
-        execute(self._admin, ended, name=self.name)
-
-    def drop(self) -> None:
-        """The role, and what it made."""
-        self.cut()
-        execute(self._admin, f"DROP OWNED BY {self.name}")
-        execute(self._admin, f"DROP ROLE {self.name}")
-
-    def ask(self) -> str:
-        """The password of now, as a function for a store."""
-        self.asked += 1
-        return self.password
-
-
 @pytest.fixture
-def role(database: str) -> Iterator[Role]:
-    made = Role(database)
-    yield made
-    made.drop()
+def role(database: str) -> Iterator[ChangingRole]:
+    with changing_role(database) as made:
+        yield made
 
 
 def text(url: URL) -> str:
     return url.render_as_string(hide_password=False)
 
 
-def test_each_new_connection_has_the_password_of_now(role: Role) -> None:
+def test_each_new_connection_has_the_password_of_now(role: ChangingRole) -> None:
     """Of the claim's, of the decision's, and of the session that shows the driver."""
     with sql_store(text(role.url), password=role.ask) as store:
         for run in range(3):
@@ -86,7 +41,7 @@ def test_each_new_connection_has_the_password_of_now(role: Role) -> None:
             assert role.asked > asked
 
 
-def test_a_password_that_comes_late_is_waited_for(role: Role) -> None:
+def test_a_password_that_comes_late_is_waited_for(role: ChangingRole) -> None:
     """As a server that is away for a moment: the one who gives passwords may be, too."""
     with sql_store(text(role.url), password=role.ask) as store:
         assert store.read(ID) is None
@@ -98,7 +53,7 @@ def test_a_password_that_comes_late_is_waited_for(role: Role) -> None:
         timer.join()
 
 
-def test_a_wrong_password_is_not_shown(role: Role) -> None:
+def test_a_wrong_password_is_not_shown(role: ChangingRole) -> None:
     role.password = "of yesterday"
     refused = Database(text(role.url), settings(password=role.ask))
     with pytest.raises(DatabaseUnreachableError, match="password authentication failed") as caught:
@@ -107,13 +62,13 @@ def test_a_wrong_password_is_not_shown(role: Role) -> None:
     assert "ask" not in repr(settings(password=role.ask))
 
 
-def test_a_function_that_returns_no_password_is_refused(role: Role) -> None:
+def test_a_function_that_returns_no_password_is_refused(role: ChangingRole) -> None:
     refused = Database(text(role.url), settings(password=lambda: None))
     with pytest.raises(ConfigurationError, match="database_password="):
         refused.open("read")
 
 
-def test_libpq_s_own_places(role: Role, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libpq_s_own_places(role: ChangingRole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A password file, which is read anew for each connection, and a service file."""
     where, passfile = role.url, tmp_path / "passwords"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from http import HTTPStatus
 
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.errors import AuthorizationError
+from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError
+from spark_2pc_sink.logins.token_sources import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.writer import TransactionalWriter
@@ -20,8 +21,9 @@ from tests.integration.writer.writers import committed
 pytestmark = [pytest.mark.kafka, pytest.mark.java]
 
 #: kafka-python takes no session for shorter than a second.
-LIFETIME_S = 3
+LIFETIME_S = 2
 AT_ONCE_S = 20
+ROWS = 10
 
 
 @pytest.fixture(scope="module")
@@ -29,42 +31,57 @@ def kafka(pytestconfig: pytest.Config) -> Iterator[TokenBroker]:
     """The broker, with a topic t of three partitions, and the issuer of its tokens."""
     with or_skip(pytestconfig, TokenBroker) as broker:
         broker.create_topic("t", partitions=3)
+        broker.issuer.lifetime_s = 60
         yield broker
 
 
-@pytest.fixture(params=["oidc", "oauth_cb"])
-def properties(request: pytest.FixtureRequest, kafka: TokenBroker) -> dict[str, Any]:
-    """Of a client that gets its tokens in one of the two ways."""
-    kafka.issuer.lifetime_s = LIFETIME_S
-    if request.param == "oidc":
-        return kafka.client_properties()
-    from_function = kafka.client_properties(lambda config: kafka.issuer.token(subject=config))
-    return from_function | {"sasl.oauthbearer.config": "orders"}
+def rows_of(transactional_id: str) -> pa.Table:
+    return pa.table({"value": [f"{transactional_id}-{number}".encode() for number in range(ROWS)]})
 
 
+def written(kafka: TokenBroker, transactional_id: str) -> int:
+    """How many records of this writer a reader of committed records sees."""
+    found = committed(kafka.bootstrap, "t", transactional_id)
+    return sum((record.value or b"").startswith(transactional_id.encode()) for record in found)
+
+
+@pytest.mark.slow
 def test_tokens_expire_while_records_are_on_their_way(
-    kafka: TokenBroker, properties: dict[str, Any], transactional_id: str
+    kafka: TokenBroker, transactional_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-368: connections log in again with new tokens, those that nobody uses meanwhile too."""
+    monkeypatch.setattr(kafka.issuer, "lifetime_s", LIFETIME_S)
     before = kafka.issuer.issued
-    rows = pa.table({"value": [f"{transactional_id}-{number}".encode() for number in range(10)]})
     count, began_s = 0, time.monotonic()
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
+    with TransactionalWriter(transactional_id=transactional_id, kafka=kafka.client_properties(), topic="t") as writer:
         writer.init_transactions()
         while time.monotonic() - began_s < 2.5 * LIFETIME_S:
             writer.begin_transaction()
-            writer.append(rows)
+            writer.append(rows_of(transactional_id))
             writer.commit_transaction()
             count += 1
         writer.begin_transaction()
-        writer.append(rows)
+        writer.append(rows_of(transactional_id))
         writer.flush()
         time.sleep(1.2 * LIFETIME_S)  # the session of a connection that nobody uses ends, too
         writer.commit_transaction()
-    found = committed(kafka.bootstrap, "t", transactional_id)
-    assert sum((record.value or b"").startswith(transactional_id.encode()) for record in found) == 10 * (count + 1)
+    assert written(kafka, transactional_id) == ROWS * (count + 1)
     # As many as lives have passed, and no token for each connection or request.
     assert 3 <= kafka.issuer.issued - before <= 8
+
+
+def test_tokens_of_a_function(kafka: TokenBroker, transactional_id: str) -> None:
+    """It is called with the text of sasl.oauthbearer.config, here the subject of the token, and once."""
+    before = kafka.issuer.issued
+    properties = kafka.client_properties(lambda config: kafka.issuer.token(subject=config))
+    properties["sasl.oauthbearer.config"] = "orders"
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer:
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.append(rows_of(transactional_id))
+        writer.commit_transaction()
+    assert written(kafka, transactional_id) == ROWS
+    assert kafka.issuer.issued - before == 1
 
 
 def test_a_wrong_secret_is_refused_at_once(kafka: TokenBroker) -> None:
@@ -87,3 +104,29 @@ def test_a_token_that_the_broker_refuses_is_told_at_once(kafka: TokenBroker, mon
     ):
         cluster.features()
     assert time.monotonic() - began_s < AT_ONCE_S
+
+
+def test_a_token_that_was_revoked_is_asked_for_anew(kafka: TokenBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection shows the token of the one before, which brokers take no more, and gets another one."""
+    options = KafkaOptions.parse(kafka.client_properties(lambda _: kafka.issuer.token()))
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka.issuer, "audience", "another broker")
+        source = token_source(options)
+        assert source is not None
+        source.token()
+    before = kafka.issuer.issued
+    with Cluster(options) as cluster:
+        assert cluster.features().transaction_version == 2
+    assert kafka.issuer.issued - before == 1
+
+
+def test_an_issuer_that_is_away_is_waited_for(kafka: TokenBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And named when the time is over."""
+    monkeypatch.setattr(kafka.issuer, "failing", (HTTPStatus.SERVICE_UNAVAILABLE, "later"))
+    properties = kafka.client_properties() | {"sasl.oauthbearer.scope": "of this test", "max.block.ms": 1_000}
+    text = "1000 ms.* the token endpoint .* cannot be asked: 503"
+    with Cluster(KafkaOptions.parse(properties)) as cluster:
+        with pytest.raises(KafkaTimeoutError, match=text):
+            cluster.features()
+        monkeypatch.setattr(kafka.issuer, "failing", None)
+        assert cluster.features().transaction_version == 2

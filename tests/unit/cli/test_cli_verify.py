@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -94,6 +95,16 @@ def test_it_asks_for_what_was_said(run: Run) -> None:
 def test_what_was_not_said_is_left_to_what_the_sink_has_noted(run: Run) -> None:
     cli.main(["verify", *SIDES])
     assert not {"table", "mode", "keys", "order_by", "late_rows", "record_columns"} & run.asked.keys()
+
+
+def test_the_schema_registry_is_that_of_the_command_line_or_of_the_file(run: Run, tmp_path: Path) -> None:
+    """The file may have a login, which no command line should."""
+    file = tmp_path / "orders.toml"
+    file.write_text('[schema_registry]\nurl = "http://file:8081"\n"basic.auth.user.info" = "job:word"\n')
+    cli.main(["verify", *SIDES, "--config", str(file)])
+    assert run.asked["schema_registry"] == {"url": "http://file:8081", "basic.auth.user.info": "job:word"}
+    cli.main(["verify", *SIDES, "--config", str(file), "--schema-registry", "http://said:8081"])
+    assert run.asked["schema_registry"] == {"url": "http://said:8081"}
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,17 @@ def test_what_the_command_line_says_twice_must_be_the_same(file: Path, words: li
     assert "elsewhere" not in str(raised.value)
 
 
+def test_the_password_comes_from_a_command(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the file of the sink, the environment or a flag."""
+    file.write_text('password_command = "cat file"\n' + file.read_text())
+    assert said("--config", str(file)) == FROM_FILE | {"password_command": "cat file"}
+    monkeypatch.setenv("SPARK_2PC_PASSWORD_COMMAND", "cat environment")
+    monkeypatch.setenv("SPARK_2PC_BOOTSTRAP_SERVER", "h:1")
+    assert said("--database", "postgresql://h/d")["password_command"] == "cat environment"
+    words = ["--database", "postgresql://h/d", "--password-command", "cat flag"]
+    assert said(*words)["password_command"] == "cat flag"
+
+
 def test_variables_must_not_contradict_each_other(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_2PC_CONFIG", str(file))
     monkeypatch.setenv("SPARK_2PC_DATABASE", "postgresql://other/d")
@@ -181,9 +192,10 @@ def test_a_secret_on_the_command_line_is_warned_of(
             ["--bootstrap-server", "h:1", "--state-table", '"Mine"', "--history-batches", "0"],
             ["--bootstrap-server", "h:1", "--state-table", '"Mine"', "--history-batches", "0"],
         ),
+        (["--password-command", "cat 'my file'"], ["--password-command", "cat 'my file'"]),
         ([], []),
     ],
-    ids=["file", "password in URL", "properties", "password of Kafka", "names", "environment"],
+    ids=["file", "password in URL", "properties", "password of Kafka", "names", "command", "environment"],
 )
 def test_a_printed_command_names_both_sides_as_they_were_given(words: list[str], shown: list[str]) -> None:
     """By file where a secret is in it, and with nothing that the environment says; never with a password."""

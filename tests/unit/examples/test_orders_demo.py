@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 import orders_demo
-from _killed_job import KillAt
 from orders_demo import KILLS, directory_of, kill_session, session_ended
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import wait_until
@@ -57,14 +54,3 @@ def test_the_job_is_killed_before_and_after_the_decision() -> None:
     places = [Step[kill.step] < Step.DECIDE for kill in KILLS]
     assert len(places) >= 3
     assert set(places) == {True, False}
-
-
-def test_it_kills_its_process_group_at_the_nth_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "killpg", lambda group, number: killed.append((group, number)))
-    kill = KillAt(Step.DECIDE, 2)
-    for step in (*Step, Step.PRODUCE):
-        kill(step)
-    assert killed == []
-    kill(Step.DECIDE)
-    assert killed == [(os.getpgrp(), signal.SIGKILL)]

@@ -84,10 +84,10 @@ def test_unreadable_sinks_are_counted() -> None:
 
 def test_the_history_s_sums_are_counters_and_summaries() -> None:
     counts = SinkCounts()
-    counts.add(lines({"record_bytes": 812, "seconds": 1.5, "step_seconds": {"produce": 0.9}})[0])
+    counts.add(lines({"record_bytes": 812, "bad_rows": 3, "seconds": 1.5, "step_seconds": {"produce": 0.9}})[0])
     found = values(families(StatusReport(sinks=(sink(),)), {"orders": counts, "gone": SinkCounts()}, took_s=0))
-    names = ("batches_total", "resends_total", "rows_total", "records_total", "record_bytes_total")
-    assert [one(found, name) for name in names] == [1, 0, 1_200, 1_100, 812]
+    names = ("batches_total", "resends_total", "rows_total", "records_total", "record_bytes_total", "bad_rows_total")
+    assert [one(found, name) for name in names] == [1, 0, 1_200, 1_100, 812, 3]
     assert (one(found, "batch_seconds_count"), one(found, "batch_seconds_sum")) == (1, 1.5)
     assert one(found, "batch_step_seconds_sum", step="produce") == 0.9
     assert not any("gone" in name for name in found), "a sink that is gone has no series any more"

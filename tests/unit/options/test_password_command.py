@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from typing import Any
 
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import CommonOptions
 from spark_2pc_sink.options.password_command import PasswordCommand, PasswordCommandError
 
 LIMIT_S = 30
@@ -71,3 +73,36 @@ def test_a_command_has_its_time() -> None:
 def test_a_command_without_sense_is_refused_at_once(text: str, rule: str) -> None:
     with pytest.raises(ConfigurationError, match=rule):
         PasswordCommand(text, LIMIT_S)
+
+
+def options_of(**given: Any) -> CommonOptions:
+    kafka = {"bootstrap.servers": "h:1"}
+    return CommonOptions.parse(**{"transactional_id": "o", "kafka": kafka, "database": "postgresql://u@h/d", **given})
+
+
+def test_who_is_asked_for_the_password() -> None:
+    def function() -> str:
+        return "s3cret"
+
+    assert options_of().password_source is None
+    assert options_of(database_password=function).password_source is function
+    assert options_of(password_command="cat f", connect_timeout_s=7).password_source == PasswordCommand("cat f", 7)
+    assert options_of(database_password=function).store_settings()["password"] is function
+    assert "function" not in repr(options_of(database_password=function))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"database_password": "s3cret"}, "it is a function without arguments"),
+        ({"database_password": lambda: "x", "password_command": "cat f"}, "database_password is given as well"),
+        ({"password_command": "cat f", "database": "postgresql://u:s3cret@h/d"}, "has a password as well"),
+        ({"database_password": lambda: "x", "database": "postgresql://h/d?password=s3cret"}, "has a password as well"),
+        ({"password_command": "cat 'f"}, "it cannot be split into words"),
+        ({"password_command": ""}, "it is a text that is not empty"),
+    ],
+)
+def test_one_place_has_the_password(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        options_of(**given)
+    assert "s3cret" not in str(caught.value)

@@ -41,6 +41,10 @@ def test_it_has_the_sink_and_both_sides_and_no_password() -> None:
         ({"state_table": '"Mine"'}, ["--state-table", '"Mine"']),
         ({"database": "postgresql:///d?host=/run/pg"}, ["--database", "postgresql:///d?host=%2Frun%2Fpg"]),
         ({"history_batches": 0}, ["--history-batches", "0"]),
+        (
+            {"database": "postgresql://app@h/d", "password_command": "cat 'my file'"},
+            ["--password-command", "cat 'my file'"],
+        ),
         ({"transactional_id": "it's"}, ["--transactional-id", "it's"]),
         (
             {"kafka": {"bootstrap.servers": "a:1", "security.protocol": "SSL"}},

@@ -51,7 +51,7 @@ class Fault:
 
     Attributes:
         at: number of the point, from 0; None for none.
-        kind: ``kill`` or ``fail``.
+        kind: ``kill``, ``fail``, or ``stall``: the request fails so late that the transaction has timed out.
     """
 
     at: int | None = None
@@ -207,23 +207,23 @@ class World:
         if kind == "kill":
             self.dead = True
             raise KilledError
+        if kind == "stall" and not self.two_phase_commit:
+            self.kafka.time_out()
         raise failure()
 
     # --- the process ---------------------------------------------------------------------------------------------
 
+    def new_recovery(self) -> Recovery:
+        """Of a process that has just begun."""
+        return Recovery(OPTIONS, kafka=self.kafka, store=self.store, clock=self.clock)
+
     def new_writer(self) -> IdWriter:
-        """The id in a process that has just begun."""
-        recovery = Recovery(
-            OPTIONS,
-            kafka=self.kafka,
-            store=self.store,
-            clock=self.clock,
-        )
+        """The id in such a process."""
         return IdWriter(
             transactional_id=ID,
             owner=OPTIONS.owner,
             run_id="run",
-            recovery=recovery,
+            recovery=self.new_recovery(),
             kafka=self.kafka,
             store=self.store,
             send=self.kafka.send,

@@ -49,7 +49,7 @@ def test_a_key_that_is_an_object_of_all_columns() -> None:
 def test_texts_of_records() -> None:
     """Without upserts a record without a value is a record as any, and no row."""
     assert RecordTexts(()).without_value(b"7") == b"null"
-    keyed = RecordTexts((), Tombstones(("id",), "id"))
+    keyed = RecordTexts((), tombstones=Tombstones(("id",), "id"))
     assert json.loads(keyed.without_value(b"7")) == {"id": "7", MARK: True}
     with pytest.raises(NotRowsError, match="does not tell id"):
-        RecordTexts((), Tombstones(("id",))).without_value(b"7")
+        RecordTexts((), tombstones=Tombstones(("id",))).without_value(b"7")

@@ -1,10 +1,11 @@
-"""What only the tool for transactions sends: filters of ListTransactions, WriteTxnMarkers, Metadata of every topic."""
+"""What only tools and a check send: ListTransactions, WriteTxnMarkers, Metadata of all topics and of rights."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from kafka.protocol.metadata import MetadataResponse
 from kafka.protocol.producer import WriteTxnMarkersResponse
 
 from spark_2pc_sink.errors import LocalProtocolError
@@ -23,6 +24,24 @@ def as_broker_sees_it(request: Any) -> dict[str, Any]:
         type(request).decode(data, version=request.API_VERSION, header=True, framed=True).to_dict(json=False)
     )
     return fields
+
+
+def test_metadata_asks_what_the_client_may_do_only_where_that_is_wanted() -> None:
+    for wanted in (False, True):
+        seen = as_broker_sees_it(messages.metadata_request(["a"], version=12, operations=wanted))
+        assert seen["include_topic_authorized_operations"] is wanted
+
+
+def test_what_the_client_may_do_is_read_with_a_topic() -> None:
+    topic = MetadataResponse.MetadataResponseTopic(
+        version=12, error_code=0, name="a", is_internal=False, partitions=[], authorized_operations={3, 4}
+    )
+    response = MetadataResponse(version=12, throttle_time_ms=0, brokers=[], controller_id=3, topics=[topic])
+    response.with_header(correlation_id=7)
+    data = bytes(response.encode(header=True, framed=True))
+    decoded = MetadataResponse.decode(data, version=12, header=True, framed=True)
+    (found,) = responses.read_metadata(decoded).topics
+    assert found.operations == {3, 4}
 
 
 @pytest.mark.parametrize("version", [9, 12])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import struct
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
-from spark_2pc_sink.sink.bad_rows.table_sift import RowName
-from spark_2pc_sink.sink.contract.sifted_parts import pack_names, read_part
+from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
+from spark_2pc_sink.sink.bad_rows.row_names import RowNames
+from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
 from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
 
 FIELDS = st.lists(st.one_of(st.none(), st.binary(max_size=20)), min_size=1, max_size=4)
@@ -41,11 +43,17 @@ def test_a_stream_of_other_rows_is_refused() -> None:
 
 def test_a_part_keeps_the_names_of_its_rows() -> None:
     """And so does one of its rows by itself."""
-    names = [RowName(bytes([number]) * 16, number - 1, number != 2) for number in range(3)]
+    identity = pa.array([bytes([number]) * 16 for number in range(3)], pa.binary())
+    columns = [identity, pa.array([-1, 0, 1], pa.int64()), pa.array([True, True, False])]
+    names = RowNames.of(pa.RecordBatch.from_arrays(columns, [IDENTITY, NUMBER, WINS]))
     stream = HEADER + b"".join(encoded([bytes([number])]) for number in range(3)) + TRAILER
-    part = read_part([*pack_names(names), stream])
-    assert part.names == tuple(names)
+    part = SiftedPart.of([*names.packed(), stream])
+    assert part.names == names
+    assert [names[row] for row in range(3)] == [(bytes([number]) * 16, number - 1) for number in range(3)]
+    assert (names.all_win, names.winners, names.between(0, 2).all_win) == (False, [0, 1], True)
     assert b"".join(part.rows.between(0, 3)) == stream
     some = part.only([0, 2])
-    assert some.names == (names[0], names[2])
+    assert [some.names[row] for row in range(2)] == [names[0], names[2]]
+    assert some.names.winners == [0]
+    assert len(part.only([]).names) == 0
     assert b"".join(some.rows.between(1, 2)) == HEADER + encoded([b"\x02"]) + TRAILER

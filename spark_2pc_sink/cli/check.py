@@ -1,0 +1,144 @@
+"""``spark-2pc check``: all that can be found out before the first batch of a job; changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import Field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_2pc_sink.cli.connection_sources import TABLES, environment_options, file_of
+from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_SETTLED
+from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
+from spark_2pc_sink.cli.options import add_database, add_sink
+from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.options.output_tables import outputs_of_tables
+from spark_2pc_sink.options.settings import options_of, setting_of
+from spark_2pc_sink.options.sourced_options import add_once
+from spark_2pc_sink.options.text_values import value_of_text
+from spark_2pc_sink.sink.check.check import TIMEOUT_S, check_sink
+from spark_2pc_sink.sink.check.findings import CheckReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_ABOUT: Final = "find out before the first batch what a job would meet: both sides, permissions, types; changes nothing"
+_EXITS: Final = (
+    "exit codes: 0 no problem was found, and with --strict no warning; 2 wrong command line or option; 3 a problem was "
+    "found: the job would stop"
+)
+#: Options with flags of another kind.
+_ELSEWHERE: Final = ("kafka", "database", "password_command", "transactional_id", *TABLES)
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to those of the program."""
+    command = commands.add_parser("check", help=_ABOUT, description=f"{_ABOUT[0].upper()}{_ABOUT[1:]}.", epilog=_EXITS)
+    command.add_argument(
+        "sink_file", nargs="?", default=argparse.SUPPRESS, metavar="FILE", help="the same as --config FILE"
+    )
+    add_connection(command)
+    add_database(command, required=False)
+    add_sink(command, about="the sink (default: that of the file)")
+    command.add_argument(
+        "--schema",
+        metavar="DDL|FILE",
+        help="columns of a batch, as 'order_id BIGINT, total DOUBLE', or a file with a schema as Spark writes it in "
+        "JSON: expressions and types are compared with the table, by Spark on this machine",
+    )
+    command.add_argument("--strict", action="store_true", help="exit code 3 for a warning too")
+    command.add_argument(
+        "--timeout",
+        type=int,
+        default=TIMEOUT_S,
+        metavar="SECONDS",
+        help="for each question to Kafka (default: %(default)s)",
+    )
+    for item in options_of(SinkOptions):
+        if item.name not in _ELSEWHERE and "Callable" not in _kind(item):
+            help_text = setting_of(item).why.replace("%", "%%")
+            command.add_argument(
+                f"--{item.name.replace('_', '-')}", default=argparse.SUPPRESS, metavar="VALUE", help=help_text
+            )
+    command.set_defaults(run=_check)
+
+
+def _kind(item: Field[Any]) -> str:
+    return setting_of(item).given or str(item.type)
+
+
+def _check(given: argparse.Namespace) -> CommandResult:
+    options = sink_options(given)
+    with _rows(given.schema) as rows:
+        report = check_sink(options, rows, timeout_s=given.timeout)
+    return CommandResult(exit_code=_exit_code(report, strict=given.strict), fields=report.as_json(), text=f"{report}\n")
+
+
+def _exit_code(report: CheckReport, *, strict: bool) -> int:
+    found = [*report.problems, *(report.warnings if strict else ())]
+    return EXIT_IN_DOUBT if found else EXIT_SETTLED
+
+
+def sink_options(given: argparse.Namespace) -> SinkOptions:
+    """What flags, the file and the environment say, as the options of a sink.
+
+    Raises:
+        ConfigurationError: an option is wrong, or two sources of the command line contradict each other.
+    """
+    said: dict[str, Any] = {}
+    for item in options_of(SinkOptions):
+        text = getattr(given, item.name, None)
+        if item.name != "kafka" and text is not None:
+            said[item.name] = text if isinstance(text, int) else _value(item, text)
+    file = file_of(given)
+    add_once(said, file.options.items(), source="--config")
+    said = {**environment_options().options, **said, "kafka": read_connection(given)}
+    return SinkOptions.parse(**said)
+
+
+def _value(item: Field[Any], text: str) -> Any:
+    try:
+        value = value_of_text(item, text)
+        return outputs_of_tables(value) if item.name == "writes" else value
+    except ConfigurationError as error:
+        raise replace(error, option=f"--{item.name.replace('_', '-')}") from None
+
+
+@contextmanager
+def _rows(schema: str | None) -> Iterator[DataFrame | None]:
+    """No rows with a schema, of a Spark that runs for the block; None where no schema is given."""
+    if schema is None:
+        yield None
+        return
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that only this needs
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from spark_2pc_sink.sink.check.schema_side import rows_with  # noqa: PLC0415
+
+    parsed: Any = schema
+    if schema.endswith(".json"):
+        try:
+            parsed = StructType.fromJson(json.loads(Path(schema).read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError) as error:
+            rule, remedy = f"it is a file with a schema as Spark writes it: {error}", "write df.schema.json() into it"
+            raise ConfigurationError(option="--schema", value=schema, rule=rule, remedy=remedy) from error
+    with tempfile.TemporaryDirectory(prefix="spark-2pc-check-") as folder:
+        session = (
+            SparkSession.builder.master("local[1]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.sql.warehouse.dir", folder)
+            .getOrCreate()
+        )
+        # It logs each expression that it does not understand, with the stack; the check says it in a line.
+        session.sparkContext.setLogLevel("OFF")
+        try:
+            yield rows_with(parsed)
+        finally:
+            session.stop()

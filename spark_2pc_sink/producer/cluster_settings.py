@@ -1,0 +1,92 @@
+"""Settings of a cluster and its topics, and what this client may do there; asked without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.messages import ConfigResource
+from spark_2pc_sink.wire.replies import TopicMetadata
+
+#: No broker hands it out: producer ids are counted up from 0, in blocks (KIP-730).
+_NOBODY: Final = ProducerIdAndEpoch(2**63 - 1, 0)
+#: EndTxn below the version that bumps epochs, which every transaction.version takes.
+_END_VERSION_MAX: Final = 4
+
+
+def describe_topics(cluster: Cluster, topics: Iterable[str]) -> dict[str, TopicMetadata]:
+    """Partitions and replicas of topics, and the operations that are allowed there (KIP-430).
+
+    Returns:
+        All that were asked for, also those that are not there or may not be described, which have an error code.
+
+    Raises:
+        KafkaTimeoutError: no broker answered.
+    """
+    wanted, deadline = tuple(topics), cluster.deadline()
+
+    def ask() -> dict[str, TopicMetadata]:
+        node_id = cluster.any_node(deadline)
+        version = cluster.version(node_id, Api.METADATA, deadline)
+        request = messages.metadata_request(wanted, version=version, operations=True)
+        return {
+            topic.name: topic for topic in responses.read_metadata(cluster.request(node_id, request, deadline)).topics
+        }
+
+    return cluster.until_answered(Api.METADATA.name, ask, deadline)
+
+
+def read_configs(
+    cluster: Cluster, resource: ConfigResource, name: str, keys: Iterable[str]
+) -> Mapping[str, str | None] | None:
+    """Some values of a configuration.
+
+    Args:
+        cluster: whose.
+        resource: a topic, or a broker, which is asked about itself.
+        name: of the topic, or the broker's id.
+        keys: of the values.
+
+    Returns:
+        None where this client may not read them (no DESCRIBE_CONFIGS).
+
+    Raises:
+        KafkaTimeoutError: no broker answered.
+    """
+    wanted, deadline = tuple(keys), cluster.deadline()
+
+    def ask() -> Mapping[str, str | None] | None:
+        node_id = int(name) if resource is ConfigResource.BROKER else cluster.any_node(deadline)
+        version = cluster.version(node_id, Api.DESCRIBE_CONFIGS, deadline)
+        request = messages.describe_configs_request(resource, name, wanted, version=version)
+        found = responses.read_describe_configs(cluster.request(node_id, request, deadline)).get(name)
+        return None if found is None or found.error_code != Code.NONE else found.values
+
+    return cluster.until_answered(Api.DESCRIBE_CONFIGS.name, ask, deadline)
+
+
+def may_write(cluster: Cluster, transactional_id: str) -> bool:
+    """Whether this client has WRITE on a transactional id; a running producer of that id is not disturbed.
+
+    It asks to end a transaction of a producer id that nobody has. The coordinator looks at the permission first, and
+    refuses the rest because of the id (``KafkaApis.handleEndTxnRequest``).
+
+    Raises:
+        KafkaTimeoutError: no coordinator answered.
+        KafkaError: the coordinator may not be looked up.
+    """
+    code = CoordinatorCalls(cluster, transactional_id).ask(
+        Api.END_TXN,
+        lambda version: messages.end_txn_request(transactional_id, _NOBODY, commit=False, version=version),
+        lambda response: responses.read_end_txn(response).error_code,
+        lambda found: found,
+        cluster.deadline(),
+        version_max=_END_VERSION_MAX,
+    )
+    return code != Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -1,0 +1,81 @@
+"""Rules of a check for PostgreSQL: what each answer means for the job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.sink.check.findings import Finding
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.sink.check.database_side import DatabaseFacts, TableFacts
+
+_VERSION_MIN: Final = 14
+
+
+def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator[Finding]:
+    """The lines about the database."""
+    if database.problem:
+        yield Finding("database", "problem", database.problem, "correct the URL, or start the server")
+        return
+    yield _server(database)
+    if not database.fsync:
+        text = "fsync is off: a crash of the server may lose what it has committed, and Kafka keeps"
+        yield Finding("database", "warning", text, "set fsync=on in postgresql.conf")
+    yield _state(options, database)
+    for table in database.tables:
+        yield _table(table, database)
+    for schema, may_make in database.staging.items():
+        yield _staging(schema, database, may_make=may_make)
+
+
+def _server(database: DatabaseFacts) -> Finding:
+    text = f"PostgreSQL {database.version} answers, as role {database.role}"
+    if database.standby:
+        remedy = "name the primary in the URL, or add target_session_attrs=read-write to it"
+        return Finding("database", "problem", f"{text}; it is a standby, which takes no writes", remedy)
+    if database.version_number < _VERSION_MIN * 10_000:
+        return Finding("database", "problem", f"{text}; the sink needs {_VERSION_MIN} or later", "upgrade the server")
+    return Finding("database", "ok", text)
+
+
+def _state(options: SinkOptions, database: DatabaseFacts) -> Finding:
+    subject, name = "state table", f"{options.state_schema}.{options.state_table}"
+    role = quote_identifier(database.role)
+    if database.state_there:
+        text = "; ".join(database.state_lines)
+        if database.state_ready:
+            return Finding(subject, "ok", text)
+        return Finding(subject, "problem", text, f"spark-2pc state ddl --role {role}, or state migrate as the owner")
+    if database.may_make_state:
+        return Finding(subject, "ok", f"{name} is not there; the first start makes it")
+    text = f"{name} is not there, and role {database.role} may not make it"
+    ddl = f"spark-2pc state ddl --state-schema {options.state_schema} --role {role}"
+    return Finding(subject, "problem", text, f"have an owner run what this prints: {ddl}")
+
+
+def _table(table: TableFacts, database: DatabaseFacts) -> Finding:
+    subject = f"table {table.name}"
+    if table.created:
+        return Finding(subject, "ok", "it is not there; the first batch makes it")
+    if table.refusal is not None:
+        return Finding(subject, "problem", table.refusal.rule, table.refusal.remedy)
+    if not table.may_insert:
+        grant = f"GRANT INSERT ON {table.name} TO {quote_identifier(database.role)}"
+        return Finding(subject, "problem", f"role {database.role} lacks INSERT", f"have the owner run: {grant}")
+    return Finding(subject, "ok", f"it can be written; {table.columns} columns")
+
+
+def _staging(schema: str, database: DatabaseFacts, *, may_make: bool | None) -> Finding:
+    subject, role = f"staging schema {schema}", quote_identifier(database.role)
+    if may_make:
+        return Finding(subject, "ok", f"role {database.role} may make tables there")
+    if may_make is None:
+        remedy = f"CREATE SCHEMA {quote_identifier(schema)} AUTHORIZATION {role}"
+        return Finding(subject, "problem", "there is no such schema", f"have an owner run: {remedy}")
+    grant = f"GRANT CREATE, USAGE ON SCHEMA {quote_identifier(schema)} TO {role}"
+    return Finding(
+        subject, "problem", f"role {database.role} may not make tables there", f"have the owner run: {grant}"
+    )

@@ -1,0 +1,138 @@
+"""PostgreSQL's side of a check: the questions to the database, in transactions that change nothing."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+
+from jdbc_state import SqlStateStore, StoreSettings
+from spark_2pc_sink.errors import ConfigurationError, StateStoreError
+from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.sink.table.catalog import read_target
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.options.outputs import Rows
+
+_SERVER = text(
+    "SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS integer), "
+    "current_user, pg_catalog.pg_is_in_recovery(), "
+    "current_setting('fsync') = 'on', has_schema_privilege(current_user, oid, 'CREATE') "
+    "FROM (SELECT (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema) AS oid) AS named"
+)
+_MAY_INSERT = text("SELECT has_table_privilege(:table, 'INSERT')")
+_MAY_CREATE = text(
+    "SELECT (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace WHERE nspname = :schema)"
+)
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """One table.
+
+    Attributes:
+        name: as the user wrote it.
+        there: whether it can be written by its kind.
+        refusal: why it cannot be used, as the job would say; None where it can.
+        columns: how many.
+        may_insert: whether the role has INSERT.
+        created: whether the first batch makes it.
+    """
+
+    name: str
+    there: bool = True
+    refusal: ConfigurationError | None = None
+    columns: int = 0
+    may_insert: bool = True
+    created: bool = False
+
+
+@dataclass(frozen=True)
+class DatabaseFacts:
+    """The database, as the role of the job sees it.
+
+    Attributes:
+        problem: why it could not be asked; then nothing else is known. '' where it could.
+        version: of the server, for people.
+        version_number: the same as PostgreSQL counts it: 180001 is 18.1.
+        role: the connected one.
+        standby: whether it can only be read.
+        fsync: whether it flushes what it commits.
+        may_make_state: whether the role may make tables in the schema of the state table; None: no such schema.
+        state_there: whether there is a state table.
+        state_ready: whether this version's driver can start with it.
+        state_lines: what was found there.
+        tables: the targets.
+        staging: of each staging schema that the options name, whether the role may make tables there; None: no such
+            schema.
+    """
+
+    problem: str = ""
+    version: str = ""
+    version_number: int = 0
+    role: str = ""
+    standby: bool = False
+    fsync: bool = True
+    may_make_state: bool | None = True
+    state_there: bool = True
+    state_ready: bool = True
+    state_lines: tuple[str, ...] = ()
+    tables: tuple[TableFacts, ...] = ()
+    staging: dict[str, bool | None] = field(default_factory=dict)
+
+
+def look_at_database(options: SinkOptions) -> DatabaseFacts:
+    """Ask the database of a sink."""
+    with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
+        try:
+            return _ask(store, options)
+        except StateStoreError as error:
+            return DatabaseFacts(problem=str(error))
+
+
+def _ask(store: SqlStateStore, options: SinkOptions) -> DatabaseFacts:
+    with store.database.transaction(
+        "check of the database",
+        lock_timeout_ms=options.lock_timeout_ms,
+        statement_timeout_ms=options.statement_timeout_ms,
+    ) as connection:
+        version, version_number, role, standby, fsync, may_make = connection.execute(
+            _SERVER, {"schema": options.state_schema}
+        ).one()
+        staging = {}
+        if options.staging_schema is not None:
+            found = connection.execute(_MAY_CREATE, {"schema": options.staging_schema}).scalar()
+            staging[options.staging_schema] = found
+        tables = tuple(_table(connection, lane.rows) for lane in options.lanes if lane.rows is not None)
+    state = store.check_schema()
+    return DatabaseFacts(
+        version=version,
+        version_number=version_number,
+        role=role,
+        standby=standby,
+        fsync=fsync,
+        may_make_state=may_make,
+        state_there=state.there,
+        state_ready=state.ready,
+        state_lines=state.lines,
+        tables=tables,
+        staging=staging,
+    )
+
+
+def _table(connection: Connection, rows: Rows) -> TableFacts:
+    name = str(TableName.parse(rows.table))
+    there = connection.execute(text("SELECT to_regclass(:name)"), {"name": name}).scalar() is not None
+    if not there and rows.create_table:
+        return TableFacts(rows.table, there=False, created=True)
+    try:
+        target = read_target(connection, rows.table, upsert=rows.mode != "append")
+    except ConfigurationError as error:
+        return TableFacts(rows.table, there=there, refusal=error)
+    may = bool(connection.execute(_MAY_INSERT, {"table": str(target.table)}).scalar())
+    return TableFacts(rows.table, columns=len(target.columns), may_insert=may)

@@ -1,0 +1,170 @@
+"""Rules of a check for Kafka: what each answer means for the job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from spark_2pc_sink.sink.check.findings import Finding
+from spark_2pc_sink.sink.check.kafka_side import MAX_TIMEOUT, MIN_INSYNC, TWO_PHASE, UNCLEAN
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.sink.check.kafka_side import KafkaFacts, TopicFacts
+
+#: Kafka's ``transaction.max.timeout.ms`` where it may not be read.
+_MAX_TIMEOUT_MS: Final = 900_000
+#: With these a broker may be lost, and nothing that was acknowledged is.
+_REPLICAS: Final = 3
+_IN_SYNC: Final = 2
+_TIMEOUT_OPTION: Final = "transaction.timeout.ms"
+
+
+class Operation(IntEnum):
+    """Codes of ``org.apache.kafka.common.acl.AclOperation`` that a sink needs on its topic."""
+
+    READ = 3
+    WRITE = 4
+
+
+def timeout_ms(options: SinkOptions, kafka: KafkaFacts) -> int | None:
+    """How long a transaction may stay open, and so how long a crash may last; None: for ever."""
+    if grants_two_phase(kafka):
+        return None
+    allowed = (kafka.configs or {}).get(MAX_TIMEOUT)
+    return options.kafka.transaction_timeout_ms or int(allowed or _MAX_TIMEOUT_MS)
+
+
+def grants_two_phase(kafka: KafkaFacts) -> bool | None:
+    """Whether transactions never time out (KIP-939); None where the brokers' configuration may not be read."""
+    if not kafka.offers_two_phase:
+        return False
+    granted = (kafka.configs or {}).get(TWO_PHASE)
+    return None if granted is None else granted == "true"
+
+
+def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]:
+    """The lines about Kafka."""
+    if kafka.problem:
+        remedy = "correct bootstrap.servers, security.protocol and the login in kafka={...}; or start the brokers"
+        yield Finding("brokers", "problem", kafka.problem, remedy)
+        return
+    yield Finding("brokers", "ok", f"{_count(kafka.brokers, 'broker')} of cluster {kafka.cluster_id} answer")
+    yield _transaction_version(kafka)
+    yield _id(options, kafka)
+    yield _end_of_transactions(options, kafka)
+    for topic in kafka.topics:
+        yield from _topic(topic)
+    if not kafka.topics and any(lane.records is not None for lane in options.lanes):
+        yield Finding(
+            "topics", "not_checked", "each row names its topic", "check those with kafka-topics.sh --describe"
+        )
+    if kafka.log is not None and kafka.log.replicas < _REPLICAS:
+        text = (
+            f"Kafka's log of transactions has {_count(kafka.log.replicas, 'replica')}: with its broker it may be lost"
+        )
+        yield Finding("transactions", "warning", text, f"give {kafka.log.name} {_REPLICAS} replicas")
+
+
+def _transaction_version(kafka: KafkaFacts) -> Finding:
+    level = kafka.transaction_version
+    if level >= 2:  # noqa: PLR2004 - the level is the name
+        return Finding("transaction.version", "ok", f"{level}: each transaction has an epoch of its own (KIP-890)")
+    remedy = "kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature transaction.version=2"
+    text = f"{level}: how a transaction ended can be told from the log alone, as long as its markers are there"
+    return Finding("transaction.version", "warning", text, remedy)
+
+
+def _id(options: SinkOptions, kafka: KafkaFacts) -> Finding:
+    subject, name = "transactional id", options.transactional_id
+    if kafka.id_allowed:
+        return Finding(subject, "ok", f"{name} may be written")
+    text = f"this user may not write {name}, or not even describe it"
+    return Finding(subject, "problem", text, f"kafka-acls.sh --add --transactional-id {name} --operation Write")
+
+
+def _end_of_transactions(options: SinkOptions, kafka: KafkaFacts) -> Finding:
+    limit_ms, granted = timeout_ms(options, kafka), grants_two_phase(kafka)
+    subject = "two-phase commit"
+    if limit_ms is None:
+        text = "the brokers grant it (the user needs TwoPhaseCommit on the id): a crash may last as long as it likes"
+        return Finding(subject, "ok", text)
+    why = "it cannot be told whether it is granted" if granted is None else "not granted"
+    text = f"{why}: a crash between the two commits may last {minutes(limit_ms)}; after a longer one "
+    text += "the batch is sent again"
+    if granted is None:
+        remedy = (
+            "let the user read the brokers' configuration: kafka-acls.sh --add --cluster --operation DescribeConfigs"
+        )
+        return Finding(subject, "not_checked", text, remedy)
+    allowed = (kafka.configs or {}).get(MAX_TIMEOUT)
+    if allowed is not None and limit_ms > int(allowed):
+        text = f"{_TIMEOUT_OPTION}={limit_ms} is above {MAX_TIMEOUT}={allowed} of the brokers, which refuse it"
+        return Finding(_TIMEOUT_OPTION, "problem", text, f"lower it in kafka={{...}}, or raise {MAX_TIMEOUT}")
+    if limit_ms < int(allowed or _MAX_TIMEOUT_MS):
+        return Finding(
+            subject, "warning", text, f"leave {_TIMEOUT_OPTION} out: the sink then takes what the brokers allow"
+        )
+    return Finding(subject, "warning", text, f"raise {MAX_TIMEOUT} of the brokers above your longest outage")
+
+
+def _topic(topic: TopicFacts) -> Iterator[Finding]:
+    subject = f"topic {topic.name}"
+    acl = f"kafka-acls.sh --add --topic {topic.name} --operation"
+    if not topic.allowed:
+        yield Finding(subject, "problem", "this user may not describe it", f"{acl} Write --operation Read")
+        return
+    if not topic.there:
+        remedy = f"kafka-topics.sh --create --topic {topic.name} --partitions N --replication-factor {_REPLICAS}"
+        yield Finding(subject, "problem", "the brokers know no such topic, and the sink makes none", remedy)
+        return
+    if topic.leaderless:
+        text = f"{_count(topic.leaderless, 'partition')} of {topic.partitions} have no leader: batches wait for one"
+        yield Finding(subject, "problem", text, "start the brokers that have them")
+    if Operation.WRITE not in topic.operations:
+        yield Finding(subject, "problem", "this user may not write there", f"{acl} Write")
+    elif Operation.READ not in topic.operations:
+        text = "this user may not read there: recovery cannot tell how a transaction ended that nobody remembers"
+        yield Finding(subject, "warning", text, f"{acl} Read")
+    yield _durability(topic)
+
+
+def _durability(topic: TopicFacts) -> Finding:
+    subject = f"topic {topic.name}"
+    shape = f"{_count(topic.partitions, 'partition')}, {_count(topic.replicas, 'replica')}"
+    if topic.configs is None:
+        text, remedy = (
+            f"{shape}; its settings may not be read",
+            "kafka-acls.sh --add --topic … --operation DescribeConfigs",
+        )
+        return Finding(subject, "not_checked", text, remedy.replace("…", topic.name))
+    in_sync = int(topic.configs.get(MIN_INSYNC) or 1)
+    text = f"{shape}, {MIN_INSYNC}={in_sync}"
+    if in_sync > topic.replicas:
+        return Finding(subject, "problem", f"{text}: no write can succeed", f"lower {MIN_INSYNC} to {topic.replicas}")
+    if topic.configs.get(UNCLEAN) == "true":
+        return Finding(
+            subject, "warning", f"{text}: with {UNCLEAN} acknowledged records can be lost", f"set {UNCLEAN}=false"
+        )
+    if not is_durable(topic):
+        remedy = f"{_REPLICAS} replicas and {MIN_INSYNC}={_IN_SYNC}"
+        return Finding(subject, "warning", f"{text}: acknowledged records can be lost with one broker", remedy)
+    return Finding(subject, "ok", text)
+
+
+def is_durable(topic: TopicFacts) -> bool:
+    """Whether no record is lost with one broker, as far as the topic's settings tell."""
+    configs = topic.configs or {}
+    in_sync = int(configs.get(MIN_INSYNC) or 1)
+    return topic.replicas >= _IN_SYNC <= in_sync and configs.get(UNCLEAN) != "true"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def minutes(limit_ms: int) -> str:
+    """A duration in whole minutes where it is one, else in seconds."""
+    seconds = limit_ms // 1000
+    return _count(seconds // 60, "minute") if seconds % 60 == 0 else _count(seconds, "second")

@@ -1,0 +1,46 @@
+"""The process of a job that is killed: ``python -m spark_2pc_sink.testing.killed_job STEP TIMES SCRIPT ARGUMENT…``.
+
+It runs the script as Python would, and sends SIGKILL to its whole process group when the sink has reached the step for
+the TIMES-th time. Spark's Java process dies in the same moment, as it does when a machine is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+
+from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.driver import step_observer
+
+
+class KillAt:
+    """Takes the place of the sink's observer.
+
+    Args:
+        step: where to kill.
+        times: for which time it is reached.
+    """
+
+    def __init__(self, step: Step, times: int) -> None:
+        self._step = step
+        self._times_left = times
+
+    def __call__(self, step: Step) -> None:
+        """The sink has reached ``step``."""
+        if step is not self._step:
+            return
+        self._times_left -= 1
+        if not self._times_left:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    step_observer.reached = KillAt(Step[sys.argv[1]], int(sys.argv[2]))
+    script = sys.argv[3]
+    # As Python itself does for a script: its words, and its folder as the first to import from.
+    sys.argv = sys.argv[3:]
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")

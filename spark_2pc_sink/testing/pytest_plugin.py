@@ -1,0 +1,101 @@
+"""The pytest plugin: servers as fixtures, and a job that is killed at a step. docs/testing.md has an example.
+
+=================== ======== =====================================================================================
+fixture             scope    gives
+=================== ======== =====================================================================================
+dual_write_kafka    session  a running `ReferenceCoordinator`, which keeps prepared transactions
+dual_write_postgres session  a running `PostgresServer`
+dual_write_stack    test     a `DualWriteStack`: a topic and a database of the test's own on these two
+crash_at            test     ``crash_at(step, "job.py", …)``: the job, killed when its sink reaches the step
+=================== ======== =====================================================================================
+
+Every pytest of an environment with this package loads this module. It imports nothing that takes time, and starts a
+server when the first test asks for one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from spark_2pc_sink.testing import CrashAt, DualWriteStack, PostgresServer, ReferenceCoordinator
+
+#: Libraries below this package; what they do with Python's or each other's deprecated parts is not the user's to mend.
+_LIBRARIES: Final = r"(kafka|confluent_kafka|pyspark|py4j|pandas|pyarrow|psycopg2|sqlalchemy|google_crc32c|pgpq)(\.|$)"
+#: kafka-python's loader of message schemas uses these of the standard library, which gets the blame.
+_LOADER: Final = r"(read_text|open_text) is deprecated"
+
+
+@pytest.fixture(scope="session")
+def dual_write_kafka() -> Iterator[ReferenceCoordinator]:
+    """A running reference coordinator: a Kafka of one node, with two-phase commit."""
+    from spark_2pc_sink.testing import ReferenceCoordinator  # noqa: PLC0415 - see the module's docstring
+
+    with ReferenceCoordinator() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def dual_write_postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL server."""
+    from spark_2pc_sink.testing import PostgresServer  # noqa: PLC0415 - see the module's docstring
+
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def dual_write_stack(
+    dual_write_kafka: ReferenceCoordinator, dual_write_postgres: PostgresServer, tmp_path: Path
+) -> Iterator[DualWriteStack]:
+    """A topic and a database of the test's own, and the variables with which a job finds them."""
+    from spark_2pc_sink.testing import DualWriteStack  # noqa: PLC0415 - see the module's docstring
+
+    directory = tmp_path / "spark"
+    directory.mkdir()
+    stack = DualWriteStack(dual_write_kafka, dual_write_postgres, directory)
+    yield stack
+    stack.close()
+
+
+@pytest.fixture
+def crash_at(dual_write_stack: DualWriteStack) -> CrashAt:
+    """``crash_at(step, "job.py", …)`` runs a job on `dual_write_stack`, and kills it at a step of the recipe."""
+    return dual_write_stack.crash_at()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_load_initial_conftests() -> Generator[None, Any, Any]:
+    """Keep deprecations of our libraries out of the user's run; pytest has set its own filters before."""
+    with _libraries_are_quiet():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """As `pytest_load_initial_conftests`."""
+    with _libraries_are_quiet():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_protocol() -> Generator[None, Any, Any]:
+    """As `pytest_load_initial_conftests`."""
+    with _libraries_are_quiet():
+        return (yield)
+
+
+@contextmanager
+def _libraries_are_quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        for kind in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
+            warnings.filterwarnings("ignore", category=kind, module=_LIBRARIES)
+        warnings.filterwarnings("ignore", _LOADER, DeprecationWarning)
+        yield

@@ -1,0 +1,108 @@
+"""Both sides for one test of a job: a fresh topic and database, and the job's options as variables."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg2
+
+from spark_2pc_sink.testing.both_sides import assert_same_on_both_sides
+from spark_2pc_sink.testing.job import JOB_DEADLINE_S, CrashAt, run_job
+from spark_2pc_sink.testing.spark import spark_environment
+from spark_2pc_sink.testing.topics import TopicRecord, read_topic
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.testing.postgres import PostgresServer
+    from spark_2pc_sink.testing.reference_coordinator import ReferenceCoordinator
+    from spark_2pc_sink.verification.report import VerifyReport
+
+_PARTITIONS: Final = 4
+
+
+class DualWriteStack:
+    """A topic and a database that no other test uses; the fixture ``dual_write_stack`` is one.
+
+    Args:
+        kafka: the running server.
+        postgres: the running server.
+        directory: for Spark's files.
+
+    Attributes:
+        topic: its name; it has 4 partitions.
+        transactional_id: for the sink.
+        database: SQLAlchemy's URL of the database, which is empty.
+        kafka: Kafka client properties.
+        environment: for `DualWriteSink.from_env` in the job, and for Spark on this machine.
+    """
+
+    def __init__(self, kafka: ReferenceCoordinator, postgres: PostgresServer, directory: Path) -> None:
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        self.topic, self.transactional_id, self._name = name, name, name
+        self._postgres = postgres
+        kafka.create_topic(self.topic, partitions=_PARTITIONS)
+        self.database = postgres.create_database(name)
+        self.kafka = {"bootstrap.servers": kafka.bootstrap}
+        self.environment = {
+            "SPARK_2PC_TRANSACTIONAL_ID": self.transactional_id,
+            "SPARK_2PC_TOPIC": self.topic,
+            "SPARK_2PC_DATABASE": self.database,
+            "SPARK_2PC_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap,
+            **spark_environment(directory),
+        }
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Both sides as keywords of `DualWriteSink`, for a job in this process."""
+        return {name: getattr(self, name) for name in ("transactional_id", "topic", "database", "kafka")}
+
+    def execute(self, *statements: str) -> None:
+        """Run SQL statements in the database, each in a transaction of its own."""
+        for statement in statements:
+            self._query(statement)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query in the database."""
+        return self._query(query)
+
+    def records(self) -> list[TopicRecord]:
+        """What a reader of committed records finds in the topic."""
+        return read_topic(self.kafka["bootstrap.servers"], self.topic)
+
+    def run_job(
+        self,
+        script: str | os.PathLike[str],
+        *arguments: str | os.PathLike[str],
+        environment: Mapping[str, str] | None = None,
+        deadline_s: float = JOB_DEADLINE_S,
+    ) -> str:
+        """`run_job` with the variables of this stack."""
+        return run_job(
+            script, *arguments, environment={**self.environment, **(environment or {})}, deadline_s=deadline_s
+        )
+
+    def crash_at(self) -> CrashAt:
+        """A `CrashAt` with the variables of this stack."""
+        return CrashAt(self.environment)
+
+    def assert_same(self, **options: Any) -> VerifyReport:
+        """See `assert_same_on_both_sides`: topic and table are the same, and complete by the sink's history."""
+        return assert_same_on_both_sides(
+            transactional_id=self.transactional_id, kafka=self.kafka, database=self.database, **options
+        )
+
+    def close(self) -> None:
+        """Drop the database, whoever is still connected."""
+        self._postgres.drop_database(self._name)
+
+    def _query(self, statement: str) -> list[tuple[Any, ...]]:
+        connection = psycopg2.connect(self._postgres.connection_string(self._name))
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(statement)
+                return list(cursor.fetchall()) if cursor.description else []
+        finally:
+            connection.close()

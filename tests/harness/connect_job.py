@@ -1,0 +1,58 @@
+"""The example of Spark Connect, whose server dies in the second batch: a client, and the sink that it hands over.
+
+python -m tests.harness.connect_job STEP … (the example's own arguments)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.recipe.steps import Step
+from tests.harness.fatal_step import die_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class FatalSink(DualWriteSink):
+    """Kills the server beside which it writes."""
+
+    fatal = Step.DECIDE
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write a batch, or die in it."""
+        if batch_id == 0:
+            # The server's process leads its session, to which the Python processes beside it belong.
+            die_at(self.fatal, 2, also=lambda: os.kill(os.getsid(0), signal.SIGKILL))
+        super().__call__(batch, batch_id)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"fatal": self.fatal}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.fatal = state["fatal"]
+        super().__setstate__(state)
+
+
+def main(step: str, *arguments: str) -> None:
+    """Run the example."""
+    sys.path.append(str(EXAMPLES))
+    import connect_orders  # noqa: PLC0415 - not importable before
+
+    # By its full name: the server imports it from there.
+    from tests.harness.connect_job import FatalSink as Importable  # noqa: PLC0415
+
+    Importable.fatal = Step[step]
+    vars(connect_orders)["DualWriteSink"] = Importable
+    connect_orders.main(arguments)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

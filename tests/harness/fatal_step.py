@@ -1,0 +1,47 @@
+"""A step of a batch at which this process dies, as `kill -9` would have it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, ClassVar
+
+from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.driver.step_observer import StepTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def die_at(step: Step, batch: int, *, also: Callable[[], None] = lambda: None) -> None:
+    """Die at a step of one of the next batches that this process writes.
+
+    Args:
+        step: where.
+        batch: which, from 1.
+        also: called just before.
+    """
+    _FatalSteps.step, _FatalSteps.batch, _FatalSteps.also = step, batch, staticmethod(also)
+    sys.modules["spark_2pc_sink.sink.query_run"].__dict__["StepTimes"] = _FatalSteps
+
+
+class _FatalSteps(StepTimes):
+    """Takes the place of the sink's observer."""
+
+    step: ClassVar[Step]
+    batch: ClassVar[int]
+    also: ClassVar[Callable[[], None]]
+    begun: ClassVar[int] = 0
+
+    def begin(self) -> None:
+        """A batch begins."""
+        type(self).begun += 1
+        super().begin()
+
+    def __call__(self, step: Step) -> None:
+        """A step was reached."""
+        super().__call__(step)
+        if step is self.step and self.begun == self.batch:
+            type(self).also()
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,36 @@
+"""A driver whose executors have a Python of their own; one batch of numbers, as `tests.harness.one_batch` writes it.
+
+python -m tests.harness.own_python_main MASTER PYTHON SETTINGS_JSON OPTIONS_JSON DIRECTORY
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark_2pc_sink.testing.spark import spark_environment, spark_settings
+from tests.harness.one_batch import write_one_batch
+
+ROWS = 20_000
+
+
+def main(master: str, python: str, settings: str, options: str, directory: str) -> None:
+    """Run it."""
+    root = Path(directory)
+    os.environ.update(spark_environment(root / "local"))
+    os.environ["PYSPARK_PYTHON"] = python
+    builder = SparkSession.builder.appName("executors with a Python of their own")
+    # Jars that are at hand for other tests would only be copied about.
+    given = spark_settings(root) | {"spark.master": master, "spark.jars": ""} | json.loads(settings)
+    for name, value in given.items():
+        builder = builder.config(name, value)
+    spark = builder.config("spark.executor.memory", "512m").getOrCreate()
+    write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

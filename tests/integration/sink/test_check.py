@@ -1,0 +1,98 @@
+"""A check before the first batch, on real servers: it finds what a batch would meet, and disturbs nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_2pc_sink import cli
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.cluster_settings import may_write
+from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.testing import free_port
+from tests.harness.json_contract import read_output
+from tests.integration.postgres import database_tables
+from tests.integration.sink.targets import SCHEMA, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.conftest import MakeTopic
+    from tests.harness.providers import Broker
+
+
+def subjects(target: Target, level: str, schema: object = None, **options: object) -> dict[str, str]:
+    """The lines of one level: subject and text."""
+    report = target.sink(**options).check(schema)  # type: ignore[arg-type]
+    return {each.subject: f"{each.text} {each.remedy}" for each in report.findings if each.level == level}
+
+
+def test_nothing_is_in_the_way(target: Target, spark: SparkSession) -> None:
+    """A new sink, with a table that fits. Of one broker and a server without fsync it is warned."""
+    database_tables.run(target.database, "CREATE TABLE target (id bigint, name text, amount integer)")
+    assert subjects(target, "problem", SCHEMA, create_table=False) == {}
+    assert set(subjects(target, "warning", SCHEMA)) <= {f"topic {target.topic}", "transactions", "database"}
+    assert subjects(target, "not_checked", SCHEMA) == {}
+
+
+def test_rows_that_do_not_fit_are_found(target: Target, spark: SparkSession) -> None:
+    """By the same code that plans the first batch."""
+    database_tables.run(target.database, "CREATE TABLE target (id bigint, name text, amount date)")
+    (found,) = subjects(target, "problem", SCHEMA, create_table=False).values()
+    assert "amount" in found
+    found = subjects(target, "problem", "id BIGINT, name STRING", create_table=True, table="other", key="idd")[
+        "rows of other"
+    ]
+    assert "did you mean 'id'?" in found
+    assert database_tables.rows(target.database, "SELECT to_regclass('other')") == [(None,)]
+
+
+def test_a_producer_at_work_is_not_disturbed(target: Target) -> None:
+    """A check asks whether the id may be written; the pair and the open transaction stay as they are."""
+    options = KafkaOptions.parse({"bootstrap.servers": target.broker.bootstrap})
+    with Cluster(options) as cluster:
+        client = TransactionClient(cluster, target.transactional_id, options)
+        client.init_producer_id()
+        before = client.describe()
+        assert subjects(target, "problem") == {}
+        assert may_write(cluster, target.transactional_id)
+        assert client.describe() == before
+
+
+def test_without_two_phase_commit_a_crash_may_last_as_long_as_a_transaction(
+    kafka_without_2pc: Broker, database: str, topic: MakeTopic, transactional_id: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """On the command line, with the file of the job; and a topic and a table that are not there."""
+    path = tmp_path / "orders.toml"
+    path.write_text(
+        f'transactional_id = "{transactional_id}"\ndatabase = "{database}"\ntopic = "none"\ntable = "none"\n'
+        f'[kafka]\nbootstrap.servers = "{kafka_without_2pc.bootstrap}"\n'
+    )
+    assert cli.main(["check", str(path), "--json"]) == 3
+    found = read_output(capsys.readouterr().out)
+    lines = {each["subject"]: each for each in found["findings"]}
+    assert lines["two-phase commit"]["level"] == "warning"
+    assert {name for name, each in lines.items() if each["level"] == "problem"} == {"topic none", "table none"}
+    assert "A crash may last 15 minutes." in found["guarantee"]
+    path.write_text(path.read_text().replace('topic = "none"', f'topic = "{topic(broker=kafka_without_2pc)}"'))
+    assert cli.main(["check", str(path), "--create-table", "true"]) == 0
+    assert cli.main(["check", str(path), "--create-table", "true", "--strict"]) == 3
+    assert "0 problems" in capsys.readouterr().out
+
+
+def test_sides_that_do_not_answer_are_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Within the time-out; no password is shown."""
+    path = tmp_path / "orders.toml"
+    path.write_text(
+        f'transactional_id = "o"\ndatabase = "postgresql://job:secret@127.0.0.1:{free_port()}/shop"\ntable = "t"\n'
+        f'topic = "t"\n[kafka]\nbootstrap.servers = "127.0.0.1:{free_port()}"\n'
+    )
+    assert cli.main(["check", str(path), "--timeout", "1", "--json"]) == 3
+    out = capsys.readouterr().out
+    levels = {each["subject"]: each["level"] for each in read_output(out)["findings"]}
+    assert levels == {"brokers": "problem", "database": "problem", "rows": "not_checked"}
+    assert "secret" not in out

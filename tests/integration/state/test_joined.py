@@ -1,0 +1,157 @@
+"""The decision in a transaction of the caller's: one COMMIT for both, with the note of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, create_engine, make_url, text
+
+from jdbc_state import KeptRecords, SqlStateStore, StateRow
+from jdbc_state.errors import HaltError, LocalProtocolError, StateStoreError, SupersededError
+from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, settings, sql_store
+
+SETTINGS_SHOWN = ("application_name", "synchronous_commit", "idle_in_transaction_session_timeout")
+KEPT = KeptRecords(0, ("orders-0", "orders-1"), b"\x00two batches")
+
+
+@pytest.fixture(params=[0, 1_000], ids=["no history", "history"])
+def store(request: pytest.FixtureRequest, database: str) -> Iterator[SqlStateStore]:
+    with sql_store(database, history_batches=request.param, keep_records=True) as sql:
+        yield sql
+
+
+@pytest.fixture(params=["psycopg2", "psycopg"])
+def connection(request: pytest.FixtureRequest, database: str) -> Iterator[Connection]:
+    """The caller's, by each driver."""
+    engine = create_engine(make_url(database).set(drivername=f"postgresql+{request.param}"))
+    with engine.connect() as opened:
+        yield opened
+    engine.dispose()
+
+
+def row_of(store: SqlStateStore) -> StateRow:
+    row = store.read(ID)
+    assert row is not None
+    return row
+
+
+def shown(connection: Connection) -> dict[str, Any]:
+    return {name: connection.scalar(text(f"SHOW {name}")) for name in SETTINGS_SHOWN}
+
+
+def test_commit_decides_and_rollback_leaves_nothing(store: SqlStateStore, connection: Connection) -> None:
+    row = claim(store)
+    store.decide_within(connection, ID, row.generation, FIRST, kept=KEPT)
+    connection.rollback()
+    assert (row_of(store).status, store.read_kept(ID)) == ("none", None)
+    store.decide_within(connection, ID, row.generation, FIRST, kept=KEPT)
+    connection.commit()
+    decided = row_of(store)
+    assert (decided.status, decided.prepared_transaction_state, decided.kafka_offsets) == (
+        "decided",
+        FIRST.prepared,
+        FIRST.kafka_offsets,
+    )
+    assert store.read_kept(ID) == KEPT
+
+
+def test_the_note_of_the_one_before_travels_with_the_next(store: SqlStateStore, connection: Connection) -> None:
+    row = claim(store)
+    store.decide_within(connection, ID, row.generation, FIRST, kept=KEPT)
+    connection.commit()
+    following = replace(FIRST, prepared="5:1", expected="5:0", batch_id=1)
+    with pytest.raises(LocalProtocolError, match="decided"):
+        store.decide_within(connection, ID, row.generation, following)
+    connection.rollback()
+    newer = replace(KEPT, batch_id=1, batches=b"")
+    store.decide_within(connection, ID, row.generation, following, settled="5:1", kept=newer)
+    connection.commit()
+    decided = row_of(store)
+    assert (decided.status, decided.prepared_transaction_state, decided.settled) == ("decided", "5:1", "")
+    assert store.read_kept(ID) == newer
+    lines = store.read_history(ID, last=10)
+    assert [(line.row.batch_id, line.row.status) for line in lines[:2]] in ([], [(1, "decided"), (0, "done")])
+
+
+def test_a_claim_that_is_lost_is_refused(store: SqlStateStore, connection: Connection) -> None:
+    old, new = claim(store), claim(store)
+    with pytest.raises(SupersededError):
+        store.decide_within(connection, ID, old.generation, FIRST)
+    connection.rollback()
+    decide(store, new)
+    with pytest.raises(HaltError, match="lost commits"):
+        store.decide_within(connection, ID, new.generation, replace(FIRST, expected="9:9"), settled="5:1")
+    connection.rollback()
+    execute_on(connection, "DELETE FROM kafka_transaction_state")
+    with pytest.raises(SupersededError):
+        store.decide_within(connection, ID, new.generation, FIRST)
+
+
+def execute_on(connection: Connection, statement: str) -> None:
+    connection.execute(text(statement))
+    connection.commit()
+
+
+def test_its_settings_hold_to_the_end_of_the_transaction(
+    store: SqlStateStore, connection: Connection, database: str
+) -> None:
+    """C6: a newer claim finds the transaction by its name; and a decision is durable, whatever the role is set to."""
+    name = make_url(database).database
+    execute(database, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    connection.invalidate()
+    connection.rollback()
+    row = claim(store)
+    before = shown(connection)
+    store.decide_within(connection, ID, row.generation, FIRST)
+    assert shown(connection) == {
+        "application_name": f"2pc:{ID}:{row.generation}",
+        "synchronous_commit": "on",
+        "idle_in_transaction_session_timeout": "20s",
+    }
+    newer = claim(store)
+    assert newer.status == "none"
+    with pytest.raises(Exception, match="connection"):
+        connection.commit()
+    connection.invalidate()
+    assert before["synchronous_commit"] == "off"
+
+
+def test_a_role_that_may_not_make_the_table_is_told_how(store: SqlStateStore, database: str) -> None:
+    execute(database, "CREATE ROLE keeper_of_none LOGIN PASSWORD 'of-the-role'")
+    try:
+        for table in ("kafka_transaction_state", "kafka_transaction_state_history", "kafka_transaction_state_actions"):
+            execute(database, f"CREATE TABLE IF NOT EXISTS {table} (none int)")
+            execute(database, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO keeper_of_none")
+        execute(database, "DROP TABLE kafka_transaction_state_records")
+        url = make_url(database).set(username="keeper_of_none", password="of-the-role")
+        refused = SqlStateStore(
+            url.render_as_string(hide_password=False), settings(keep_records=True, history_batches=0)
+        )
+        with closing(refused), pytest.raises(StateStoreError) as caught:
+            refused.prepare_schema()
+        assert "CREATE TABLE public.kafka_transaction_state_records" in str(caught.value)
+    finally:
+        execute(database, "DROP OWNED BY keeper_of_none")
+        execute(database, "DROP ROLE keeper_of_none")
+    assert store.read_kept(ID) is None
+
+
+def test_one_session_shows_all_claims_of_a_run(database: str) -> None:
+    with (
+        sql_store(database) as operator,
+        closing(SqlStateStore(database, settings(), shown_by_run=True)) as service,
+    ):
+        rows = [claim(service, f"shop-{number}", run_id="run") for number in range(3)]
+        other = claim(operator, "shop-3", run_id=None)
+        assert [operator.liveness(row).alive for row in [*rows, other]] == [True, True, True, False]
+        names = execute(
+            database,
+            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name LIKE '2pc@%'",
+        )
+        assert len([name for (name,) in names if name.startswith("2pc@run:")]) == 1
+        assert operator.liveness(replace(rows[0], run_id="another run")).alive is False

@@ -1,0 +1,91 @@
+"""Tokens for Amazon MSK: the vendor's signer is called as its documentation says. No cluster of MSK is asked."""
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.logins.msk import msk_iam
+from spark_2pc_sink.logins.token_sources import token_source
+from spark_2pc_sink.options import KafkaOptions
+
+
+def signed(token: str) -> tuple[str, dict[str, list[str]]]:
+    """The host of the signed URL that a token is, and what the URL says."""
+    url = urlsplit(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode())
+    return str(url.hostname), parse_qs(url.query)
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Those of an account that there is not."""
+    file = tmp_path / "credentials"
+    file.write_text("[orders]\naws_access_key_id = OFPROFILE\naws_secret_access_key = secret\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OFENVIRONMENT")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+
+@pytest.mark.usefixtures("credentials")
+@pytest.mark.parametrize(
+    ("config", "key"), [("region=eu-west-1", "OFENV"), ("region=eu-west-1 profile=orders", "OFPRO")]
+)
+def test_a_token_is_a_signed_url(config: str, key: str) -> None:
+    """Named as in a file, so that a command finds the function too."""
+    options = KafkaOptions.parse(
+        {
+            "bootstrap.servers": "h:9098",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": "spark_2pc_sink.logins.msk:msk_iam",
+            "sasl.oauthbearer.config": config,
+        }
+    )
+    source = token_source(options)
+    assert source is not None
+    token = source.token()
+    host, said = signed(token.value)
+    assert host == "kafka.eu-west-1.amazonaws.com"
+    assert said["Action"] == ["kafka-cluster:Connect"]
+    assert said["X-Amz-Credential"][0].startswith(key)
+    # A quarter of an hour.
+    assert token.expires_at_s is not None
+    assert 800 < token.expires_at_s - time.time() <= 900
+
+
+def test_a_role_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def assumed(*given: str) -> tuple[str, int]:
+        asked.append(given)
+        return "token", 5_000
+
+    monkeypatch.setattr(MSKAuthTokenProvider, "generate_auth_token_from_role_arn", assumed)
+    assert msk_iam("region=eu-west-1 role_arn=arn:aws:iam::1:role/job") == ("token", 5.0)
+    msk_iam("region=eu-west-1 role_arn=arn:aws:iam::1:role/job session=orders")
+    role = ("eu-west-1", "arn:aws:iam::1:role/job")
+    assert asked == [(*role, "spark-2pc-sink"), (*role, "orders")]
+
+
+@pytest.mark.parametrize(
+    "config", ["", "eu-west-1", "region=", "region=a zone=b", "region=a profile=b role_arn=c", "profile=b"]
+)
+def test_another_configuration_is_refused(config: str) -> None:
+    """At once: no other attempt could help."""
+    options: dict[str, Any] = {
+        "bootstrap.servers": "h:9098",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": msk_iam,
+    }
+    source = token_source(KafkaOptions.parse(options | ({"sasl.oauthbearer.config": config} if config else {})))
+    assert source is not None
+    with pytest.raises(ConfigurationError, match="for msk_iam it is region=NAME"):
+        source.token()

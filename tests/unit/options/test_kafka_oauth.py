@@ -1,0 +1,124 @@
+"""SASL/OAUTHBEARER properties: both families' names, one way to tokens, and nothing that would be ignored."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import KafkaOptions
+
+PLACE = {"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+URL = "https://login.example.org/token"
+LIBRDKAFKA = {
+    "sasl.oauthbearer.method": "OIDC",
+    "sasl.oauthbearer.token.endpoint.url": URL,
+    "sasl.oauthbearer.client.id": "orders",
+    "sasl.oauthbearer.client.secret": "s3cr;t",
+    "sasl.oauthbearer.scope": "kafka",
+    "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-2",
+}
+HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+EXTENSIONS = 'extension_logicalCluster="lkc-1" extension_identityPoolId="pool-2"'
+JAAS = f'{MODULE} required clientId="orders" clientSecret="s3cr;t" scope="kafka" {EXTENSIONS};'
+
+
+def parse(**changes: Any) -> KafkaOptions:
+    return KafkaOptions.parse(PLACE | changes)
+
+
+def parsed(properties: dict[str, Any]) -> dict[str, object]:
+    """The fields about tokens, without the method, which only one family names."""
+    options = KafkaOptions.parse(PLACE | properties)
+    return {name: value for name, value in vars(options).items() if name.startswith("oauth") and name != "oauth_method"}
+
+
+def refusal(properties: dict[str, Any]) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        KafkaOptions.parse({name: value for name, value in (PLACE | properties).items() if value is not None})
+    assert "s3cr;t" not in str(caught.value)
+    return str(caught.value)
+
+
+def token(config: str) -> tuple[str, float]:
+    return config, 0.0
+
+
+@pytest.mark.parametrize(
+    "java",
+    [
+        # KIP-768
+        {
+            "sasl.login.callback.handler.class": HANDLER.replace("oauthbearer.O", "oauthbearer.secured.O"),
+            "sasl.oauthbearer.token.endpoint.url": URL,
+            "sasl.jaas.config": JAAS,
+        },
+        # KIP-1139
+        {
+            "sasl.login.callback.handler.class": HANDLER,
+            "sasl.oauthbearer.token.endpoint.url": URL,
+            "sasl.jaas.config": f"{MODULE} required {EXTENSIONS};",
+            "sasl.oauthbearer.client.credentials.client.id": "orders",
+            "sasl.oauthbearer.client.credentials.client.secret": "s3cr;t",
+            "sasl.oauthbearer.scope": "kafka",
+        },
+    ],
+)
+def test_java_s_names_mean_the_same(java: dict[str, str]) -> None:
+    assert parsed(java) == parsed(LIBRDKAFKA)
+    assert KafkaOptions.parse(PLACE | java).sasl_extensions == {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"}
+
+
+def test_secrets_are_not_shown() -> None:
+    function = functools.partial(token, "s3cr;t")
+    for options in (KafkaOptions.parse(PLACE | LIBRDKAFKA), parse(oauth_cb=function)):
+        assert "s3cr;t" not in repr(options)
+
+
+def test_a_function_is_named_in_files() -> None:
+    options = parse(oauth_cb="tests.unit.options.test_kafka_oauth:token")
+    assert options.oauth_cb is not None
+    assert options.oauth_cb.function("here") == ("here", 0.0)
+    assert KafkaOptions.parse(options).oauth_cb == options.oauth_cb
+    assert parse(oauth_cb=options.oauth_cb).oauth_cb == options.oauth_cb
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({}, "it needs oauth_cb, or sasl.oauthbearer.token.endpoint.url, sasl.oauthbearer.client.id"),
+        ({"sasl.oauthbearer.method": "default"}, "it needs oauth_cb, or"),
+        ({"sasl.oauthbearer.method": "saml"}, "one of default, oidc"),
+        ({"sasl.oauthbearer.config": "x"}, "it is what oauth_cb is called with, and oauth_cb is not given"),
+        (LIBRDKAFKA | {"sasl.oauthbearer.client.secret": None}, "add sasl.oauthbearer.client.secret"),
+        (LIBRDKAFKA | {"oauth_cb": token}, "tokens come from oauth_cb or from a token endpoint"),
+        ({"oauth_cb": token, "sasl.oauthbearer.method": "oidc"}, "tokens come from oauth_cb or from a token endpoint"),
+        (LIBRDKAFKA | {"sasl.oauthbearer.token.endpoint.url": "login"}, "it is an https or http URL"),
+        (LIBRDKAFKA | {"sasl.oauthbearer.token.endpoint.url": "https://me:s3cr;t@login/"}, "it is an https or http"),
+        (LIBRDKAFKA | {"sasl.oauthbearer.token.endpoint.url": "https://[login"}, "it is an https or http URL"),
+        (LIBRDKAFKA | {"sasl.oauthbearer.extensions": "auth=x"}, "a SASL extension is a name of letters"),
+        (LIBRDKAFKA | {"sasl.oauthbearer.extensions": "pool-id=x"}, "a SASL extension is a name of letters"),
+        (LIBRDKAFKA | {"sasl.mechanism": "PLAIN"}, "ignored with sasl.mechanism=PLAIN"),
+        (LIBRDKAFKA | {"security.protocol": "SSL", "sasl.mechanism": None}, "ignored with security.protocol=SSL"),
+        (LIBRDKAFKA | {"sasl.username": "me"}, "ignored with sasl.mechanism=OAUTHBEARER"),
+        ({"oauth_cb": 5}, "it is a function, or the name of one"),
+        ({"oauth_cb": "no name"}, "the name of a function is 'module:function'"),
+        ({"oauth_cb": "no_such_module:token"}, "No module named 'no_such_module'"),
+        ({"oauth_cb": "json:no_such_function"}, "no attribute 'no_such_function'"),
+        ({"oauth_cb": "json:__name__"}, "it is a function, or the name of one"),
+        (LIBRDKAFKA | {"sasl.jaas.config": JAAS}, "is given as well"),
+        ({"sasl.jaas.config": JAAS.replace("scope", "audience")}, "and no audience"),
+        ({"sasl.jaas.config": JAAS, "sasl.mechanism": "PLAIN"}, "OAuthBearerLoginModule serves OAUTHBEARER"),
+        (LIBRDKAFKA | {"sasl.login.callback.handler.class": "org.example.Mine"}, "no JVM that could run it"),
+        ({"sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer"}, "give oauth_cb"),
+        ({"sasl.oauthbearer.assertion.file": "/a"}, "give oauth_cb"),
+        ({"sasl.login.refresh.window.factor": "0.7"}, "tokens are renewed when 80 % of their life has passed"),
+        ({"sasl.kerberos.service.name": "kafka"}, "GSSAPI (Kerberos) is not supported"),
+        ({"oauth_cb": token, "sasl.mechanism": "GSSAPI"}, "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(properties: dict[str, Any], said: str) -> None:
+    assert said in refusal(properties)

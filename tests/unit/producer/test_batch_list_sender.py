@@ -1,0 +1,67 @@
+"""A few batches at once against a scripted broker; and as a database keeps them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import AbortableError, LocalProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer.batch_list_sender import BatchListSender, PlacedBatch, joined, parted
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.record_batch import decode_record_batches
+from spark_2pc_sink.wire.record_list import encode_listed_batch, record_content
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.wire import answer
+from tests.unit.producer.support import PAIR, T0, T1, options_for
+
+pytestmark = pytest.mark.usefixtures("begun")
+
+
+def batch(partition: TopicPartition, *values: str) -> PlacedBatch:
+    contents = [record_content(None, value.encode(), ()) for value in values]
+    made = encode_listed_batch(partition.topic, contents, timestamp_ms=1, compression="none")
+    return PlacedBatch(partition, made.payload, made.record_count)
+
+
+def test_all_are_acknowledged_in_their_order(fake: FakeCluster, cluster: Cluster) -> None:
+    sender = BatchListSender(cluster, "orders", options_for(fake))
+    sent = sender.send(PAIR, 2, [batch(T0, "a", "b"), batch(T1, "c"), batch(T0, "d")])
+    assert {partition: last - first for partition, (first, last) in sent.offsets.items()} == {T0: 2, T1: 0}
+    sequences = {
+        (data.index, found.base_sequence, found.producer_id)
+        for request in fake.of(Api.PRODUCE)
+        for topic in request.body.topic_data
+        for data in topic.partition_data
+        for found in decode_record_batches(bytes(data.records))
+    }
+    assert sequences == {(0, 0, PAIR.producer_id), (0, 2, PAIR.producer_id), (1, 0, PAIR.producer_id)}
+
+
+def test_a_refusal_is_raised(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.script(Api.PRODUCE, answer(Code.INVALID_TXN_STATE))
+    with pytest.raises(AbortableError):
+        BatchListSender(cluster, "orders", options_for(fake)).send(PAIR, 2, [batch(T0, "a")])
+
+
+def test_what_is_kept_is_what_was_sent() -> None:
+    batches = [batch(T0, "a", "b"), batch(T1, "c"), batch(T0, "d")]
+    partitions, data = joined(batches)
+    found = list(parted(partitions, data))
+    assert [(each.partition, bytes(each.payload), each.record_count) for each in found] == [
+        (each.partition, bytes(each.payload), each.record_count) for each in batches
+    ]
+
+
+def test_what_is_kept_and_damaged_is_refused() -> None:
+    partitions, data = joined([batch(T0, "a"), batch(T1, "b")])
+    for wrong_partitions, wrong_data in (
+        (partitions[:1], data),
+        ((*partitions, "t-0"), data),
+        (partitions, data[:-1]),
+        (partitions, b""),
+        (partitions, data + b"?"),
+    ):
+        with pytest.raises(LocalProtocolError, match="read kept records"):
+            list(parted(wrong_partitions, wrong_data))

@@ -1,0 +1,169 @@
+"""The binding of types to schemas, with the registry in memory that confluent-kafka has for tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryError as LibraryError
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+from spark_2pc_sink.errors import ConfigurationError, SchemaRegistryError
+from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+from spark_2pc_sink.serialisation.binding import SchemaRequest, bind
+from spark_2pc_sink.serialisation.refusals import NotEncodableError
+from spark_2pc_sink.serialisation.registry import Registry
+from spark_2pc_sink.serialisation.serialiser import header
+
+ORDER = StructType().add("id", LongType()).add("name", StringType())
+VALUE = SchemaRequest(part="value", format="avro", topic="orders", strategy="topic", schema=None, name=None)
+KEY = replace(VALUE, part="key")
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> SchemaRegistryClient:
+    """The registry of all clients of the test."""
+    client = SchemaRegistryClient.new_client({"url": "mock://binding"})
+    monkeypatch.setattr(SchemaRegistryClient, "new_client", lambda _: client)
+    return client
+
+
+def registry(**properties: Any) -> Registry:
+    named = {name.replace("_", "."): value for name, value in properties.items()}
+    options = SchemaRegistryOptions.parse({"url": "mock://binding", **named})
+    assert options is not None
+    return Registry(options, "avro")
+
+
+@pytest.mark.parametrize(
+    ("request_", "subject"),
+    [
+        (VALUE, "orders-value"),
+        (KEY, "orders-key"),
+        (replace(VALUE, strategy="record", name="shop.Order"), "shop.Order"),
+        (replace(VALUE, strategy="topic_record", name="shop.Order"), "orders-shop.Order"),
+        (replace(VALUE, strategy="record", name="shop.Order", topic=None, format="protobuf"), "shop.Order"),
+    ],
+    ids=["value", "key", "record", "topic_record", "protobuf"],
+)
+def test_a_derived_schema_is_registered_in_its_subject(
+    memory: SchemaRegistryClient, request_: SchemaRequest, subject: str
+) -> None:
+    serialiser = bind(request_, ORDER, registry())
+    assert memory.get_subjects() == [subject]
+    found = memory.get_latest_version(subject)
+    assert serialiser.header == header(found.schema_id or 0, (0,) if request_.format == "protobuf" else None)
+    # Again it is found, not registered.
+    assert bind(request_, ORDER, registry(auto_register_schemas=False)).header == serialiser.header
+
+
+def test_a_changed_type_is_another_version(memory: SchemaRegistryClient) -> None:
+    first = bind(VALUE, ORDER, registry())
+    second = bind(VALUE, StructType([*ORDER.fields]).add("more", StringType()), registry())
+    assert first.header != second.header
+    assert sorted(memory.get_versions("orders-value")) == [1, 2]
+
+
+def test_a_key_keeps_its_schema(memory: SchemaRegistryClient) -> None:
+    """Its id is a part of the key's bytes, by which Kafka chooses partitions and compacts."""
+    first = bind(KEY, LongType(), registry())
+    assert bind(KEY, LongType(), registry()).header == first.header
+    with pytest.raises(ConfigurationError, match="equal keys would no longer be the same bytes"):
+        bind(KEY, StringType(), registry())
+    assert memory.get_versions("orders-key") == [1]
+
+
+def test_the_newest_schema_is_used_where_asked(memory: SchemaRegistryClient) -> None:
+    with pytest.raises(ConfigurationError, match="no schema in subject 'orders-value'"):
+        bind(VALUE, ORDER, registry(use_latest_version=True))
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    wanted = memory.register_schema("orders-value", Schema(json.dumps(schema), "AVRO"))
+    found = bind(VALUE, StructType().add("id", LongType()), registry(use_latest_version=True))
+    assert found.header == header(wanted)
+    with pytest.raises(ConfigurationError, match="the newest schema of subject 'orders-value' is avro"):
+        bind(replace(VALUE, format="protobuf"), ORDER, registry(use_latest_version=True))
+
+
+def test_nothing_is_registered_where_that_is_not_allowed(memory: SchemaRegistryClient) -> None:
+    with pytest.raises(ConfigurationError, match="nothing is registered"):
+        bind(VALUE, ORDER, registry(auto_register_schemas="false"))
+    assert memory.get_subjects() == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "rule"),
+    [
+        (VALUE, LongType(), "it is bigint"),
+        (replace(KEY, format="protobuf"), LongType(), "it is bigint"),
+        (replace(VALUE, topic=None), ORDER, "rows name their topics"),
+        (replace(VALUE, strategy="record"), ORDER, "needs the name of a record"),
+        (replace(VALUE, schema='"long"'), ORDER, "struct<id:bigint,name:string>, and long in the schema"),
+    ],
+    ids=["value", "message", "topics", "name", "schema"],
+)
+@pytest.mark.usefixtures("memory")
+def test_requests_that_have_no_schema(request_: SchemaRequest, kind: Any, rule: str) -> None:
+    with pytest.raises(ConfigurationError, match=rule) as refused:
+        bind(request_, kind, registry())
+    assert refused.value.option == f"{request_.part}_format={request_.format!r}"
+
+
+def _raises(status: int) -> Callable[..., Any]:
+    def ask(*_: Any, **__: Any) -> Any:
+        raise LibraryError(status, -1, "said")
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "text"),
+    [
+        (401, ConfigurationError, "refuses this login"),
+        (409, ConfigurationError, "refuses it: said"),
+        (500, SchemaRegistryError, "mock://binding failed at looking for the schema"),
+    ],
+)
+def test_answers_of_the_registry(
+    memory: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception], text: str
+) -> None:
+    monkeypatch.setattr(memory, "lookup_schema", _raises(status))
+    with pytest.raises(error, match=text):
+        bind(VALUE, ORDER, registry())
+
+
+def test_a_schema_of_several_subjects_is_refused(memory: SchemaRegistryClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.register_schema("orders-value", Schema('"long"', "AVRO"))
+    found = memory.get_latest_version("orders-value")
+    several = attrs.evolve(
+        found, schema=attrs.evolve(found.schema, references=[SchemaReference(name="other", subject="other", version=1)])
+    )
+    monkeypatch.setattr(memory, "get_latest_version", lambda _: several)
+    with pytest.raises(ConfigurationError, match="refers to other subjects"):
+        bind(VALUE, ORDER, registry(use_latest_version=True))
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_row_that_cannot_be_encoded_is_named_by_its_number() -> None:
+    text = '{"type": "record", "name": "V", "fields": [{"name": "id", "type": "int"}]}'
+    kind = StructType().add("id", IntegerType())
+    serialiser = bind(replace(VALUE, schema=text), kind, registry())
+    rows = pa.array(
+        [{"id": number if number != 37 else None} for number in range(100)], pa.struct([("id", pa.int32())])
+    )
+    with pytest.raises(NotEncodableError) as refused:
+        serialiser.encode(rows)
+    assert refused.value.row == 37
+    good = serialiser.encode(pa.array([{"id": 1}, None], rows.type))
+    assert good.to_pylist() == [serialiser.header + b"\x02", None]
+
+
+def test_headers_are_those_of_confluents_wire_format() -> None:
+    assert header(258) == b"\x00\x00\x00\x01\x02"
+    assert header(1, (0,)) == b"\x00\x00\x00\x00\x01\x00"
+    assert header(1, (2, 0)) == b"\x00\x00\x00\x00\x01\x04\x04\x00"

@@ -1,0 +1,201 @@
+"""Schemas of types: what a format has no place for is refused by the field's path, with a way out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+)
+
+from spark_2pc_sink.serialisation.avro_schema import avro_encoder, derived_schema, parsed_schema
+from spark_2pc_sink.serialisation.protobuf_schema import compiled_message, message_indexes, protobuf_encoder
+from spark_2pc_sink.serialisation.protobuf_text import derived_text
+from spark_2pc_sink.serialisation.refusals import NoSchemaError
+from tests.unit.serialisation.types import column
+
+ORDER = (
+    StructType()
+    .add("id", LongType(), nullable=False)
+    .add("price", DecimalType(10, 2))
+    .add("lines", ArrayType(StructType().add("sku", StringType())))
+)
+
+
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+
+
+def struct(name: str, kind: DataType) -> StructType:
+    return StructType().add(name, kind)
+
+
+def record(kind: Any, **more: Any) -> Any:
+    """A given schema with one field."""
+    text = {"type": "record", "name": "V", "fields": [{"name": "f", "type": kind, **more}]}
+    return parsed_schema(json.dumps(text))
+
+
+def test_the_avro_schema_of_a_type() -> None:
+    """Records inside have the name of the outer one as their namespace."""
+    line = {"type": "record", "name": "lines", "namespace": "shop.Order"}
+    sku = {"name": "sku", "type": ["null", "string"], "default": None}
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    lines = {"type": "array", "items": ["null", {**line, "fields": [sku]}]}
+    assert derived_schema(ORDER, "shop.Order") == {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "price", "type": ["null", price], "default": None},
+            {"name": "lines", "type": ["null", lines], "default": None},
+        ],
+    }
+
+
+def test_the_protobuf_schema_of_a_type() -> None:
+    """A message has another name than all fields beside it."""
+    kind = StructType([*ORDER.fields]).add("Lines", StringType())
+    assert derived_text(kind, "shop.Order").splitlines() == [
+        'syntax = "proto3";',
+        "package shop;",
+        "message Order {",
+        "  message Lines_ {",
+        "    optional string sku = 1;",
+        "  }",
+        "  optional int64 id = 1;",
+        "  optional string price = 2;",
+        "  repeated Lines_ lines = 3;",
+        "  optional string Lines = 4;",
+        "}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "rule"),
+    [
+        (struct("order id", LongType()), "order id", "letters, digits and _"),
+        (struct("f", DayTimeIntervalType()), "f", "no type for interval"),
+        (struct("f", struct("g", MapType(LongType(), LongType()))), "f.g", "keys of an Avro map are strings"),
+    ],
+    ids=["name", "type", "keys"],
+)
+def test_what_avro_has_no_place_for(kind: StructType, path: str, rule: str) -> None:
+    with pytest.raises(NoSchemaError) as refused:
+        derived_schema(kind, "V")
+    assert refused.value.path == path
+    assert rule in refused.value.rule
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "rule"),
+    [
+        (struct("order id", LongType()), "order id", "letters, digits and _"),
+        (struct("f", TimestampNTZType()), "f", "no type for timestamp_ntz"),
+        (struct("f", ArrayType(ArrayType(LongType()))), "f", "no array or map directly"),
+        (struct("f", MapType(DecimalType(), LongType())), "f", "keys of a Protobuf map"),
+    ],
+    ids=["name", "type", "nesting", "keys"],
+)
+def test_what_protobuf_has_no_place_for(kind: StructType, path: str, rule: str) -> None:
+    with pytest.raises(NoSchemaError) as refused:
+        derived_text(kind, "V")
+    assert refused.value.path == path
+    assert rule in refused.value.rule
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "rule"),
+    [
+        (LongType(), record("string"), "it is bigint, and string in the schema"),
+        (LongType(), record({"type": "long", "logicalType": "timestamp-micros"}), r"and long \(timestamp-micros\)"),
+        (LongType(), record(["null", "long", "string"]), "only one of null and one type"),
+        (LongType(), record({"type": "array", "items": "long"}), "it is bigint, and array"),
+        (
+            DecimalType(10, 2),
+            record({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}),
+            "decimal",
+        ),
+        (DecimalType(10, 2), record("double"), "it is decimal"),
+        (ArrayType(LongType()), record("long"), "it is array<bigint>, and long in the schema"),
+    ],
+    ids=["type", "logical", "union", "array", "precision", "decimal", "scalar"],
+)
+def test_an_avro_schema_that_does_not_fit_the_value(kind: DataType, schema: Any, rule: str) -> None:
+    with pytest.raises(NoSchemaError, match=rule):
+        avro_encoder(struct("f", kind), schema)
+
+
+def test_fields_that_only_one_side_has() -> None:
+    """Those that may be null are left out by the value; all others are refused."""
+    kind = struct("g", LongType())
+    with pytest.raises(NoSchemaError, match="the schema asks for it"):
+        avro_encoder(kind, record("long"))
+    with pytest.raises(NoSchemaError, match="the value has it") as refused:
+        avro_encoder(kind, record(["string", "null"]))
+    assert refused.value.path == "g"
+    both = parsed_schema(
+        '{"type": "record", "name": "V", "fields": '
+        '[{"name": "f", "type": ["string", "null"]}, {"name": "g", "type": "long"}]}'
+    )
+    pieces = avro_encoder(kind, both).pieces(column(kind, [{"g": 1}]))
+    assert pieces[0] == b"\x02"
+
+
+@pytest.mark.parametrize("text", ["{", '{"type": "nothing"}', '{"type": "record"}'])
+def test_a_text_that_is_no_avro_schema(text: str) -> None:
+    with pytest.raises(NoSchemaError, match="not an Avro schema"):
+        parsed_schema(text)
+
+
+def test_a_text_that_is_no_protobuf_schema() -> None:
+    with pytest.raises(NoSchemaError, match=r"schema.proto:1:1: .*"):
+        compiled_message("massage V {}")
+    with pytest.raises(NoSchemaError, match="has no message"):
+        compiled_message('syntax = "proto3";')
+
+
+GIVEN = """syntax = "proto3"; package shop;
+message Line { optional string sku = 1; }
+message Order {
+  oneof it { string a = 1; string b = 2; }
+  int64 id = 3; repeated int64 many = 4; map<string, int64> named = 5; Line line = 6; sint64 odd = 7;
+}
+"""
+
+
+def test_a_message_of_several_is_named() -> None:
+    message = compiled_message(GIVEN, "shop.Order")
+    assert message_indexes(message) == (1,)
+    assert message_indexes(compiled_message(GIVEN)) == (0,)
+    with pytest.raises(NoSchemaError, match=r"no message 'Order', but shop\.Line, shop\.Order"):
+        compiled_message(GIVEN, "Order")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        (struct("id", StringType()), "it is string, and int64 in the schema"),
+        (struct("many", LongType()), "it is bigint, and repeated in the schema"),
+        (struct("named", LongType()), "it is bigint, and a map in the schema"),
+        (struct("line", LongType()), r"it is bigint, and shop\.Line in the schema"),
+        (struct("id", struct("f", LongType())), "and int64 in the schema"),
+        (struct("odd", LongType()), "it is bigint, and sint64 in the schema"),
+        (struct("a", StringType()), "one of several in a oneof"),
+        (struct("other", LongType()), "the message has no such field"),
+    ],
+    ids=["type", "repeated", "map", "message", "struct", "encoding", "oneof", "missing"],
+)
+def test_a_protobuf_schema_that_does_not_fit_the_value(kind: StructType, rule: str) -> None:
+    with pytest.raises(NoSchemaError, match=rule):
+        protobuf_encoder(kind, compiled_message(GIVEN, "shop.Order"))

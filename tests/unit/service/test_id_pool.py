@@ -1,0 +1,244 @@
+"""The ids of a process: taken where no living process has them, lent in turn, settled, dropped, noted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, cast
+
+import pytest
+
+from jdbc_state import StateRow
+from jdbc_state.sessions import Liveness
+from jdbc_state.survey import Survey, UnreadableRow
+from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.errors import (
+    ConfigurationError,
+    HaltCause,
+    HaltError,
+    KafkaTimeoutError,
+    LocalProtocolError,
+    StateStoreError,
+    SupersededError,
+)
+from spark_2pc_sink.options import ServiceOptions
+from spark_2pc_sink.service import id_pool as module
+from spark_2pc_sink.service.id_pool import IdPool
+from spark_2pc_sink.service.id_writer import IdWriter
+from spark_2pc_sink.testing import wait_until
+
+NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
+SUPERSEDED = SupersededError(transactional_id="shop-0", generation=1, found=None)
+LOST = StateStoreError(operation="claim", detail="the connection was lost", retriable=True)
+HALT = HaltError(
+    transactional_id="shop-0",
+    cause=HaltCause.DATABASE_BEHIND,
+    database_side="",
+    kafka_side="",
+    reason="a test",
+    remedies=(),
+)
+
+
+@dataclass
+class FakeWriter:
+    """An id that does what it is told to.
+
+    Attributes:
+        fails: what the next recoveries raise.
+    """
+
+    transactional_id: str
+    fails: list[Exception] = field(default_factory=list)
+    unsettled: bool = True
+    unnoted_s: float | None = None
+    claims: list[StateRow | None] = field(default_factory=list)
+    notes: int = 0
+
+    def recover(self, *, beside: StateRow | None = None) -> None:
+        self.claims.append(beside)
+        if self.fails:
+            raise self.fails.pop(0)
+        self.unsettled = False
+
+    def note(self) -> None:
+        self.notes += 1
+        self.unnoted_s = None
+
+
+class Lines:
+    """The ids, their connections, and the state rows."""
+
+    def __init__(self, *rows: StateRow, alive: dict[str, bool | None] | None = None) -> None:
+        self.rows = rows
+        self.alive = alive or {}
+        self.unreadable: tuple[UnreadableRow, ...] = ()
+        self.fails: dict[str, list[Exception]] = {}
+        self.writers: dict[str, FakeWriter] = {}
+        self.closed: list[str] = []
+        self.released: list[str] = []
+
+    def survey(self) -> Survey:
+        drivers = {name: Liveness(alive=alive, detail="a test") for name, alive in self.alive.items()}
+        return Survey(table_there=True, rows=self.rows, drivers=drivers, unreadable=self.unreadable)
+
+    def make(self, transactional_id: str) -> Any:
+        writer = FakeWriter(transactional_id, self.fails.pop(transactional_id, []))
+        self.writers[transactional_id] = writer
+        lines = self
+
+        class Line:
+            def __init__(self) -> None:
+                self.writer = cast("IdWriter", writer)
+
+            def release(self) -> None:
+                lines.released.append(transactional_id)
+
+            def close(self) -> None:
+                lines.closed.append(transactional_id)
+
+        return Line()
+
+
+def row(number: int, *, run_id: str | None = "run", age_s: float = 0.0) -> StateRow:
+    return StateRow(transactional_id=f"shop-{number}", generation=3, run_id=run_id, claimed_at=NOW, age_s=age_s)
+
+
+@contextmanager
+def pool(lines: Lines, **options: Any) -> Iterator[IdPool]:
+    """A pool that has started."""
+    given = {"ids": 2, "ids_max": 4, "wait_for_id_ms": 50, **options}
+    parsed = ServiceOptions.parse(
+        transactional_id="shop",
+        kafka={"bootstrap.servers": "unused:9092"},
+        database="postgresql://unused/none",
+        **given,
+    )
+    made = IdPool(parsed, store=lines, make_line=lines.make, clock=SystemClock())
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close(limit_s=5)
+
+
+def names(pool: IdPool) -> list[str]:
+    """The ids in the order in which they are lent."""
+    lent = [pool.lend() for _ in range(pool.size)]
+    for each in lent:
+        pool.give_back(each)
+    return [each.transactional_id for each in lent]
+
+
+def test_new_ids_are_taken_from_the_first_on_and_lent_in_turn() -> None:
+    lines = Lines()
+    with pool(lines) as ids:
+        assert names(ids) == ["shop-0", "shop-1"]
+        first = ids.lend()
+        second = ids.lend()
+        with pytest.raises(KafkaTimeoutError, match="2 are in use"):
+            ids.lend()
+        ids.give_back(second)
+        ids.give_back(first)
+        assert names(ids) == ["shop-1", "shop-0"]
+    assert sorted(lines.closed) == ["shop-0", "shop-1"]
+    with pytest.raises(LocalProtocolError, match="closed"):
+        ids.lend()
+
+
+def test_ids_of_living_processes_are_left_and_those_of_dead_ones_come_first() -> None:
+    lines = Lines(row(0), row(2), row(3), alive={"shop-0": True, "shop-2": False, "shop-3": False})
+    with pool(lines, ids=1) as ids:
+        assert names(ids) == ["shop-2"]
+        assert lines.writers["shop-2"].claims == [row(2)]
+        # What this process does not need it settles, and holds no more.
+        assert (lines.released, lines.closed) == (["shop-3"], ["shop-3"])
+        assert "shop-0" not in lines.writers
+
+
+@pytest.mark.parametrize(("age_s", "taken"), [(59.0, "shop-1"), (61.0, "shop-0")])
+def test_where_sessions_do_not_tell_the_age_of_the_row_does(age_s: float, taken: str) -> None:
+    with pool(Lines(row(0, age_s=age_s), alive={"shop-0": None}), ids=1) as ids:
+        assert names(ids) == [taken]
+
+
+def test_an_id_that_another_process_took_meanwhile_is_left_to_it() -> None:
+    lines = Lines(row(0, run_id=None))
+    lines.fails["shop-0"] = [SUPERSEDED]
+    lines.unreadable = (UnreadableRow("shop-1", "a test"),)
+    with pool(lines) as ids:
+        assert names(ids) == ["shop-2", "shop-3"]
+
+
+def test_a_service_without_any_id_does_not_start() -> None:
+    alive: dict[str, bool | None] = {f"shop-{number}": True for number in range(4)}
+    with (
+        pytest.raises(ConfigurationError, match="held by another process"),
+        pool(Lines(*map(row, range(4)), alive=alive)),
+    ):
+        pass
+
+
+def test_a_halt_at_the_start_is_for_a_person() -> None:
+    lines = Lines()
+    lines.fails["shop-1"] = [HALT]
+    with pytest.raises(HaltError), pool(lines):
+        pass
+    assert "shop-1" in lines.closed
+
+
+def test_what_has_failed_is_settled_before_it_is_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    lines = Lines()
+    with pool(lines, wait_for_id_ms=10_000) as ids:
+        writer = cast("FakeWriter", ids.lend())
+        writer.unsettled, writer.fails = True, [LOST, LOST]
+        ids.give_back(cast("IdWriter", writer))
+        wait_until(lambda: not writer.unsettled, deadline_s=10, what="the keeper has settled it")
+        wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], deadline_s=10, what="it is lent again")
+
+
+@pytest.mark.parametrize("error", [SUPERSEDED, HALT])
+def test_an_id_that_is_lost_or_halts_is_dropped(error: Exception) -> None:
+    lines = Lines()
+    with pool(lines) as ids:
+        writer = cast("FakeWriter", ids.lend())
+        writer.unsettled, writer.fails = True, [error]
+        ids.give_back(cast("IdWriter", writer))
+        wait_until(lambda: ids.size == 1, deadline_s=10, what="it is dropped")
+        assert names(ids) == ["shop-1"]
+        assert lines.closed == ["shop-0"]
+
+
+def test_what_no_decision_notes_is_noted_by_the_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    lines = Lines()
+    with pool(lines):
+        lines.writers["shop-1"].unnoted_s = 1.0
+        wait_until(lambda: lines.writers["shop-1"].notes > 0, deadline_s=10, what="it is noted")
+
+
+def test_ids_of_processes_that_die_later_are_taken_or_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    lines = Lines(row(0), row(1), alive={"shop-0": True, "shop-1": True})
+    with pool(lines, ids=3) as ids:
+        assert ids.size == 2
+        lines.alive = {"shop-0": False, "shop-1": False}
+        wait_until(lambda: ids.size == 3 and "shop-1" in lines.released, deadline_s=10, what="both are settled")
+
+
+def test_closing_waits_for_what_is_lent() -> None:
+    lines = Lines()
+    with pool(lines) as ids:
+        lent = ids.lend()
+        closing = threading.Thread(target=lambda: ids.close(limit_s=30))
+        closing.start()
+        assert closing.is_alive()
+        ids.give_back(lent)
+        closing.join(30)
+        assert not closing.is_alive()
+        assert sorted(lines.closed) == ["shop-0", "shop-1"]

@@ -1,0 +1,188 @@
+"""What the answers of both sides mean for a job: the lines of a check, and the paragraph below them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import Records, Rows, SinkOptions
+from spark_2pc_sink.sink.check.database_rules import database_findings
+from spark_2pc_sink.sink.check.database_side import DatabaseFacts, TableFacts
+from spark_2pc_sink.sink.check.findings import CheckReport, Finding, Level
+from spark_2pc_sink.sink.check.guarantee import guarantee
+from spark_2pc_sink.sink.check.kafka_rules import Operation, kafka_findings
+from spark_2pc_sink.sink.check.kafka_side import MAX_TIMEOUT, MIN_INSYNC, TWO_PHASE, UNCLEAN, KafkaFacts, TopicFacts
+
+TOPIC = TopicFacts(
+    "orders",
+    partitions=4,
+    replicas=3,
+    operations=frozenset(Operation),
+    configs={MIN_INSYNC: "2", UNCLEAN: "false"},
+)
+KAFKA = KafkaFacts(
+    cluster_id="c",
+    brokers=3,
+    transaction_version=2,
+    offers_two_phase=True,
+    configs={MAX_TIMEOUT: "900000", TWO_PHASE: "true"},
+    topics=(TOPIC,),
+    log=replace(TOPIC, name="__transaction_state"),
+)
+DATABASE = DatabaseFacts(version="18.1", version_number=180001, role="job", tables=(TableFacts("orders", columns=3),))
+
+
+def options(**given: Any) -> SinkOptions:
+    kafka = {"bootstrap.servers": "h:1", **given.pop("kafka", {})}
+    outputs = {} if "writes" in given else {"topic": "orders", "table": "orders"}
+    return SinkOptions.parse(transactional_id="o", kafka=kafka, database="postgresql://h/d", **outputs, **given)
+
+
+def of_kafka(facts: KafkaFacts, **given: Any) -> list[Finding]:
+    return [each for each in kafka_findings(options(**given), facts) if each.level != "ok"]
+
+
+def of_database(facts: DatabaseFacts, **given: Any) -> list[Finding]:
+    return [each for each in database_findings(options(**given), facts) if each.level != "ok"]
+
+
+def test_a_cluster_and_a_database_as_they_should_be_have_nothing_to_do() -> None:
+    assert of_kafka(KAFKA) == []
+    assert of_database(DATABASE) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "subject", "level", "words"),
+    [
+        ({"problem": "no broker answered"}, "brokers", "problem", "no broker answered"),
+        ({"transaction_version": 1}, "transaction.version", "warning", "upgrade --feature transaction.version=2"),
+        ({"id_allowed": False}, "transactional id", "problem", "--transactional-id o --operation Write"),
+        ({"offers_two_phase": False}, "two-phase commit", "warning", "may last 15 minutes"),
+        ({"configs": {MAX_TIMEOUT: "90000", TWO_PHASE: "false"}}, "two-phase commit", "warning", "may last 90 seconds"),
+        ({"configs": None}, "two-phase commit", "not_checked", "--cluster --operation DescribeConfigs"),
+        ({"log": replace(TOPIC, replicas=1)}, "transactions", "warning", "has 1 replica:"),
+    ],
+)
+def test_what_is_said_of_a_cluster(changed: dict[str, Any], subject: str, level: Level, words: str) -> None:
+    (found,) = of_kafka(replace(KAFKA, **changed))
+    assert (found.subject, found.level) == (subject, level)
+    assert words in f"{found.text} {found.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "level", "words"),
+    [
+        (1_000_000, "problem", "is above transaction.max.timeout.ms=900000"),
+        (
+            60_000,
+            "warning",
+            "may last 1 minute; after a longer one the batch is sent again leave transaction.timeout.ms out",
+        ),
+    ],
+)
+def test_a_timeout_of_the_job_is_held_against_that_of_the_brokers(asked: int, level: Level, words: str) -> None:
+    (found,) = of_kafka(replace(KAFKA, offers_two_phase=False), kafka={"transaction.timeout.ms": asked})
+    assert found.level == level
+    assert words in f"{found.text} {found.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "level", "words"),
+    [
+        ({"there": False}, "problem", "kafka-topics.sh --create --topic orders"),
+        ({"allowed": False}, "problem", "may not describe it"),
+        ({"leaderless": 2}, "problem", "2 partitions of 4 have no leader"),
+        ({"operations": frozenset({Operation.READ})}, "problem", "may not write there"),
+        ({"operations": frozenset({Operation.WRITE})}, "warning", "may not read there"),
+        ({"configs": None}, "not_checked", "--topic orders --operation DescribeConfigs"),
+        ({"configs": {MIN_INSYNC: "4"}}, "problem", "no write can succeed"),
+        ({"configs": {MIN_INSYNC: "1"}}, "warning", "can be lost with one broker"),
+        ({"configs": {MIN_INSYNC: "2", UNCLEAN: "true"}}, "warning", "unclean.leader.election.enable=false"),
+    ],
+)
+def test_what_is_said_of_a_topic(changed: dict[str, Any], level: Level, words: str) -> None:
+    (found,) = of_kafka(replace(KAFKA, topics=(replace(TOPIC, **changed),)))
+    assert (found.subject, found.level) == ("topic orders", level)
+    assert words in f"{found.text} {found.remedy}"
+
+
+def test_a_topic_that_each_row_names_is_not_checked() -> None:
+    (found,) = of_kafka(replace(KAFKA, topics=()), writes=[Records(), Rows("orders")])
+    assert (found.subject, found.level) == ("topics", "not_checked")
+    assert of_kafka(replace(KAFKA, topics=()), writes=[Rows("orders")]) == []
+
+
+REFUSED = ConfigurationError(option="table", value="orders", rule="it is a view", remedy="name a table")
+
+
+@pytest.mark.parametrize(
+    ("changed", "subject", "level", "words"),
+    [
+        ({"problem": "no route"}, "database", "problem", "no route"),
+        ({"standby": True}, "database", "problem", "target_session_attrs=read-write"),
+        ({"version_number": 130009}, "database", "problem", "needs 14 or later"),
+        ({"fsync": False}, "database", "warning", "set fsync=on"),
+        ({"state_ready": False, "state_lines": ("old",)}, "state table", "problem", "state migrate"),
+        ({"state_there": False, "may_make_state": False}, "state table", "problem", "spark-2pc state ddl"),
+        ({"tables": (TableFacts("t", refusal=REFUSED),)}, "table t", "problem", "it is a view name a table"),
+        ({"tables": (TableFacts("t", may_insert=False),)}, "table t", "problem", 'GRANT INSERT ON t TO "job"'),
+        ({"staging": {"s": None}}, "staging schema s", "problem", 'CREATE SCHEMA "s" AUTHORIZATION "job"'),
+        ({"staging": {"s": False}}, "staging schema s", "problem", 'ON SCHEMA "s" TO "job"'),
+    ],
+)
+def test_what_is_said_of_a_database(changed: dict[str, Any], subject: str, level: Level, words: str) -> None:
+    (found,) = of_database(replace(DATABASE, **changed))
+    assert (found.subject, found.level) == (subject, level)
+    assert words in f"{found.text} {found.remedy}"
+
+
+def test_what_the_first_start_makes_is_no_problem() -> None:
+    facts = replace(DATABASE, state_there=False, tables=(TableFacts("t", created=True),), staging={"s": True})
+    assert of_database(facts) == []
+
+
+@pytest.mark.parametrize(
+    ("kafka", "database", "words"),
+    [
+        (KAFKA, DATABASE, "A crash may last as long as it likes"),
+        (replace(KAFKA, offers_two_phase=False), DATABASE, "A crash may last 15 minutes."),
+        (replace(KAFKA, problem="gone"), DATABASE, "is not known, since Kafka did not answer"),
+        (KAFKA, replace(DATABASE, fsync=False), "rows that PostgreSQL has committed, after a crash of its machine"),
+        (
+            replace(KAFKA, topics=(replace(TOPIC, replicas=1),)),
+            DATABASE,
+            "records of orders after the loss of one broker",
+        ),
+    ],
+)
+def test_the_paragraph_says_what_holds_and_what_does_not(
+    kafka: KafkaFacts, database: DatabaseFacts, words: str
+) -> None:
+    found = guarantee(options(), kafka, database)
+    assert found.startswith("Each row of a batch gets to topic orders and table orders exactly once")
+    assert words in found
+    assert ("loss of one broker" in found) is ("loss of one broker" in words)
+
+
+def test_the_paragraph_names_every_output() -> None:
+    several = options(writes=[Records("a"), Records("b", where="c > 1"), Rows("t")])
+    words = "gets to topic b, topic a and table t exactly once, as far as where lets it, whichever"
+    assert words in guarantee(several, KAFKA, DATABASE)
+    assert "gets to table t exactly once" in guarantee(options(writes=[Rows("t")]), KAFKA, DATABASE)
+    assert "gets to the topic that it names exactly once" in guarantee(options(writes=[Records()]), KAFKA, DATABASE)
+
+
+def test_a_report_is_a_table_with_remedies_as_whole_lines() -> None:
+    command = f"spark-2pc {'x' * 150}"
+    report = CheckReport(
+        "o", (Finding("brokers", "ok", "3 answer"), Finding("table t", "problem", "no " * 60, command)), "All."
+    )
+    lines = str(report).splitlines()
+    assert lines[0] == "ok           brokers  3 answer"
+    assert lines[1].startswith("PROBLEM      table t  no no")
+    assert lines[-5].strip() == f"> {command}"
+    assert lines[-1] == "o: 1 problem, 0 warnings"
+    assert not report.ready

@@ -1,0 +1,138 @@
+"""Values with a schema, as verify reads them: JSON that PostgreSQL compares with the row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import struct
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from google.protobuf.message_factory import GetMessageClass
+
+from spark_2pc_sink.errors import SchemaRegistryError
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
+from spark_2pc_sink.verification.schema_values import ValueReader, as_it_is, formats_of, no_registry, value_reader
+
+OPTIONS = SchemaRegistryOptions.parse({"url": "mock://values"})
+AVRO: dict[str, Any] = {
+    "type": "record",
+    "name": "V",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "raw", "type": "bytes"},
+        {"name": "rates", "type": {"type": "array", "items": "double"}},
+        {"name": "named", "type": {"type": "map", "values": ["null", "string"]}},
+    ],
+}
+ROW = {
+    "id": 2**62,
+    "price": Decimal("123456789012345678901234567890.10"),
+    "at": dt.datetime(2026, 11, 24, 12, tzinfo=dt.timezone.utc),
+    "day": dt.date(2026, 11, 24),
+    "raw": b"\xff",
+    "rates": [1.5, float("inf"), float("-inf"), float("nan")],
+    "named": {'a"': None, "b": "ä"},
+}
+JSON = (
+    '{"id": 4611686018427387904, "price": 123456789012345678901234567890.10, "at": "2026-11-24T12:00:00.000000Z", '
+    '"day": "2026-11-24", "raw": "/w==", "rates": [1.5, "Infinity", "-Infinity", "NaN"], '
+    '"named": {"a\\"": null, "b": "ä"}}'
+)
+PROTO = """syntax = "proto3";
+import "google/protobuf/timestamp.proto";
+import "google/type/date.proto";
+message Other { int64 id = 1; }
+message Value {
+  message Place { optional string street = 1; }
+  optional int64 id = 1;
+  int32 zero = 2;
+  repeated string tags = 3;
+  map<bool, int64> stock = 4;
+  optional Place place = 5;
+  optional google.protobuf.Timestamp at = 6;
+  optional google.type.Date day = 7;
+  optional string absent = 8;
+}
+"""
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> SchemaRegistryClient:
+    client = SchemaRegistryClient.new_client({"url": "mock://values"})
+    monkeypatch.setattr(SchemaRegistryClient, "new_client", lambda _: client)
+    return client
+
+
+def reader(value_format: str, topic: str | None = "orders") -> ValueReader:
+    return value_reader(SinkLayout(table="t", topic=topic, value_format=value_format), OPTIONS)
+
+
+def avro(schema_id: int, row: dict[str, Any]) -> bytes:
+    out = io.BytesIO(struct.pack(">bI", 0, schema_id))
+    out.seek(5)
+    fastavro.schemaless_writer(out, AVRO, row)
+    return out.getvalue()
+
+
+def test_avro_becomes_json(memory: SchemaRegistryClient) -> None:
+    """Numbers with all their digits, moments with all parts of their seconds."""
+    schema_id = memory.register_schema("orders-value", Schema(json.dumps(AVRO), "AVRO"))
+    assert (reader("avro")("orders", avro(schema_id, ROW)) or b"").decode() == JSON
+    assert reader("avro", topic=None)("any", avro(schema_id, ROW)) == JSON.encode()
+
+
+def test_protobuf_becomes_json(memory: SchemaRegistryClient) -> None:
+    """Fields without a value are left out, as to_json leaves nulls out; empty arrays are there."""
+    schema_id = memory.register_schema("orders-value", Schema(PROTO, "PROTOBUF"))
+    message: Any = GetMessageClass(compiled_message(PROTO, "Value"))()
+    message.id = 5
+    message.stock[True] = 1
+    message.place.SetInParent()
+    message.at.FromDatetime(dt.datetime(1969, 12, 31, 23, 59, 59, 999_999))  # noqa: DTZ001 - as the library takes it
+    message.day.year, message.day.month, message.day.day = 2026, 11, 24
+    value = struct.pack(">bI", 0, schema_id) + b"\x02\x02" + message.SerializeToString()
+    assert json.loads(reader("protobuf")("orders", value) or b"") == {
+        "id": 5,
+        "zero": 0,
+        "tags": [],
+        "stock": {"true": 1},
+        "place": {},
+        "at": "1969-12-31T23:59:59.999999Z",
+        "day": "2026-11-24",
+    }
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{}", b'{"id": 1}', b"\x00\x00\x00\x00"])
+@pytest.mark.parametrize("value_format", ["avro", "protobuf"])
+def test_what_is_not_of_the_format_stays(memory: SchemaRegistryClient, value: bytes | None, value_format: str) -> None:
+    """A record that someone else has written is named as one that is no row."""
+    text = json.dumps(AVRO) if value_format == "avro" else "syntax = 'proto3'; message V { string id = 1; }"
+    memory.register_schema("orders-value", Schema(text, value_format.upper()))
+    assert reader(value_format)("orders", value) == value
+    assert reader(value_format)("another", value) == value
+    assert reader(value_format)("orders", b"\x00\x00\x00\x00\x01\x00\xff\xff") == b"\x00\x00\x00\x00\x01\x00\xff\xff"
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_schema_that_the_registry_lacks_is_named() -> None:
+    with pytest.raises(SchemaRegistryError, match="mock://values failed at reading schema 77"):
+        reader("avro")("orders", b"\x00\x00\x00\x00\x4d\x02")
+
+
+def test_without_formats_values_are_json() -> None:
+    assert value_reader(None, OPTIONS) is as_it_is
+    assert value_reader(SinkLayout(table="t"), OPTIONS) is as_it_is
+    layout = SinkLayout(lanes=(SinkLayout(topic="a", value_format="avro"), SinkLayout(topic="b")))
+    assert formats_of(layout) == {"a": "avro"}
+    assert value_reader(layout, None)("a", b"x") == b"x"
+    assert "values are avro" in no_registry(formats_of(layout))

@@ -70,39 +70,25 @@ def recover(  # noqa: D417 - the options are described where they are declared
 ) -> RecoveryReport:
     """Settle what a crashed job left, as the sink does before its first batch of a run. It is safe to run twice.
 
-    What Kafka is owed of a service it sends again, from the records that the database has kept.
-
     It claims the sink's row, which stops a job that still runs with this transactional id: its next batch raises
-    `SupersededError`, and started again it goes on where it was. So a row whose driver lives, or may, is left alone
-    unless ``take_over`` is given. docs/reference/options.md has all options with the reasons for their defaults.
+    `SupersededError`. So a row whose driver lives, or may, is left alone unless ``take_over`` is given. What Kafka is
+    owed of a service is sent again. docs/reference/options.md has all options with the reasons for their defaults.
 
     Args:
         transactional_id, kafka, database, database_password, password_command: as for the sink.
         dry_run: only say what would be done; nothing is claimed or changed.
         take_over: also where the driver lives, or may.
-        decision: of a person about a batch that Kafka may lack.
-        batch: the batch that ``decision`` or ``open_transaction='commit'`` is about.
-        open_transaction: how the open transaction ends whose state row and history are lost. Needs ``adopt``.
+        decision, batch, open_transaction: what a person has decided, and about which batch; see `RecoveryOptions`.
 
     Raises:
         ConfigurationError: an option is wrong, or contradicts another. Nothing was changed.
         TakeOverRefusedError: something is in doubt, and the driver lives, or may. Nothing was claimed or written.
-        ClaimRefusedError, HaltError, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError, StateStoreError:
-            see `Recovery.run`.
+        ClaimRefusedError, HaltError, InDoubtError, KafkaError, StateStoreError and others: see `Recovery.run`.
     """
     options = RecoveryOptions.parse(**locals())
     with at_work_for(transactional_id), _connected(options) as (cluster, store):
         kafka_side = TransactionClient(cluster, transactional_id, options.kafka)
-        end = None if open_transaction is None else OpenTransactionEnd(batch)
-        recovery = Recovery(
-            options,
-            kafka=kafka_side,
-            store=store,
-            clock=_CLOCK,
-            decision=decision,
-            batch_id=batch,
-            open_transaction=end,
-        )
+        recovery = _recovery(options, kafka_side, store)
         row = store.read_standing(transactional_id)
         if dry_run or (row is None and not adopt):
             return _with_driver(recovery.diagnosis.look(), store, row)
@@ -111,6 +97,20 @@ def recover(  # noqa: D417 - the options are described where they are declared
             if driver.alive or (driver.alive is None and row.age_s < takeover_grace_s):
                 return _left_alone(replace(recovery.diagnosis.look(), driver=driver), driver, row, options)
         return _run(recovery, kafka_side, store, BatchListSender(cluster, transactional_id, options.kafka))
+
+
+def _recovery(options: RecoveryOptions, kafka: TransactionClient, store: SqlStateStore) -> Recovery:
+    """The procedure, with what a person has said."""
+    end = options.open_transaction
+    return Recovery(
+        options,
+        kafka=kafka,
+        store=store,
+        clock=_CLOCK,
+        decision=options.decision,
+        batch_id=options.batch,
+        open_transaction=None if end is None else OpenTransactionEnd(options.batch),
+    )
 
 
 def _run(recovery: Recovery, kafka: TransactionClient, store: SqlStateStore, sender: BatchListSender) -> RecoveryReport:

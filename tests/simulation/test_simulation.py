@@ -71,6 +71,7 @@ def test_every_single_fault_is_survived(profile: str) -> None:
     """Every crash point, every lost or repeated reply, every second driver, and all the rest.
 
     C5: where the database loses commits, the two sides agree or a driver has halted.
+    D11: a batch has all its outputs, or none.
     """
     tally = run_children(Schedule(profile))
     assert tally.schedules > 250

@@ -398,9 +398,8 @@ class BatchDriver:
         """
         produced = batch.produced
         if not kafka_only:
-            self._copy_rows(batch, work, scope)
-        if self._initialized is not None:
-            batch.check_time_left(self._initialized, now_s=self._clock.now_s(), margin_ms=self._decision_margin_ms)
+            self._write_rows(batch, work, scope)
+        self._check_time_left(batch)
         self._decided = str(batch.producer)
         rows = self._claimed().row_count if kafka_only else produced.row_count
         scope.transaction.decide(batch.decision(self._claimed(), row_count=rows))
@@ -415,14 +414,14 @@ class BatchDriver:
             SupersededError: a newer driver has claimed; nothing was written.
             BatchRetryError: not all rows arrived; nothing was written.
         """
-        self._copy_rows(batch, work, scope)
+        self._write_rows(batch, work, scope)
         scope.transaction.decide(batch.decision(self._claimed(), row_count=batch.produced.row_count))
         scope.commit()
         self._observer(Step.DECIDE)
         self._row = self._store.check_generation(self._transactional_id, self._claimed().generation)
 
-    def _copy_rows(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope) -> None:
-        """Write the rest of the rows, and what the user adds to them."""
+    def _write_rows(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope) -> None:
+        """Write the rest of the rows, and what a user adds to them."""
         produced = batch.produced
         self._written = work.copy_into(scope.transaction.connection)
         if self._written.given != produced.row_count:
@@ -432,6 +431,10 @@ class BatchDriver:
         if self._on_decide is not None:
             about = self._transactional_id, batch.batch_id, batch.producer, produced, self._written
             self._on_decide(scope.transaction.connection, DecidingBatch.of(*about))
+
+    def _check_time_left(self, batch: PreparedBatch) -> None:
+        if self._initialized is not None:
+            batch.check_time_left(self._clock.now_s(), self._initialized, margin_ms=self._decision_margin_ms)
 
     def _complete(self, batch: DecidedBatch) -> None:
         """Steps 6 and 7: commit in Kafka, see that the records are there, and note it.

@@ -25,16 +25,16 @@ class PreparedBatch:
     produced: ProducedBatch
     begun_s: float
 
-    def check_time_left(self, initialized: InitializedProducer, *, now_s: float, margin_ms: int) -> None:
-        """Refuse a decision that Kafka might not wait for.
+    def check_time_left(self, now_s: float, initialized: InitializedProducer, *, margin_ms: int) -> None:
+        """See that Kafka still keeps the transaction for long enough.
 
         Args:
-            initialized: says how long Kafka keeps the transaction.
-            now_s: by the clock that has measured `begun_s`.
-            margin_ms: what COMMIT and EndTxn need.
+            now_s: by the clock of ``begun_s``.
+            initialized: says how long it keeps transactions.
+            margin_ms: what must be left.
 
         Raises:
-            TransactionExpiredError: less than the margin is left.
+            TransactionExpiredError: it would abort the transaction before it could be committed.
         """
         elapsed_ms = int((now_s - self.begun_s) * 1000)
         if not initialized.two_phase_commit and elapsed_ms + margin_ms > initialized.timeout_ms:

@@ -66,7 +66,8 @@ def run(*command: str) -> None:
 
 def archive(environment: Path, path: Path) -> Path:
     with tarfile.open(path, "w") as made:
-        made.add(environment, arcname=".")
+        for entry in sorted(environment.iterdir()):
+            made.add(entry, arcname=entry.name)
     return path
 
 

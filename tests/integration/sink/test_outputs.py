@@ -157,7 +157,7 @@ def test_one_decision_writes_all(orders: FileStream, shop: Shop, written_by: str
 def test_an_owed_batch_of_several_outputs_is_sent_again(
     orders: FileStream, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B7: the tables have the rows, Kafka has lost the transaction; a table without a topic is not touched again."""
+    """D11, B7: the tables have the rows, Kafka has lost the transaction; a table alone is not touched again."""
     steps: list[Step] = []
 
     def note(step: Step) -> None:
@@ -191,7 +191,7 @@ class StoppedError(Exception):
 def test_a_crash_at_a_step_leaves_each_row_once(
     orders: FileStream, shop: Shop, at: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A1 to A4: what is decided is completed by the next start, of all outputs; what is not is written anew."""
+    """D11, A1 to A4: what is decided is completed by the next start, of all outputs; what is not is written anew."""
     orders.add(orders_of(0))
 
     def stop(step: Step) -> None:
@@ -212,7 +212,7 @@ def _raise(error: Exception) -> None:
 
 
 def test_tables_alone_are_decided_in_the_database(orders: FileStream, shop: Shop) -> None:
-    """There is nothing in Kafka that could be in doubt. A replay is skipped, if its rows are the same."""
+    """D11: there is nothing in Kafka that could be in doubt. A replay is skipped, if its rows are the same."""
     reports: list[BatchReport] = []
     writes: list[Records | Rows] = [
         output for output in shop.writes() if isinstance(output, Rows) and output.table != "order_lines"
@@ -245,11 +245,11 @@ def test_topics_alone(orders: FileStream, shop: Shop) -> None:
     ("output", "said"),
     [
         (Rows("orders", where="name"), r"Rows\('orders'\): where='name'.*its type is string"),
-        (Rows("orders", where="payed"), r"Rows\('orders'\): where='payed'.*payed"),
+        (Rows("orders", where="prepaid"), r"Rows\('orders'\): where='prepaid'.*prepaid"),
         (Rows("orders", rows="explode(name) AS x"), "its type is string, and explode takes an array"),
         (Rows("orders", rows="explode(map(id, name)) AS x"), "map_entries"),
         (Rows("orders", rows="explode(lines) AS name"), "the batch has a column 'name'"),
-        (Rows("orders", mode="upsert", keys=["nam"]), r"Rows\('orders'\): keys=.*'nam' is not among"),
+        (Rows("orders", mode="upsert", keys=["number"]), r"Rows\('orders'\): keys=.*'number' is not among"),
         (Rows("orders", columns={"ident": "id"}), r"Rows\('orders'\): columns='ident'.*has no column of this name"),
         (Records("orders", key="identity"), r"Records\('orders'\): key='identity'"),
     ],

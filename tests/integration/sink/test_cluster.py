@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def brought(tmp_path_factory: pytest.TempPathFactory) -> Brought:
-    """The archives and the zip of the page; without compression, and without a second PySpark."""
+    """The archives and the zip of the page; without a second PySpark."""
     folder = tmp_path_factory.mktemp("brought")
     environment = folder / "environment"
     python = str(environment / "bin" / "python")
@@ -54,9 +54,9 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Brought:
     (wheel,) = folder.glob("spark_2pc_sink-*.whl")
     run(sys.executable, "-m", "venv", "--copies", str(environment))
     run(python, "-m", "pip", "install", "--quiet", *packages_beside_spark())
-    dependencies = archive(environment, folder / "dependencies.tar")
+    dependencies = archive(environment, folder / "dependencies.tar.gz")
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", str(wheel))
-    everything = archive(environment, folder / "environment.tar")
+    everything = archive(environment, folder / "environment.tar.gz")
     return Brought(dependencies, everything, wheel.rename(folder / "spark_2pc_sink.zip"))
 
 
@@ -65,7 +65,7 @@ def run(*command: str) -> None:
 
 
 def archive(environment: Path, path: Path) -> Path:
-    with tarfile.open(path, "w") as made:
+    with tarfile.open(path, "w:gz", compresslevel=1) as made:
         for entry in sorted(environment.iterdir()):
             made.add(entry, arcname=entry.name)
     return path

@@ -26,7 +26,7 @@ PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export SPARK_2PC_KAFKA_LIBS := $(CURDIR)/$(KAFKA_HOME)/libs
 export SPARK_2PC_KAFKA_TOOLS := $(CURDIR)/$(KAFKA_TOOLS)/libs
 export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
-export SPARK_2PC_SCHEMA_REGISTRY := $(CURDIR)/$(SCHEMA_REGISTRY)
+export SPARK_2PC_REGISTRY_HOME := $(CURDIR)/$(SCHEMA_REGISTRY)
 
 # They reach every branch of the pure packages (pyproject.toml), or `make coverage` fails.
 PURE_TESTS := tests/unit tests/integration/state

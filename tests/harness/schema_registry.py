@@ -20,7 +20,7 @@ from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess
 from spark_2pc_sink.testing.wait import last_look
 
-FOLDER = "SPARK_2PC_SCHEMA_REGISTRY"
+FOLDER = "SPARK_2PC_REGISTRY_HOME"
 #: Five seconds; this is for a machine that is busy with something else.
 START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 10.0

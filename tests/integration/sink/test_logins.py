@@ -56,7 +56,7 @@ def after_each_batch(tokens: TokenBroker, role: ChangingRole) -> Callable[[Any],
     return on_batch
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_job_outlives_its_tokens_and_passwords(
     spark: SparkSession,
     tokens: TokenBroker,

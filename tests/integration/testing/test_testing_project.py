@@ -38,11 +38,9 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.kafka
 @pytest.mark.postgres
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "step", [pytest.param(step.name, marks=() if step is Step.DECIDE else pytest.mark.thorough) for step in Step]
-)
+@pytest.mark.parametrize("step", [step.name for step in Step])
 def test_its_test_kills_the_job_and_finds_both_sides_the_same(project: Path, step: str) -> None:
     run_pytest(project, ROOT, "-k", f"[{step}]")
 

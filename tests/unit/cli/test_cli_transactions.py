@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
+import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -418,13 +418,11 @@ def test_a_file_that_is_no_properties_is_exit_code_2(
     assert "odd" not in err
 
 
-def test_the_package_is_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_is_a_program() -> None:
     """``python -m spark_2pc_sink.cli`` does the same as ``spark-2pc``."""
-    monkeypatch.delitem(sys.modules, program.__name__)
-    monkeypatch.setattr("sys.argv", ["spark-2pc", "transactions", "list"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("spark_2pc_sink.cli", run_name="__main__")
-    assert ended.value.code == 2
+    words = [sys.executable, "-m", program.__package__, "transactions", "list"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (ended.returncode, "--bootstrap-server" in ended.stderr) == (2, True), ended.stderr
 
 
 def test_the_help_is_a_runbook(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.harness.providers import Broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 EXAMPLE: Final = ROOT / "examples" / "connect_orders.py"
 ENVIRONMENT: Final = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -132,7 +132,6 @@ def test_the_page_has_every_dependency_but_spark() -> None:
     assert packages_beside_spark() == needed
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", ["PREPARE", "DECIDE", "COMPLETE"])
 def test_a_server_that_is_killed_in_a_batch_and_a_pure_client(

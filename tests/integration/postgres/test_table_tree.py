@@ -65,6 +65,8 @@ def put(url: str, plan: ColumnPlan, *values: tuple[Any, ...], meanwhile: Callabl
             target.copy(orders(plan, value))
         if meanwhile is not None:
             meanwhile()
+        target.delete()
+        target.write()
         target.finish(len(full))
     return len(full)
 

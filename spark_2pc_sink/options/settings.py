@@ -55,6 +55,12 @@ def milliseconds(default: int | None, *, at_most: int = INT32_MAX, at_least: int
     return setting(default, unit="ms", at_least=at_least, at_most=at_most, **about)
 
 
+def same_setting(options: type[Any], name: str) -> Any:
+    """A field like one of another class: an option that two of them take is declared once, there."""
+    [item] = (each for each in fields(options) if each.name == name)
+    return field(default=item.default, repr=item.repr, metadata=item.metadata)
+
+
 def setting_of(item: Field[Any]) -> Setting:
     """The :class:`Setting` of a dataclass field made by :func:`setting`."""
     described: Setting = item.metadata[_KEY]

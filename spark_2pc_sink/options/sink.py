@@ -24,7 +24,7 @@ from spark_2pc_sink.options.outputs import (
 )
 from spark_2pc_sink.options.row_source import RowSource
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
-from spark_2pc_sink.options.settings import INT32_MAX, milliseconds, setting
+from spark_2pc_sink.options.settings import INT32_MAX, milliseconds, same_setting, setting
 from spark_2pc_sink.options.sql_text import transaction_command
 
 #: Of the dead-letter table, behind the state table's name.
@@ -66,38 +66,17 @@ _OF_ROWS = {
 class SinkOptions(CommonOptions):
     """Everything that ``DualWriteSink(...)`` takes beside :class:`CommonOptions`."""
 
-    topic: str | None = setting(None, why="where rows go; a column named topic overrides it row by row")
-    key: str | None = setting(None, why="SQL expression; None: the column key if there is one, else null")
-    value: str | None = setting(
-        None, why="SQL expression; None: the column value if there is one, else to_json(struct(*))"
-    )
-    headers: str | None = setting(None, why="SQL expression; None: the column headers if there is one")
-    partition: str | None = setting(
-        None, why="SQL expression; None: the column partition if there is one, else as Java's producer partitions"
-    )
-    key_format: Literal["raw", "avro", "protobuf"] = setting(
-        "raw",
-        why="'raw': the key is text or bytes, and goes out as it is. 'avro', 'protobuf': the key is encoded with a "
-        "schema of the schema_registry, in subject <topic>-key",
-    )
-    value_format: Literal["json", "avro", "protobuf"] = setting(
-        "json",
-        why="'json': the value is text or bytes, and goes out as it is; without one, the row's JSON. 'avro', "
-        "'protobuf': the value is a struct, without one the whole row, and is encoded with a schema of the "
-        "schema_registry",
-    )
-    value_schema: str | None = setting(
-        None,
-        why="the text of the value's Avro or Protobuf schema. None: derived from the type of the value, or with "
-        "use.latest.version the newest of its subject",
-    )
-    value_schema_name: str | None = setting(
-        None,
-        why="'namespace.Name' of the derived record or message, or the message of value_schema. None: Value, or the "
-        "first message",
-    )
-    value_subject_name_strategy: Literal["topic", "record", "topic_record"] = setting(
-        "topic", why="the value's subject, as Confluent's strategies name it: <topic>-value, <name> or <topic>-<name>"
+    topic: str | None = same_setting(Records, "topic")
+    key: str | None = same_setting(Records, "key")
+    value: str | None = same_setting(Records, "value")
+    headers: str | None = same_setting(Records, "headers")
+    partition: str | None = same_setting(Records, "partition")
+    key_format: Literal["raw", "avro", "protobuf"] = same_setting(Records, "key_format")
+    value_format: Literal["json", "avro", "protobuf"] = same_setting(Records, "value_format")
+    value_schema: str | None = same_setting(Records, "value_schema")
+    value_schema_name: str | None = same_setting(Records, "value_schema_name")
+    value_subject_name_strategy: Literal["topic", "record", "topic_record"] = same_setting(
+        Records, "value_subject_name_strategy"
     )
     schema_registry: SchemaRegistryOptions | None = setting(  # noqa: RUF009 - makes a field
         None,
@@ -115,16 +94,8 @@ class SinkOptions(CommonOptions):
         why="'upsert' replaces rows with the same upsert_keys; 'insert_ignore' leaves them as they are, and the new "
         "row out. Kafka gets its record all the same",
     )
-    upsert_keys: tuple[str, ...] = setting(
-        (),
-        given="list[str] | tuple[str, ...]",
-        why="the columns of a unique key of the table; with mode='upsert' and mode='insert_ignore'",
-    )
-    upsert_order_by: str | None = setting(
-        None,
-        why="SQL expression; of rows with one key in a batch the greatest wins. None: a batch that has one key twice "
-        "is refused",
-    )
+    upsert_keys: tuple[str, ...] = same_setting(Rows, "keys")
+    upsert_order_by: str | None = same_setting(Rows, "order_by")
     upsert_superseded: Literal["send_first", "leave_out"] = setting(
         "send_first",
         why="the records of rows that upsert_order_by passed over in their batch are sent before the one that the "
@@ -136,37 +107,26 @@ class SinkOptions(CommonOptions):
         "replaces that one on both sides; or the table keeps the newer one, and Kafka gets the late record all the "
         "same",
     )
-    delete_when: str | None = setting(
-        None,
-        why="SQL condition; with mode='upsert': a row for which it is true deletes the row of its key. Null is false",
-    )
+    delete_when: str | None = same_setting(Rows, "delete_when")
     tombstones: bool = setting(
         default=False,
         why="the record of a row that deletes has its key and no value, which removes the key from a compacted topic. "
         "False: it has its value as any other",
     )
-    update_columns: tuple[str, ...] | None = setting(
-        None,
-        given="list[str] | tuple[str, ...] | None",
-        why="the columns that an upsert changes in a row that is there; others are written with new rows only. None: "
-        "all columns that are written",
-    )
+    update_columns: tuple[str, ...] | None = same_setting(Rows, "update_columns")
     upsert_where: str | None = setting(
         None,
         why="PostgreSQL's SQL over EXCLUDED and the table's name, as in orders.version < EXCLUDED.version: a row that "
         "is there changes only where it is true. Kafka gets all records. None: always",
     )
-    create_table: bool = setting(default=False, why="create the table from the first batch's schema when it is missing")
+    create_table: bool = same_setting(Rows, "create_table")
     primary_key: tuple[str, ...] = setting(
         (),
         given="list[str] | tuple[str, ...]",
         why="with create_table: the columns of the primary key of a table to which rows are appended; else upsert_keys "
         "are it",
     )
-    schema_evolution: Literal["strict", "add_columns"] = setting(
-        "strict",
-        why="a column that the table lacks ends the query; or it is added to the table, nullable, before the batch",
-    )
+    schema_evolution: Literal["strict", "add_columns"] = same_setting(Rows, "schema_evolution")
     writes: tuple[Records | Rows, ...] = setting(
         (),
         given="Sequence[Records | Rows]",

@@ -31,7 +31,7 @@ _HOW: Final = frozenset(
         *("accept_replay", "adopt", "batch_attempts_max", "claim_deadline_ms", "claim_lock_timeout_ms"),
         *("commit_timeout_ms", "connect_deadline_ms", "connect_timeout_s", "create_table", "decision_margin_ms"),
         *("history_batches", "history_table", "idle_in_transaction_timeout_ms", "inline_copy_bytes_max", "kafka"),
-        *("local_files", "lock_timeout_ms", "on_batch", "reason", "settle_deadline_ms", "staging_schema"),
+        *("local_files", "lock_timeout_ms", "reason", "settle_deadline_ms", "staging_schema"),
         "statement_timeout_ms",
     }
 )
@@ -166,8 +166,12 @@ class SinksOfRuns:
 
 
 def what_is_written(options: SinkOptions) -> dict[str, object]:
-    """The options that tell two sinks apart, without a name or a password in the database's address."""
-    written = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _HOW}
+    """The options that tell two sinks apart, without a name or a password in the database's address.
+
+    Functions do not: a sink that is built anew in every call has them anew, and no two of these are equal.
+    """
+    given = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _HOW}
+    written = {name: None if callable(value) else value for name, value in given.items()}
     address = make_url(options.database)
     return written | {"database": f"{address.host}:{address.port}/{address.database}"}
 

@@ -78,6 +78,15 @@ def test_the_same_sink_built_anew_and_others_are_taken(sinks: SinksOfRuns, given
     sinks.check_in(RUN, pickle.loads(pickle.dumps(options(**given))), is_active=lambda _: True)  # noqa: S301
 
 
+def test_functions_that_are_made_anew_in_every_call_are_no_difference(sinks: SinksOfRuns) -> None:
+    """No two functions are equal, and a job may build its sink in the function that it hands to Spark."""
+    run = RunIds("query", "run with functions")
+    for _ in range(2):
+        check_in(sinks, run, on_decide=lambda *_: None, on_batch=lambda _: None)
+    with pytest.raises(ConfigurationError, match="table="):
+        check_in(sinks, run, table="others", on_decide=lambda *_: None)
+
+
 def test_a_restarted_query_may_write_something_else(sinks: SinksOfRuns) -> None:
     """The state row says which batch it goes on with."""
     check_in(sinks, RunIds("query", "next run"), table="others")

@@ -16,7 +16,7 @@ import psycopg2.errors
 import psycopg2.extensions
 from psycopg2 import sql
 
-from spark_2pc_sink.errors import BatchRetryError, ConstraintError, DuplicateKeyError
+from spark_2pc_sink.errors import BatchRetryError, DuplicateKeyError
 from spark_2pc_sink.sink.table import keyed_statements as statements
 from spark_2pc_sink.sink.table.row_errors import refused_rows
 from spark_2pc_sink.sink.table.table_writer import BatchRows, count
@@ -145,13 +145,8 @@ class KeyedRows(BatchRows):
 
     def _refuse_kept(self, kept: int) -> None:
         if kept:
-            raise ConstraintError(
-                table=str(self._plan.table),
-                constraint="",
-                column="",
-                sqlstate="",
-                detail=f"{kept} rows were to be deleted and are there: a trigger of the table keeps rows, or puts them "
-                "back",
+            raise self._refused(
+                f"{kept} rows were to be deleted and are there: a trigger of the table keeps rows, or puts them back"
             )
 
 

@@ -123,14 +123,14 @@ class BatchRows:
     def _refuse_missing(self, given: int, arrived: int) -> None:
         """The rule of every way of writing: as many rows have arrived as were given."""
         if arrived != given:
-            raise ConstraintError(
-                table=str(self._plan.table),
-                constraint="",
-                column="",
-                sqlstate="",
-                detail=f"{given} rows were given to it and {arrived} arrived: a trigger of the table leaves rows out, "
-                "or deletes them",
+            raise self._refused(
+                f"{given} rows were given to it and {arrived} arrived: a trigger of the table leaves rows out, or "
+                "deletes them"
             )
+
+    def _refused(self, detail: str) -> ConstraintError:
+        """The table has not done what the server said; no constraint of it did that."""
+        return ConstraintError(table=str(self._plan.table), constraint="", column="", sqlstate="", detail=detail)
 
 
 class AppendedRows(BatchRows):

@@ -33,7 +33,7 @@ from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.executor_check import check_executors
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
-from spark_2pc_sink.sink.job.lane_work import LaneWork
+from spark_2pc_sink.sink.job.lane_work import LaneWork, expressions_by_lane
 from spark_2pc_sink.sink.job.query_checks import check_session
 from spark_2pc_sink.sink.job.record_places import check_places
 from spark_2pc_sink.sink.job.record_schemas import RecordSchemas
@@ -139,7 +139,7 @@ class QueryRun:
         lanes = self._lanes(batch)
         if self._options.topics:
             self._cluster.partition_counts(self._options.topics)
-        self._tables.prepare(batch, {lane.lane.index: lane.expressions for lane in lanes}, create=False)
+        self._tables.prepare(batch, expressions_by_lane(lanes), create=False)
         if self._options.bad_rows == "dead_letter":
             identity_sql(batch.schema)
             self._dead_letters.prepare()

@@ -10,6 +10,8 @@ from spark_2pc_sink.sink.contract.lane_frames import packed, packed_name, rows_o
 from spark_2pc_sink.sink.contract.task_plan import LanePlan, UpsertRecordsPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame
 
     from spark_2pc_sink.options import Lane
@@ -114,3 +116,8 @@ class LaneWork:
                 self.expressions, self.upsert_records.keys, str(self.lane.order_by)
             )
         return columns
+
+
+def expressions_by_lane(lanes: Iterable[LaneWork]) -> dict[int, RecordExpressions]:
+    """What each lane of a batch is made of, by its place among the lanes of the sink."""
+    return {work.lane.index: work.expressions for work in lanes}

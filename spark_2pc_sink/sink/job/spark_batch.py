@@ -26,6 +26,7 @@ from spark_2pc_sink.sink.contract.task_plan import TaskPlan
 from spark_2pc_sink.sink.contract.topics import Topics
 from spark_2pc_sink.sink.job.batch_sift import BatchSift, is_about_rows
 from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, balanced_salts, shape_of
+from spark_2pc_sink.sink.job.lane_work import expressions_by_lane
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task, run_reread_task
 from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
@@ -143,7 +144,7 @@ class SparkBatchWork:
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
-        self._prepare_tables()
+        self._prepare_tables(create=True)
         # What an attempt before has staged; each that fails is followed by a new claim.
         self._tables.drop_leftover_staging(ticket.generation)
         self._ticket = ticket
@@ -176,7 +177,7 @@ class SparkBatchWork:
             return False
         # Of the attempt that has failed.
         self.discard()
-        self._tables.prepare(self._frame, {lane.lane.index: lane.expressions for lane in self._lanes}, create=False)
+        self._prepare_tables(create=False)
         self._folder = None if self._local is None else self._local.begin(ticket)
         self._ticket, self._sifted = ticket, True
         at_once = self._facts.tasks_at_once()
@@ -194,7 +195,7 @@ class SparkBatchWork:
 
     def reread(self, ticket: TransactionTicket) -> Replay:
         """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""
-        self._prepare_tables()
+        self._prepare_tables(create=True)
         spark = self._frame.sparkSession
         at_once = self._facts.tasks_at_once()
         plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
@@ -382,9 +383,8 @@ class SparkBatchWork:
             bad_rows=self._split.bad_rows.occurrences,
         )
 
-    def _prepare_tables(self) -> None:
-        expressions = {lane.lane.index: lane.expressions for lane in self._lanes}
-        self._tables.prepare(self._frame, expressions, create=True)
+    def _prepare_tables(self, *, create: bool) -> None:
+        self._tables.prepare(self._frame, expressions_by_lane(self._lanes), create=create)
 
     def _digest(self, results: TaskResults) -> str:
         """Of all records, and of the rows that have none; '' where there are neither."""

@@ -229,7 +229,7 @@ class IdWriter:
             Whatever the connection raises.
         """
         row = self._claimed()
-        batch_id = 0 if row.batch_id is None else row.batch_id + 1
+        batch_id = _next_batch_id(row)
         decision = Decision(
             prepared=str(sent.producer),
             expected=row.prepared_transaction_state,
@@ -255,7 +255,7 @@ class IdWriter:
             row,
             status=DECIDED,
             prepared_transaction_state=str(sent.producer),
-            batch_id=0 if row.batch_id is None else row.batch_id + 1,
+            batch_id=_next_batch_id(row),
         )
 
     def complete(self, sent: SentRecords) -> None:
@@ -335,3 +335,8 @@ class IdWriter:
 
     def _in_doubt(self, prepared: ProducerIdAndEpoch, error: DualWriteError | None) -> InDoubtError:
         return InDoubtError(transactional_id=self.transactional_id, prepared=str(prepared), detail=str(error))
+
+
+def _next_batch_id(row: StateRow) -> int:
+    """Each transaction of an id has the next number: nobody but this writer counts them."""
+    return 0 if row.batch_id is None else row.batch_id + 1

@@ -129,7 +129,7 @@ class QueryRun:
 
     def start(self, batch: DataFrame) -> None:
         """Check everything that can be checked without writing, then claim and recover."""
-        check_session(self._facts.setting("spark.speculation", "false"))
+        check_session(self._facts.speculation())
         self.query.check()
         if has_executors(batch.sparkSession):
             can_send = self._facts.sender(self._channel) is not None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _CONNECT: Final = "pyspark.sql.connect."
 _DESCRIPTION: Final = "spark.job.description"
+_SPECULATION: Final = "spark.speculation"
 #: Set by Spark for the Python process beside the server in which foreachBatch's function runs.
 WORKER_URL: Final = "SPARK_CONNECT_LOCAL_URL"
 #: Spark makes a range of as many partitions as tasks can run at a time, and at most one for each number.
@@ -48,6 +49,10 @@ class SessionFacts(ABC):
         """A setting of the session or of the application."""
         # None counts as not set: Spark would refuse it as a default of some settings.
         return str(self._spark.conf.get(name, default) or default)
+
+    @abstractmethod
+    def speculation(self) -> str:
+        """The setting ``spark.speculation`` of the application, by which its scheduler goes."""
 
     @abstractmethod
     def tasks_at_once(self) -> int:
@@ -76,6 +81,10 @@ class ClassicSession(SessionFacts):
     def __init__(self, spark: SparkSession, transactional_id: str) -> None:
         super().__init__(spark, transactional_id)
         self._repeatability = Repeatability(spark)
+
+    def speculation(self) -> str:
+        """See `SessionFacts.speculation`."""
+        return str(self._spark.sparkContext.getConf().get(_SPECULATION, "false"))
 
     def tasks_at_once(self) -> int:
         """See `SessionFacts.tasks_at_once`; asked each time, as executors come and go."""
@@ -112,6 +121,10 @@ class ConnectSession(SessionFacts):
         super().__init__(spark, transactional_id)
         self._tasks_at_once: int | None = None
         self._told = False
+
+    def speculation(self) -> str:
+        """See `SessionFacts.speculation`: of the application a client sees what its session began with."""
+        return self.setting(_SPECULATION, "false")
 
     def tasks_at_once(self) -> int:
         """See `SessionFacts.tasks_at_once`; asked once, as it takes a tiny job."""

@@ -158,6 +158,8 @@ class Decision:
         prepared: ``producerId:epoch`` of the Kafka transaction that this database transaction decides.
         expected: ``prepared_transaction_state`` of the row beside which the batch was placed. It is not written: a row
             that names another decision by now is refused, see :func:`lost_commits_error`.
+        figures: of the batch, for its line in the history: values that JSON has, by names of the writer's own. None
+            where they come later, with :meth:`StateStore.mark_done`.
     """
 
     prepared: str
@@ -168,11 +170,13 @@ class Decision:
     digest: str
     kafka_offsets: Mapping[str, tuple[int, int]] = field(hash=False)
     topic_ids: Mapping[str, str] = field(default_factory=dict, hash=False)
+    figures: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def move(self, transactional_id: str, generation: int) -> Move:
         """The move of the row that writes it, under a claim."""
         operation = DECIDE if self.record_count else DECIDE_ALONE
-        return Move(operation, transactional_id, generation, self.columns(), expected=self.expected)
+        values = self.columns()
+        return Move(operation, transactional_id, generation, values, expected=self.expected, figures=self.figures)
 
     def columns(self) -> dict[str, Any]:
         """What it writes into the row beside status and times, by the names of :class:`StateRow`."""

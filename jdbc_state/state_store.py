@@ -239,8 +239,24 @@ class StateStore(ABC):
         """Note that Kafka aborted the row's transaction; BEFORE anything else is asked of Kafka."""
         return self._move(Move("mark_owed", transactional_id, generation, action=NOTE_OWED, detail=detail or {}))
 
-    def take_empty_batch(self, transactional_id: str, generation: int, batch_id: int, expected: str) -> StateRow:
-        """Note a batch without rows and records as done; the row keeps its pair, which must be ``expected``."""
+    def take_empty_batch(
+        self,
+        transactional_id: str,
+        generation: int,
+        batch_id: int,
+        expected: str,
+        *,
+        figures: Mapping[str, Any] | None = None,
+    ) -> StateRow:
+        """Note a batch without rows and records as done; the row keeps its pair.
+
+        Args:
+            transactional_id: the row.
+            generation: the claim.
+            batch_id: of the batch.
+            expected: the pair that the row must have.
+            figures: of the batch, for its line in the history.
+        """
         empty = {
             "batch_id": batch_id,
             "row_count": 0,
@@ -249,7 +265,8 @@ class StateStore(ABC):
             "kafka_offsets": {},
             "topic_ids": {},
         }
-        return self._move(Move("take_empty_batch", transactional_id, generation, empty, expected=expected))
+        taken = Move("take_empty_batch", transactional_id, generation, empty, expected=expected, figures=figures)
+        return self._move(taken)
 
     def accept_open(
         self,

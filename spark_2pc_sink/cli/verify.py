@@ -34,7 +34,7 @@ _EXIT_OF: Final[dict[Verdict, int]] = {
     "not_checked": EXIT_NOT_CHECKED,
 }
 #: The form of the table, as keywords of `verify`.
-_SHAPE: Final = ("table", "mode", "keys", "order_by", "late_rows", "record_columns")
+_SHAPE: Final = ("table", "topic", "mode", "keys", "order_by", "late_rows", "record_columns")
 #: What else is asked.
 _ASKED: Final = ("since", "last", "batch", "open_transaction", "table_only", "write_missing")
 
@@ -77,7 +77,12 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _add_shape(command: argparse.ArgumentParser) -> None:
     noted = "(default: as the sink has noted it)"
-    command.add_argument("--table", metavar="TABLE", help=f"'table' or 'schema.table', quoted as in SQL {noted}")
+    command.add_argument(
+        "--table",
+        metavar="TABLE",
+        help=f"'table' or 'schema.table', quoted as in SQL; of several the one to compare {noted}",
+    )
+    command.add_argument("--topic", metavar="TOPIC", help=f"the topic that has the records of the table {noted}")
     command.add_argument(
         "--mode", choices=("append", "upsert", "insert_ignore"), help=f"how the sink writes the table {noted}"
     )

@@ -116,7 +116,7 @@ def with_fields_for_star(sql: str, name: str, fields: str) -> str:
 
 def _with_star_replaced(sql: str, before: re.Pattern[str], columns: str) -> str:
     """The star is an argument of its own: a product has a factor before it."""
-    for place, character in reversed(list(_unquoted(sql))):
+    for place, character in reversed(list(unquoted(sql))):
         found = before.search(sql, 0, place) if character == "*" else None
         if found is not None and sql[place + 1 :].lstrip().startswith((")", ",")):
             sql = f"{sql[: found.start('star')]}{columns}{sql[place + 1 :]}"
@@ -126,14 +126,14 @@ def _with_star_replaced(sql: str, before: re.Pattern[str], columns: str) -> str:
 def _closing(text: str, start: int) -> int | None:
     """The place of the parenthesis that closes the one before ``start``; None where there is none."""
     depth = 1
-    for place, character in _unquoted(text, start):
+    for place, character in unquoted(text, start):
         depth += {"(": 1, ")": -1}.get(character, 0)
         if depth == 0:
             return place
     return None
 
 
-def _unquoted(text: str, start: int = 0) -> Iterator[tuple[int, str]]:
+def unquoted(text: str, start: int = 0) -> Iterator[tuple[int, str]]:
     """The characters of SQL that stand in no text and in no quoted name."""
     quote, escaped = "", False
     for place in range(start, len(text)):

@@ -18,6 +18,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
     kafka: Mapping[str, str | int | Callable[[str], Any]],
     database: str,
     table: str | None = None,
+    topic: str | None = None,
     mode: Literal["append", "upsert", "insert_ignore"] | None = None,
     keys: Sequence[str] | None = None,
     order_by: str | None = None,
@@ -48,7 +49,9 @@ def verify(  # noqa: D417 - the options are described where they are declared
 
     Args:
         transactional_id, kafka, database, database_password, password_command: as for the sink.
-        table: 'table' or 'schema.table'; None: as the sink has noted it with its newest claim.
+        table: 'table' or 'schema.table'; None: as the sink has noted it with its newest claim. Of several tables the
+            one to compare; None: all.
+        topic: the topic that has the records of the table; None: as the sink has noted it.
         mode: as of the sink; None: as it has noted it.
         keys: the columns that name a row: the sink's upsert_keys, or any for which rows are told apart. None: as the
             sink has noted them, else the primary key of the table.

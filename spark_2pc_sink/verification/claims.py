@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
 from jdbc_state.history import ACCEPTED, ADOPTED, PASSED
@@ -29,6 +30,9 @@ class Claim:
         digest: over them, as text; '' where a person has accepted any.
         ranges: the first and the last offset in each partition.
         topic_ids: of its topics when it was written.
+        decided_at: by the database's clock; None where that is not known.
+        rows: how many it wrote to all tables.
+        outputs: rows or records of each output by its text; empty where the history does not have them.
         in_doubt: the database has decided it, and as far as the row knows, Kafka lacks it.
         unknown: why nothing of it can be compared; '' where it can. Its ranges explain records all the same.
     """
@@ -39,6 +43,9 @@ class Claim:
     digest: str = ""
     ranges: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    decided_at: datetime | None = None
+    rows: int = 0
+    outputs: Mapping[str, int] = field(default_factory=dict)
     in_doubt: bool = False
     unknown: str = ""
 
@@ -119,6 +126,9 @@ def _claim(line: HistoryLine, before: Sequence[Claim], *, newest: bool, cluster_
         digest=row.digest,
         ranges={TopicPartition.parse(name): at for name, at in row.kafka_offsets.items()},
         topic_ids=dict(row.topic_ids),
+        decided_at=row.decided_at,
+        rows=row.row_count,
+        outputs=dict(line.figures.get("outputs", {})),
         in_doubt=newest and row.status in (DECIDED, OWED),
     )
     if row.cluster_id not in (None, cluster_id):

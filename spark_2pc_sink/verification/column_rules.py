@@ -7,15 +7,18 @@ that equal means: nothing that the record says is different in the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.verification.record_columns import RecordColumn
 from spark_2pc_sink.verification.record_facts import FieldFacts, RecordFacts
 from spark_2pc_sink.verification.report import NotChecked
 from spark_2pc_sink.verification.table_shape import Column, TableShape
+
+#: Of a column, the record's field that tells it, and what inside of that; () where no field does.
+Paths: TypeAlias = Callable[[str], tuple[str, ...]]
 
 _TIMESTAMPS: Final = frozenset({"timestamp", "timestamptz"})
 _INTEGERS: Final = frozenset({"int2", "int4", "int8"})
@@ -41,20 +44,27 @@ class ComparedColumn:
     """How one column is compared.
 
     Attributes:
-        name: of the column, and of the record's field.
+        name: of the column.
         field_type: into which PostgreSQL reads the field.
         of_record: SQL over the field, ``?``, that brings it to the compared form.
         of_table: SQL over the column, ``?``, that does the same.
+        other_field: the record's field where it has another name than the column; '' where it has the same.
     """
 
     name: str
     field_type: str
     of_record: str = "?"
     of_table: str = "?"
+    other_field: str = ""
+
+    @property
+    def field(self) -> str:
+        """The record's field."""
+        return self.other_field or self.name
 
     def record_sql(self, source: str = "") -> str:
         """The compared form of the record's field."""
-        return self.of_record.replace("?", f"{source}{quote_identifier(self.name)}")
+        return self.of_record.replace("?", f"{source}{quote_identifier(self.field)}")
 
     def table_sql(self, source: str = "") -> str:
         """The compared form of the table's column."""
@@ -67,7 +77,7 @@ class ComparedColumns:
 
     Attributes:
         columns: in the order of the table.
-        unseen: columns that no record of the sample has a field for: one that has must be looked for.
+        unseen: fields of columns that no record of the sample has: one that has must be looked for.
         not_checked: columns and fields that are left out, and why.
         given: columns that the user has given expressions for, by name; empty where the value's fields are taken.
     """
@@ -76,6 +86,12 @@ class ComparedColumns:
     unseen: tuple[str, ...] = ()
     not_checked: tuple[NotChecked, ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def record_unknown(self) -> str:
+        """Why no record can be made of a row; '' where the row has the fields of the record."""
+        other = [column.name for column in self.columns if column.other_field]
+        return f"the fields of the record have other names than the columns {', '.join(other)}" if other else ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,46 +104,80 @@ class ComparedColumns:
         return tuple(found[name] for name in names)
 
 
-def compared_columns(shape: TableShape, facts: RecordFacts, given: Sequence[RecordColumn] = ()) -> ComparedColumns:
+def compared_columns(
+    shape: TableShape,
+    facts: RecordFacts,
+    given: Sequence[RecordColumn] = (),
+    *,
+    lacking: str = "record_columns has no expression for it",
+    paths: Paths | None = None,
+) -> ComparedColumns:
     """Which columns of a table are compared with records, and how.
 
     Args:
         shape: of the table.
         facts: of a sample of the records.
         given: the user's expressions, where the fields of the values are not the columns.
+        lacking: why a column has no expression among those given.
+        paths: of columns; None where the fields have their names.
     """
     if given:
-        return _given_columns(shape, given)
+        return _given_columns(shape, given, lacking)
     compared: list[ComparedColumn] = []
     unseen: list[str] = []
     left: list[NotChecked] = []
+    types: dict[str, str] = {}
     for column in shape.columns:
-        found = facts.fields.get(column.name)
+        path = (column.name,) if paths is None else paths(column.name)
+        found = facts.fields.get(path[0]) if path else None
         if found is None:
-            unseen.append(column.name)
-            left.append(NotChecked(f"column {column.name}", _why_unseen(column)))
+            unseen += path[:1]
+            left.append(NotChecked(f"column {column.name}", _why_unseen(column, path)))
             continue
-        why = _why_left(column, found)
+        inner = len(path) > 1
+        facts_of_column = FieldFacts(fraction_digits=_USUAL_DIGITS) if inner else found
+        rule = _compared(column, facts_of_column)
+        rule = _inside(rule, path) if inner else replace(rule, other_field="" if path[0] == column.name else path[0])
+        why = _why_left(column, facts_of_column) or (_why_not_inside(column) if inner else "")
+        if not why and types.setdefault(path[0], rule.field_type) != rule.field_type:
+            why = f"another column of another type is compared with the same field {path[0]}"
         if why:
             left.append(NotChecked(f"column {column.name}", why))
             continue
-        compared.append(_compared(column, found))
-        if column.base in _TIMESTAMPS and _kept_unit(found) is not None:
-            why = f"records tell {max(found.fraction_digits, 0)} digits of a second, and so many are compared"
+        compared.append(rule)
+        if column.base in _TIMESTAMPS and _kept_unit(facts_of_column) is not None:
+            why = f"records tell {max(facts_of_column.fraction_digits, 0)} digits of a second, and so many are compared"
             left.append(NotChecked(f"finer parts of column {column.name}", why))
-    unknown = [name for name in facts.fields if shape.column(name) is None]
+    told = {column.field for column in compared}
+    unknown = [name for name in facts.fields if name not in told and (paths is not None or shape.column(name) is None)]
     if unknown:
-        left.append(NotChecked(f"fields {', '.join(unknown)} of the records", "the table has no column of that name"))
+        why = (
+            "the table has no column of that name" if paths is None else "no column of the table is made of that alone"
+        )
+        left.append(NotChecked(f"fields {', '.join(unknown)} of the records", why))
     return ComparedColumns(tuple(compared), tuple(unseen), tuple(left))
 
 
-def _given_columns(shape: TableShape, given: Sequence[RecordColumn]) -> ComparedColumns:
+def _inside(rule: ComparedColumn, path: Sequence[str]) -> ComparedColumn:
+    """The rule of a column that a field inside of a record's field tells."""
+    outer, inner = path
+    arrow = "->" if rule.field_type == "jsonb" else "->>"
+    name = inner.replace("'", "''")
+    of_record = rule.of_record.replace("?", f"(?{arrow}'{name}')::{rule.field_type}")
+    return ComparedColumn(rule.name, "json", of_record, rule.of_table, outer)
+
+
+def _why_not_inside(column: Column) -> str:
+    return "the elements of an array inside of a field are spelt in another way in JSON" if column.is_array else ""
+
+
+def _given_columns(shape: TableShape, given: Sequence[RecordColumn], lacking: str) -> ComparedColumns:
     expressions = {column.name: column.expression for column in given}
     usual = FieldFacts(fraction_digits=_USUAL_DIGITS)
     compared, left = [], []
     for column in shape.columns:
         if column.name not in expressions:
-            left.append(NotChecked(f"column {column.name}", "record_columns has no expression for it"))
+            left.append(NotChecked(f"column {column.name}", lacking))
             continue
         if column.base in _TIMESTAMPS:
             left.append(NotChecked(f"finer parts of column {column.name}", "milliseconds are compared"))
@@ -144,7 +194,9 @@ def _bare_type(column: Column) -> str:
     )
 
 
-def _why_unseen(column: Column) -> str:
+def _why_unseen(column: Column, path: Sequence[str]) -> str:
+    if path and path[0] != column.name:
+        return f"no record has the field {path[0]} that it is made of"
     if column.generated:
         return "the table computes it, and no record has a field of that name"
     return (

@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from jdbc_state import OWED, SqlStateStore, StateRow, StoreSettings
+from jdbc_state.actions import LAYOUT
 from jdbc_state.connections import Database
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
@@ -24,9 +25,13 @@ from spark_2pc_sink.verification.history_check import Logs, gone_claims
 from spark_2pc_sink.verification.reading import Bounds
 from spark_2pc_sink.verification.request import Request
 from spark_2pc_sink.verification.snapshot import Snapshot, taken_snapshot
+from spark_2pc_sink.verification.table_pairs import NotedLayout
 from spark_2pc_sink.verification.topic_reader import TopicReader
 
 _PAUSE_S: Final = 0.1
+#: Of actions so many lines are kept for each batch of the history: claims with a layout, and what recoveries did; and
+#: as many again for what people did.
+_LINES_FOR_EACH: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,8 @@ class Evidence:
         database: opens more sessions.
         reader: of the topics.
         layout: of the sink's newest claim; None where none is known.
+        noted: the layouts of all its claims that are still known, the oldest first.
+        others: by transactional id, the layouts of other sinks in the same state table.
         claims: of all batches that the history knows.
         chosen: indexes of those in the scope.
         logs: the topics, looked at last.
@@ -56,6 +63,8 @@ class Evidence:
     ends: Mapping[TopicPartition, int]
     hidden: Mapping[int, str]
     gone: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    noted: Sequence[NotedLayout] = ()
+    others: Mapping[str, SinkLayout] = field(default_factory=dict)
 
     @property
     def row(self) -> StateRow | None:
@@ -76,7 +85,7 @@ class Evidence:
             None,
         )
 
-    def bounds(self, *, everything: bool, to_the_end: bool) -> Bounds:
+    def bounds(self, *, everything: bool, to_the_end: bool = False) -> Bounds:
         """What readers of committed records are asked for.
 
         Args:
@@ -124,18 +133,19 @@ def gathered(request: Request) -> Iterator[Evidence]:
     settings = StoreSettings(**options.store_settings())
     reader = TopicReader(options.kafka)
     with closing(SqlStateStore(options.database, settings)) as store:
-        noted = store.read_layout(options.transactional_id)
-        layout = None if noted is None else SinkLayout.parse(noted)
+        noted = _noted_layouts(store, options.transactional_id, kept=settings.history_batches)
+        layout = noted[-1].layout if noted else None
+        others = _other_layouts(store, options.transactional_id)
         cluster_id = reader.cluster_id()
         with _snapshot(store.database, request) as early:
-            topics = _topics(claims_of(early.row, early.lines, cluster_id=cluster_id), layout)
+            topics = _topics(claims_of(early.row, early.lines, cluster_id=cluster_id), layout, request)
         before = reader.describe(topics)
         with _snapshot(store.database, request) as snapshot:
             claims = claims_of(snapshot.row, snapshot.lines, cluster_id=cluster_id)
             batches = claims.batch_ids
             wanted = request.scope.of(batches)
             _await_newest(reader, claims, wait_ms=request.wait_ms)
-            logs = reader.describe(_topics(claims, layout))
+            logs = reader.describe(_topics(claims, layout, request))
             gone = gone_claims(claims, logs)
             hidden = _hidden(reader, claims, logs, gone, snapshot.row)
             yield Evidence(
@@ -153,7 +163,23 @@ def gathered(request: Request) -> Iterator[Evidence]:
                 ends=_ends(before, logs, claims, hidden, gone),
                 hidden=hidden,
                 gone=gone,
+                noted=noted,
+                others=others,
             )
+
+
+def _noted_layouts(store: SqlStateStore, transactional_id: str, *, kept: int) -> list[NotedLayout]:
+    """The layouts of a sink's claims, the oldest first."""
+    lines = store.read_actions(transactional_id, last=_LINES_FOR_EACH * (kept + 1))
+    return [
+        NotedLayout(line.at, SinkLayout.parse(line.detail[LAYOUT])) for line in lines[::-1] if LAYOUT in line.detail
+    ]
+
+
+def _other_layouts(store: SqlStateStore, transactional_id: str) -> dict[str, SinkLayout]:
+    names = (row.transactional_id for row in store.read_all() if row.transactional_id != transactional_id)
+    found = {name: store.read_layout(name) for name in names}
+    return {name: SinkLayout.parse(noted) for name, noted in found.items() if noted is not None}
 
 
 def _snapshot(database: Database, request: Request) -> AbstractContextManager[Snapshot]:
@@ -166,8 +192,8 @@ def _snapshot(database: Database, request: Request) -> AbstractContextManager[Sn
     )
 
 
-def _topics(claims: Claims, layout: SinkLayout | None) -> frozenset[str]:
-    noted = {lane.topic for lane in layout.each} if layout is not None else set()
+def _topics(claims: Claims, layout: SinkLayout | None, request: Request) -> frozenset[str]:
+    noted = {request.topic, *(lane.topic for lane in layout.each)} if layout is not None else {request.topic}
     return claims.topics | {topic for topic in noted if topic is not None}
 
 

@@ -166,7 +166,7 @@ class Lone:
     ) -> Difference:
         offset = message.offset() or 0
         key = message.key()
-        named = self._key(shown) if shown is not None and self._sql.key else None
+        named = self._key_of_record(shown) if shown is not None and self._sql.key else None
         return Difference(
             kind=kind,
             text=text,
@@ -181,6 +181,11 @@ class Lone:
 
     def _key(self, row: Mapping[str, Any]) -> str | None:
         return ", ".join(f"{name}={row.get(name)}" for name in self._sql.key) or None
+
+    def _key_of_record(self, record: Mapping[str, Any]) -> str | None:
+        columns = self._sql.compared.named(self._sql.key)
+        told = {column.name: record.get(column.field) for column in columns}
+        return None if any(isinstance(value, dict) for value in told.values()) else self._key(told)
 
     def _row(self, part: int, at: str) -> Mapping[str, Any]:
         ((found, *_),) = self._snapshot.run(self._sql.rows_at(f"VALUES ({part}::oid, '{at}'::tid)"))

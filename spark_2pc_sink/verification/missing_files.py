@@ -37,6 +37,7 @@ class MissingFiles:
         columns: of the table, all that are compared.
         key: those that name a row; () where nothing does.
         record_key: of a record that is made of a row.
+        record_unknown: why no record can be made of a row; '' where one can.
         topics: of the sink.
         commands: what the commands on the page begin with.
 
@@ -53,6 +54,7 @@ class MissingFiles:
         columns: Sequence[str],
         key: Sequence[str],
         record_key: RecordKey,
+        record_unknown: str = "",
         topics: Sequence[str],
         commands: Commands,
     ) -> None:
@@ -62,6 +64,7 @@ class MissingFiles:
         self._columns = tuple(columns)
         self._key = tuple(key)
         self._record_key = record_key
+        self._record_unknown = record_unknown
         self._topics = tuple(topics)
         self._commands = commands
         self._files: dict[str, IO[str]] = {}
@@ -117,10 +120,10 @@ class MissingFiles:
         """The record's key.
 
         Raises:
-            UnsayableError: it is not known.
+            UnsayableError: it is not known, or the rest of the record is not.
         """
-        if self._record_key.unknown:
-            raise UnsayableError(self._record_key.unknown)
+        if unknown := self._record_unknown or self._record_key.unknown:
+            raise UnsayableError(unknown)
         text = None if self._record_key.column is None else row.columns[self._record_key.column]
         return None if text is None else text.encode()
 

@@ -47,8 +47,8 @@ def _looking(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
 
 def _putting_back(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
     if report.written:
-        (page,) = (path for path in report.written if path.endswith(PAGE))
-        return (f"read {page}, and run the commands in it that put back what should be there",)
+        pages = [path for path in report.written if path.endswith(PAGE)]
+        return tuple(f"read {page}, and run the commands in it that put back what should be there" for page in pages)
     if not _LACKING.isdisjoint(report.counts):
         return (f"write files with what either side lacks, and the commands: {commands.verify} --write-missing DIR",)
     return ()

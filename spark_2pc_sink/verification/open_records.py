@@ -132,7 +132,7 @@ def _staged(  # noqa: PLR0917 - each has a type of its own
     nothing = Tally((), {})
     with Staging(evidence.database, sql, statement_timeout_ms=request.options.statement_timeout_ms) as staging:
         texts = RecordTexts.of(sql, read)
-        stage = RecordStage(staging, plan.places, texts, lambda _: True)
+        stage = RecordStage(staging, plan.places, texts, lambda *_: True)
         records = stage_uncommitted(evidence.reader, opened.bounds, stage, nothing)
         staging.finish()
         Comparison(evidence.snapshot, staging).part()

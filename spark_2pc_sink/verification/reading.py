@@ -35,10 +35,12 @@ class RecordStage:
         staging: takes the chunks.
         places: of the records.
         texts: makes what PostgreSQL reads of a record.
-        wanted: whether records of a stretch are staged.
+        wanted: whether records of a stretch of a partition are staged.
     """
 
-    def __init__(self, staging: Staging, places: Places, texts: RecordTexts, wanted: Callable[[Stretch], bool]) -> None:
+    def __init__(
+        self, staging: Staging, places: Places, texts: RecordTexts, wanted: Callable[[TopicPartition, Stretch], bool]
+    ) -> None:
         self._staging = staging
         self._places = places
         self._texts = texts
@@ -55,7 +57,7 @@ class RecordStage:
     ) -> None:
         """Stage records of one partition, those of the stretches that are wanted."""
         for stretch in stretches:
-            if not self._wanted(stretch):
+            if not self._wanted(partition, stretch):
                 continue
             part = slice(stretch.start, stretch.stop)
             texts = (

@@ -16,7 +16,8 @@ Side = Literal["kafka", "table"]
 #: What can differ.
 #: Of records and rows: ``missing_in_kafka`` a row that no record is of; ``missing_in_table`` a record that has no row;
 #: ``differing`` a record and a row of one key with other values; ``twice`` a record or row that one side has too often.
-#: Of the history: ``batch_count`` and ``digest`` other records in the ranges of a batch than it wrote; ``offsets`` a
+#: Of the history: ``row_count`` a table with another number of rows than its batches wrote; ``batch_count`` and
+#: ``digest`` other records in the ranges of a batch than it wrote; ``offsets`` a
 #: range that does not begin or end with a record; ``stranger`` a record inside a batch's range that is not of it;
 #: ``gap`` records between or behind the ranges of batches, or a batch that the history skips; ``topic_remade``,
 #: ``topic_deleted`` and ``truncated`` a topic, or a part of its log, that is gone.
@@ -25,6 +26,7 @@ DifferenceKind = Literal[
     "missing_in_table",
     "differing",
     "twice",
+    "row_count",
     "batch_count",
     "digest",
     "offsets",
@@ -41,6 +43,7 @@ _HEADLINES: Final[Mapping[str, str]] = {
     "missing_in_table": "records that the table has no row of",
     "differing": "keys whose row is not what their record says",
     "twice": "records or rows that one side has too often",
+    "row_count": "tables with another number of rows than their batches wrote",
     "batch_count": "batches with another number of records than they wrote",
     "digest": "batches with other records than they wrote",
     "offsets": "ranges of offsets that do not begin and end with a record",
@@ -68,6 +71,7 @@ class Difference:
     Attributes:
         kind: for programs.
         text: for people: what is there, and what should be.
+        table: of a sink with several outputs, the table that was compared.
         key: the key of the row or record, such as ``order_id=7``.
         batch: Spark's id of the batch.
         topic, partition, offset: the record, or the first of several.
@@ -79,6 +83,7 @@ class Difference:
 
     kind: DifferenceKind
     text: str
+    table: str | None = None
     key: str | None = None
     batch: int | None = None
     topic: str | None = None
@@ -95,6 +100,7 @@ class Difference:
             upto = "" if self.last_offset in (None, self.offset) else f" to {self.last_offset}"
             place = f"{place} at offset {self.offset}{upto}"
         named = [
+            *([] if self.table is None else [f"table {self.table}"]),
             *([] if self.key is None else [self.key]),
             *([] if self.batch is None else [f"batch {self.batch}"]),
             *([] if place is None else [place]),
@@ -142,6 +148,28 @@ class BatchResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableResult:
+    """One table of the sink against the topics that have the records of its rows.
+
+    Attributes:
+        table: as the sink spells it.
+        topics: whose records were compared with its rows; empty where none tells them.
+        rows: how many rows were compared; None where they were not, see `VerifyReport.not_checked`.
+        columns: the columns that were compared, as the table spells them.
+    """
+
+    table: str
+    topics: tuple[str, ...] = ()
+    rows: int | None = None
+    columns: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.rows is None:
+            return f"table {self.table}: not compared"
+        return f"table {self.table}: {self.rows} rows with the records of {', '.join(self.topics)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpenTransactionRows:
     """The records of the open transaction against the table: what a person needs to commit or abort it.
 
@@ -182,8 +210,9 @@ class VerifyReport:
         scope: what was to be compared, such as ``all`` or ``since batch 5``.
         up_to: the newest batch that was compared; what came behind it is neither missing nor too much.
         records: records of the topics that were compared.
-        rows: rows of the table that were compared; None where it was not.
-        columns: the columns that were compared, as the table spells them.
+        rows: rows of all tables that were compared; None where none was.
+        columns: the columns that were compared, as the table spells them; of several tables see ``tables``.
+        tables: of a sink with several outputs, one for each table that was to be compared.
         batches: one for each batch of the scope that the history knows, the oldest first.
         counts: how many differences there are of each kind that there is.
         differences: the first of each kind.
@@ -201,6 +230,7 @@ class VerifyReport:
     records: int = 0
     rows: int | None = None
     columns: tuple[str, ...] = ()
+    tables: tuple[TableResult, ...] = ()
     batches: tuple[BatchResult, ...] = ()
     counts: Mapping[DifferenceKind, int] = field(default_factory=dict, hash=False)
     differences: tuple[Difference, ...] = ()
@@ -235,6 +265,7 @@ class VerifyReport:
                 yield f"    … and {count - len(named)} more"
         if self.open_transaction is not None:
             yield f"  open transaction: {self.open_transaction}"
+        yield from (f"  {table}" for table in self.tables)
         yield from (f"  not checked: {part}" for part in self.not_checked)
         yield from (f"  written: {path}" for path in self.written)
 

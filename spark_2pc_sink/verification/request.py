@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_2pc_sink.options import CommonOptions
+from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import options_of
 from spark_2pc_sink.verification.missing_files import checked_directory
@@ -19,7 +20,9 @@ from spark_2pc_sink.verification.target import GivenTarget
 Progress = Callable[[str, int, int], None]
 
 #: Keywords of `verify` that tell the form of the table.
-_SHAPE: Final = ("table", "mode", "keys", "order_by", "late_rows", "record_columns")
+_SHAPE: Final = ("table", "topic", "mode", "keys", "order_by", "late_rows", "record_columns")
+#: Of these, those that are about one table of several.
+OF_ONE_TABLE: Final = _SHAPE[1:]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class Request:
         table_only: topics are compared with the table, and not with the history.
         write_missing: where files with what is lacking go; None for none.
         registry: where schemas of values are; None where none is named.
+        topic: the one that has the records of the table; None to find it.
         shape: the keywords of the target as they were given, for commands that repeat them.
     """
 
@@ -48,6 +52,7 @@ class Request:
     table_only: bool = False
     write_missing: Path | None = None
     registry: SchemaRegistryOptions | None = None
+    topic: str | None = None
     shape: Mapping[str, str | Sequence[str] | None] = field(default_factory=dict)
 
     @classmethod
@@ -60,7 +65,10 @@ class Request:
         common = {item.name for item in options_of(CommonOptions)}
         shape = {name: given[name] for name in _SHAPE}
         keys, directory = given["keys"], given["write_missing"]
-        target = {**shape, "keys": None if keys is None else tuple(keys)}
+        target = {
+            **{name: shape[name] for name in shape if name != "topic"},
+            "keys": None if keys is None else tuple(keys),
+        }
         target["record_columns"] = parse_record_columns(given["record_columns"])
         return cls(
             options=CommonOptions.parse(**{name: value for name, value in given.items() if name in common}),
@@ -72,6 +80,7 @@ class Request:
             table_only=given["table_only"],
             write_missing=None if directory is None else checked_directory(Path(directory)),
             registry=SchemaRegistryOptions.parse(given["schema_registry"]),
+            topic=check_topic(given["topic"]),
             shape=shape,
         )
 

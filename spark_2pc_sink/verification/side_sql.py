@@ -90,7 +90,8 @@ class SideSql:
         if self.compared.given:
             fields = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in RECORD_PARTS.items())
         else:
-            fields = _fields(self.compared.columns)
+            named = _fields(self.compared.columns).items()
+            fields = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in named)
         return f"CREATE TEMPORARY TABLE verify_record ({fields}, {_MARK} boolean) ON COMMIT DROP"
 
     def make_staged(self) -> str:
@@ -133,7 +134,7 @@ class SideSql:
         )
 
     def _read(self, records: str, places: str, offsets: str) -> str:
-        parts = list(RECORD_PARTS) if self.compared.given else list(self.compared.names)
+        parts = list(RECORD_PARTS if self.compared.given else _fields(self.compared.columns))
         names = ", ".join(map(quote_identifier, [*parts, MARK]))
         rows = (
             f"ROWS FROM (json_populate_recordset(NULL::pg_temp.verify_record, {records}), "
@@ -284,5 +285,6 @@ def _hash(parts: Sequence[str]) -> str:
     return f"hash_record_extended(ROW({', '.join(parts)}), 0)"
 
 
-def _fields(columns: Sequence[ComparedColumn]) -> str:
-    return ", ".join(f"{quote_identifier(column.name)} {column.field_type}" for column in columns)
+def _fields(columns: Sequence[ComparedColumn]) -> dict[str, str]:
+    """The type of each field that is read."""
+    return {column.field: column.field_type for column in columns}

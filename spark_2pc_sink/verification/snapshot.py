@@ -12,8 +12,8 @@ from sqlalchemy import Connection, select, text
 from jdbc_state import HistoryLine, StateRow, StoreSettings
 from jdbc_state.claim import row_columns, row_of
 from jdbc_state.connections import Database, discard, driver_connection
-from jdbc_state.history import newest_line
-from jdbc_state.schema import StateTables, quoted
+from jdbc_state.history import figures_of, newest_line
+from jdbc_state.schema import FIGURES, StateTables, quoted
 from jdbc_state.sqlstate import translated
 from spark_2pc_sink.verification.staging import SETTINGS
 
@@ -55,6 +55,13 @@ class Snapshot:
             cursor.execute(statement)
             yield from cursor
 
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Remove whatever the block makes, when it ends well; else the transaction is of no more use."""
+        self.run("SAVEPOINT undone")
+        yield
+        self.run("ROLLBACK TO SAVEPOINT undone; RELEASE SAVEPOINT undone")
+
     def cursor(self) -> Cursor:
         """A cursor in the transaction."""
         return self.driver.cursor()
@@ -85,7 +92,10 @@ def taken_snapshot(
             lines = _read_lines(connection, tables, transactional_id, settings.history_batches)
             yield Snapshot(connection, row, lines)
     finally:
-        driver_connection(connection).cancel()
+        driver = driver_connection(connection)
+        # The database may have ended the session, and then there is nothing to cancel.
+        if not driver.closed:
+            driver.cancel()
         discard(connection)
 
 
@@ -100,9 +110,11 @@ def _read_row(connection: Connection, tables: StateTables, transactional_id: str
 def _read_lines(connection: Connection, tables: StateTables, transactional_id: str, kept: int) -> list[HistoryLine]:
     if not kept or not _exists(connection, quoted(tables.history)):
         return []
-    lines = newest_line(tables, transactional_id, last=kept + kept // _LINES_SHARE + 1).subquery()
-    found = connection.execute(select(lines.c.event, *row_columns(lines)).order_by(lines.c.decision))
-    return [HistoryLine(answer.event, row_of(answer)) for answer in found]
+    newest = newest_line(tables, transactional_id, last=kept + kept // _LINES_SHARE + 1)
+    lines = newest.add_columns(figures_of(tables)).subquery()
+    columns = (lines.c.event, lines.c[FIGURES], *row_columns(lines))
+    found = connection.execute(select(*columns).order_by(lines.c.decision))
+    return [HistoryLine(answer.event, row_of(answer), answer.figures) for answer in found]
 
 
 def _exists(connection: Connection, name: str) -> bool:

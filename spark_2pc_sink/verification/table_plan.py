@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from spark_2pc_sink.verification.column_rules import ComparedColumns, compared_columns
 from spark_2pc_sink.verification.differences import Differences
 from spark_2pc_sink.verification.places import Places
+from spark_2pc_sink.verification.record_columns import RecordColumn
 from spark_2pc_sink.verification.record_facts import FieldFacts, RecordFacts
 from spark_2pc_sink.verification.side_sql import SideSql
 from spark_2pc_sink.verification.table_shape import TableShape
@@ -39,7 +40,17 @@ class TablePlan:
         if not facts.records and not facts.others:
             # Without any record every row is one too much, whatever it says.
             facts = RecordFacts({column.name: FieldFacts() for column in self.shape.columns})
-        return self.target.updated_only(compared_columns(self.shape, facts, self.target.record_columns))
+        target, given = self.target, self.record_columns
+        by_user = {} if target.record_columns else {"lacking": "no part of the records is made of what it is made of"}
+        found = compared_columns(self.shape, facts, given, paths=target.paths, **by_user)
+        return self.target.updated_only(found)
+
+    @property
+    def record_columns(self) -> tuple[RecordColumn, ...]:
+        """The expressions that make a row of a record; none where the fields of its value do."""
+        if self.target.record_columns or self.facts.records or not self.facts.others:
+            return self.target.record_columns
+        return () if self.target.sources is None else self.target.sources.alone(self.shape)
 
     def learn(self, values: Iterable[bytes]) -> None:
         """Take more records into account."""
@@ -53,7 +64,7 @@ class TablePlan:
             return "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared"
         if self.target.record_columns:
             return ""
-        if self.facts.others and not self.facts.records:
+        if not self.record_columns and self.facts.others and not self.facts.records:
             return (
                 "the values of the records are no JSON objects; say how they become rows with record_columns "
                 "(--record-columns)"
@@ -61,6 +72,16 @@ class TablePlan:
         if not self.compared.columns:
             fields = ", ".join(self.facts.fields) or "none"
             return f"no column can be compared: the records have the fields {fields}"
+        return self._unnamed()
+
+    def _unnamed(self) -> str:
+        """Why rows and records of one key are not found; '' where they are."""
+        names = self.compared.names
+        lacking = [name for name in self.target.noted_keys if name not in names]
+        if lacking:
+            return f"no part of the records tells {', '.join(lacking)}, which name a row: pass record_columns"
+        if self.target.noted_order not in (None, *names):
+            return f"no part of the records tells {self.target.noted_order}, by which the sink orders rows of one key"
         return ""
 
     def sql(self) -> SideSql:

@@ -6,7 +6,7 @@ Pure: it is fed with records, partition by partition in the order of their offse
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_2pc_sink.ids import TopicPartition
@@ -104,9 +104,17 @@ class Tally:
     Args:
         claims: all that the history knows, the oldest first.
         gone: topics whose claims are about another topic of that name: by topic and index of the claim.
+        counted: partitions whose records another tally has counted already; here they are only cut.
     """
 
-    def __init__(self, claims: Sequence[Claim], gone: Mapping[str, frozenset[int]]) -> None:
+    def __init__(
+        self,
+        claims: Sequence[Claim],
+        gone: Mapping[str, frozenset[int]],
+        counted: Collection[TopicPartition] = (),
+    ) -> None:
+        self._counted = frozenset(counted)
+        self._done: set[TopicPartition] = set()
         self.found = [Found() for _ in claims]
         self.unclaimed: list[Unclaimed] = []
         self.records = 0
@@ -128,8 +136,10 @@ class Tally:
         Returns:
             where they were cut.
         """
-        self.records += len(offsets)
         stretches = self.of(partition).stretches(offsets)
+        if partition in self._counted:
+            return stretches
+        self.records += len(offsets)
         for stretch in stretches:
             first, last = offsets[stretch.start], offsets[stretch.stop - 1]
             if stretch.claim < 0:
@@ -142,6 +152,26 @@ class Tally:
             found.digest = (found.digest + digest_of(partition.topic, part)) % MODULUS
             found.seen[partition] = (found.seen.get(partition, (first, last))[0], last)
         return stretches
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """Those whose records were counted for another tally, and added to this one."""
+        return frozenset(self._done)
+
+    def add(self, other: Tally, partitions: Iterable[TopicPartition]) -> None:
+        """Take over what another tally has counted.
+
+        Args:
+            other: it was made with `partitions` of this one as counted.
+            partitions: all that it was fed with.
+        """
+        self._done.update(partitions)
+        self.records += other.records
+        self.unclaimed += other.unclaimed
+        for found, more in zip(self.found, other.found, strict=True):
+            found.records += more.records
+            found.digest = (found.digest + more.digest) % MODULUS
+            found.seen |= more.seen
 
     def _leave(self, partition: TopicPartition, first: int, last: int, stretch: Stretch) -> None:
         records = stretch.stop - stretch.start

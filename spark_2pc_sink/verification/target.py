@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import quote_identifier
-from spark_2pc_sink.verification.column_rules import ComparedColumns
+from spark_2pc_sink.verification.column_rules import ComparedColumns, Paths
 from spark_2pc_sink.verification.record_columns import RecordColumn
+from spark_2pc_sink.verification.record_sources import RecordSources
 from spark_2pc_sink.verification.report import NotChecked
 from spark_2pc_sink.verification.table_shape import TableShape
 from spark_2pc_sink.verification.tombstones import Tombstones
+from spark_2pc_sink.verification.value_fields import path_parts
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options.layout import SinkLayout
@@ -35,6 +37,9 @@ class Target:
         record_columns: expressions, where the value of a record is not the row.
         tombstones: how records without a value are read; None where they are records as any.
         update_columns: those of a row that later records change; None for all.
+        noted_keys: those of the keys that the sink has noted, and no person has said.
+        noted_order: the column that is order_by, where the sink has noted it.
+        sources: which part of a record tells a column; None where its fields have the names of the columns.
         unforeseen: why nobody can tell by the records which rows the table has; '' where that can be told.
     """
 
@@ -46,6 +51,9 @@ class Target:
     record_columns: tuple[RecordColumn, ...] = ()
     tombstones: Tombstones | None = None
     update_columns: tuple[str, ...] | None = None
+    noted_keys: tuple[str, ...] = ()
+    noted_order: str | None = None
+    sources: RecordSources | None = None
     unforeseen: str = ""
 
     def __post_init__(self) -> None:
@@ -63,6 +71,11 @@ class Target:
                 rule="it has a meaning with mode='upsert' only",
                 remedy="pass mode='upsert', or leave it out",
             )
+
+    @property
+    def paths(self) -> Paths | None:
+        """The fields that tell columns; None where they have the names of the columns."""
+        return None if self.sources is None or self.sources.by_name else self.sources.path_of
 
     def key_of(self, shape: TableShape, compared: Sequence[str]) -> tuple[str, ...]:
         """The columns that name a row, where they can be compared.
@@ -111,52 +124,68 @@ class GivenTarget:
     late_rows: Literal["replace", "keep_newer"] | None = None
     record_columns: tuple[RecordColumn, ...] = ()
 
-    def completed(self, layout: SinkLayout | None) -> Target:
+    def completed(self, layout: SinkLayout | None, *, unordered: bool = False) -> Target:
         """With what the sink has noted where nothing is given.
 
         Args:
             layout: of the sink's newest claim; None where none is known.
+            unordered: records of one key are in no order within a batch.
         """
         if layout is None:
-            return self._target(self.mode or ("upsert" if self.keys and self.order_by else "append"), None, None, None)
-        mode: Mode = "upsert" if layout.mode == "upsert" else "append"
-        if layout.mode == "insert_ignore":
-            mode = "insert_ignore"
-        return self._target(self.mode or mode, layout.upsert_keys, _order_by(layout), layout)
-
-    def _target(
-        self,
-        mode: Mode,
-        keys: Sequence[str] | None,
-        order_by: str | None,
-        layout: SinkLayout | None,
-    ) -> Target:
-        noted_late = "keep_newer" if layout is not None and layout.upsert_late_rows == "keep_newer" else "replace"
-        chosen = tuple((keys or ()) if self.keys is None else self.keys)
+            mode: Mode = self.mode or ("upsert" if self.keys and self.order_by else "append")
+            return Target(
+                table=self.table,
+                mode=mode,
+                keys=self.keys or (),
+                order_by=self.order_by,
+                late_rows=self.late_rows or "replace",
+                record_columns=self.record_columns,
+                tombstones=Tombstones.of(None, self.keys or ()) if mode == "upsert" else None,
+            )
+        mode = self.mode or _mode(layout)
+        upsert = mode == "upsert"
+        keys = layout.upsert_keys if self.keys is None else self.keys
+        order = _order_by(layout, unordered=unordered) if upsert and self.order_by is None else None
         return Target(
-            table=self.table or (None if layout is None else layout.table),
+            table=self.table or layout.table,
             mode=mode,
-            keys=chosen,
-            order_by=(self.order_by or order_by) if mode == "upsert" else self.order_by,
-            late_rows="keep_newer" if (self.late_rows or noted_late) == "keep_newer" else "replace",
+            keys=keys,
+            order_by=self.order_by if order is None else quote_identifier(order),
+            late_rows=self.late_rows or ("keep_newer" if layout.upsert_late_rows == "keep_newer" else "replace"),
             record_columns=self.record_columns,
-            tombstones=Tombstones.of(layout, chosen) if mode == "upsert" else None,
-            update_columns=None if layout is None or mode != "upsert" else layout.update_columns,
-            unforeseen="" if layout is None else _unforeseen(layout),
+            tombstones=Tombstones.of(layout, keys) if upsert else None,
+            update_columns=layout.update_columns if upsert else None,
+            noted_keys=keys if self.keys is None and mode != "append" else (),
+            noted_order=order,
+            sources=RecordSources(layout),
+            unforeseen=_unforeseen(layout, order_lost=unordered and self.order_by is None),
         )
 
 
-def _unforeseen(layout: SinkLayout) -> str:
+def _mode(layout: SinkLayout) -> Mode:
+    if layout.mode == "insert_ignore":
+        return "insert_ignore"
+    return "upsert" if layout.mode == "upsert" else "append"
+
+
+def _unforeseen(layout: SinkLayout, *, order_lost: bool) -> str:
     if layout.upsert_where is not None:
         return "upsert_where decides by the row that is there, and no record tells what it has decided"
     if layout.delete_when is not None and layout.tombstone_when is None:
         return "rows were deleted without tombstones, and no record tells which: pass tombstones=True to the sink"
+    order = layout.upsert_order_by
+    if order_lost and order is not None and (layout.mode == "insert_ignore" or path_parts(order) is None):
+        return f"{order} decides among rows of one key in a batch, and no record tells it"
     return ""
 
 
-def _order_by(layout: SinkLayout) -> str | None:
-    """The sink's order where rows of several batches compete; else the last record of a key is the table's row."""
-    if layout.upsert_late_rows != "keep_newer" or layout.upsert_order_by is None:
+def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:
+    """The column that decides among records of a key; None where the last of them is the table's row.
+
+    It decides where rows of several batches compete, and within a batch whose records are in no order.
+    """
+    if layout.upsert_order_by is None or (layout.upsert_late_rows != "keep_newer" and not unordered):
         return None
-    # It is a column of the table then, in Spark's quotes where it has any.
-    return quote_identifier(layout.upsert_order_by.strip().strip("`"))
+    path = path_parts(layout.upsert_order_by)
+    # With late rows it is a column of the table, perhaps in Spark's quotes.
+    return layout.upsert_order_by.strip().strip("`") if path is None else ".".join(path)

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from jdbc_state.sqlstate import translated
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.claims import Claim
-from spark_2pc_sink.verification.commands import Commands
-from spark_2pc_sink.verification.comparison import Compared, Comparison, table_fingerprints
-from spark_2pc_sink.verification.differences import Differences
+from spark_2pc_sink.verification.differences import THE_TABLE, Differences
 from spark_2pc_sink.verification.evidence import Evidence, gathered
 from spark_2pc_sink.verification.history_check import HistoryCheck
-from spark_2pc_sink.verification.lone import Lone
-from spark_2pc_sink.verification.missing_files import MissingFiles
-from spark_2pc_sink.verification.places import Places
-from spark_2pc_sink.verification.reading import Bounds, RecordStage, read_all, sample, stage_uncommitted
+from spark_2pc_sink.verification.reading import Bounds, read_all
 from spark_2pc_sink.verification.record_digest import content_of, record_hash
-from spark_2pc_sink.verification.record_key import record_key
-from spark_2pc_sink.verification.report import BatchResult, Verdict, VerifyReport
+from spark_2pc_sink.verification.report import BatchResult, TableResult, Verdict, VerifyReport
 from spark_2pc_sink.verification.request import Request
-from spark_2pc_sink.verification.schema_values import formats_of, no_registry, value_reader
-from spark_2pc_sink.verification.staging import NewFieldsError, NotRowsError, RecordTexts, Staging
-from spark_2pc_sink.verification.table_plan import TablePlan
-from spark_2pc_sink.verification.table_shape import read_shape
-from spark_2pc_sink.verification.tally import Stretch, Tally
+from spark_2pc_sink.verification.row_counts import count_rows
+from spark_2pc_sink.verification.table_choice import chosen_pairs
+from spark_2pc_sink.verification.table_comparison import TableComparison
+from spark_2pc_sink.verification.table_pairs import TablePair
+from spark_2pc_sink.verification.tally import Tally
 from spark_2pc_sink.verification.topic_reader import headers_of
 
 
@@ -53,8 +47,7 @@ class _Outcome:
     """What a verification has found so far."""
 
     records: int = 0
-    compared: Compared | None = None
-    columns: tuple[str, ...] = ()
+    tables: list[TableResult] = field(default_factory=list)
     batches: tuple[BatchResult, ...] = ()
     written: tuple[str, ...] = ()
     broken: bool = False
@@ -73,17 +66,15 @@ class Verification:
         self._evidence = evidence
         self._differences = Differences(request.differences_max)
         self._outcome = _Outcome()
-        self._upsert = request.target.completed(evidence.layout).mode != "append"
-        self._read = value_reader(evidence.layout, request.registry)
-        scope = request.scope
-        self._bounds = evidence.bounds(everything=scope.is_all, to_the_end=self._upsert and scope.batch is not None)
+        self._pairs = chosen_pairs(request, evidence)
 
     def run(self) -> VerifyReport:
         """Read, compare, and say what was found."""
-        plan = self._plan()
+        tally = Tally(self._evidence.claims.claims, self._evidence.gone)
         try:
             with translated(self._evidence.database.named("verify")):
-                tally = self._compare(plan)
+                self._compare_tables(tally)
+                self._read_the_rest(tally)
             self._outcome.records = tally.records
             self._judge_history(tally)
         except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
@@ -92,139 +83,52 @@ class Verification:
             self._outcome.broken = True
         return self._report()
 
-    # --- the table -------------------------------------------------------------------------------------------------
+    # --- the tables ------------------------------------------------------------------------------------------------
 
-    def _plan(self) -> TablePlan | None:
-        """How the table is compared; None where it cannot be, which is said."""
-        evidence = self._evidence
-        if evidence.layout is not None and evidence.layout.lanes:
-            why = "the sink has several outputs: of these, topics are compared with the history alone"
-            self._differences.skip("tables", why)
-            return None
-        target = self._request.target.completed(evidence.layout)
-        if target.table is None:
-            why = "nobody has said which one it is: pass table (--table); jobs of this version note it by themselves"
-            self._differences.skip("the table", why)
-            return None
-        with evidence.snapshot.cursor() as cursor:
-            shape = read_shape(cursor, target.table)
-        if not self._bounds and not evidence.hidden:
-            self._differences.skip("the table", "no topic of the sink is known, or there")
-            return None
-        if (formats := formats_of(evidence.layout)) and self._request.registry is None:
-            self._differences.skip("the table", no_registry(formats))
-            return None
-        keyed = target.mode != "append"
-        facts = sample(evidence.reader, self._read, self._bounds, tombstones=keyed)
-        if not facts.records and not facts.others:
-            facts = sample(evidence.reader, self._read, evidence.hidden_bounds(), committed=False, tombstones=keyed)
-        places = Places({*evidence.ends, *evidence.hidden_bounds()})
-        plan = TablePlan(target, shape, facts, places, whole=self._request.scope.is_all and self._kafka_is_whole())
-        if refusal := plan.refusal():
-            self._differences.skip("the table", refusal)
-            return None
-        plan.sql()
-        return plan
+    @property
+    def _several(self) -> bool:
+        """Whether the sink has several outputs, which are then named."""
+        return self._evidence.layout is not None and bool(self._evidence.layout.lanes)
 
-    def _kafka_is_whole(self) -> bool:
-        """Whether Kafka still has the first record of each partition, or else that it has lost some is a difference."""
-        evidence = self._evidence
-        for at, start in sorted(evidence.logs.starts.items()):
-            firsts = [claim.ranges[at][0] for claim in evidence.claims.claims if at in claim.ranges]
-            if start and not any(first < start for first in firsts):
-                what = "rows that no record is of"
-                why = f"the log of {at} begins at offset {start}, and what was before is not known"
-                self._differences.skip(what, why)
-                return False
-        return True
-
-    def _compare(self, plan: TablePlan | None) -> Tally:
-        """Read everything once; again where records turn up that the plan does not fit."""
-        while True:
-            tally = Tally(self._evidence.claims.claims, self._evidence.gone)
-            try:
-                if plan is None:
-                    read_all(self._evidence.reader, self._bounds, tally, None, self._request.progress)
+    def _compare_tables(self, tally: Tally) -> None:
+        for pair in self._pairs:
+            if pair is None or not self._several:
+                self._compare(pair, tally)
+                continue
+            with self._differences.about(pair.table):
+                if pair.why:
+                    self._not_told(pair)
                 else:
-                    self._stage_and_compare(plan, tally)
-                    plan.explain(self._differences)
-            except NewFieldsError as error:
-                assert plan is not None
-                plan.learn(error.values)
-            except NotRowsError as error:
-                self._differences.skip("the table", f"most records cannot become rows of it: {error}")
-                plan = None
-            else:
-                return tally
+                    self._compare(pair, tally)
 
-    def _stage_and_compare(self, plan: TablePlan, tally: Tally) -> None:
-        evidence, progress, sql = self._evidence, self._request.progress, plan.sql()
-        with (
-            Staging(evidence.database, sql, statement_timeout_ms=self._request.options.statement_timeout_ms) as staging,
-            ThreadPoolExecutor(1, "verify-table") as thread,
-        ):
-            texts = RecordTexts.of(sql, self._read)
-            table = thread.submit(table_fingerprints, evidence.snapshot, sql) if plan.whole else None
-            read_all(
-                evidence.reader,
-                self._bounds,
-                tally,
-                RecordStage(staging, plan.places, texts, self._is_staged),
-                progress,
-            )
-            hidden = RecordStage(staging, plan.places, texts, lambda stretch: stretch.claim in evidence.hidden)
-            stage_uncommitted(evidence.reader, evidence.hidden_bounds(), hidden, tally)
-            staging.finish()
-            progress("comparing", 0, 1)
-            comparison = Comparison(evidence.snapshot, staging)
-            compared = comparison.part(order=self._only_order(plan)) if table is None else comparison.whole(table)
-            sql = staging.sessions[0].sql
-        self._outcome.compared, self._outcome.columns = compared, sql.compared.names
-        if not compared.equal:
-            batch_at = self._batch_at(tally)
-            lone = Lone(evidence.snapshot, sql, evidence.reader, plan.places, batch_at=batch_at, read=self._read)
-            self._name(plan, lone)
-        progress("comparing", 1, 1)
-
-    def _is_staged(self, stretch: Stretch) -> bool:
-        """Whether committed records are compared with the table."""
-        if stretch.claim in self._evidence.hidden:
-            return False
-        if self._request.scope.is_all:
-            return True
-        if self._upsert and self._request.scope.batch is not None:
-            return stretch.claim >= min(self._evidence.chosen)
-        return stretch.claim in self._evidence.chosen
-
-    def _only_order(self, plan: TablePlan) -> int | None:
-        """With upserts and one batch: the number of its places, as records of later ones are staged too."""
-        if not self._upsert or self._request.scope.batch is None:
-            return None
-        return plan.places.order_number(min(self._evidence.chosen))
-
-    def _name(self, plan: TablePlan, lone: Lone) -> None:
-        lone.report(self._differences, rows_too=plan.whole)
+    def _compare(self, pair: TablePair | None, tally: Tally) -> None:
         directory = self._request.write_missing
-        if directory is None:
-            return
-        if formats_of(self._evidence.layout):
-            why = "no file can put records with a schema back; a restart of the job with accept_replay can"
-            self._differences.skip("files with what either side lacks", why)
-            return
-        sql = plan.sql()
-        writer = MissingFiles(
-            directory,
-            table=str(sql.table),
-            columns=sql.compared.names,
-            key=sql.key,
-            record_key=record_key(self._evidence.layout, columns=sql.compared.names, row_key=sql.key),
-            topics=sorted(self._evidence.claims.topics),
-            commands=Commands.of(self._request.options, self._request.shape),
+        if pair is not None and directory is not None and len(self._pairs) > 1:
+            directory /= str(TableName.parse(pair.table)).replace('"', "").replace("/", "_")
+        comparison = TableComparison(self._request, self._evidence, self._differences, pair=pair, directory=directory)
+        found = comparison.run(tally)
+        self._outcome.tables.append(
+            TableResult(
+                table=comparison.target.table or "",
+                topics=tuple(sorted(self._evidence.claims.topics if pair is None else pair.all_topics)),
+                rows=None if found is None else found.compared.rows,
+                columns=() if found is None else found.columns,
+            )
         )
-        try:
-            lone.write(writer, rows_too=plan.whole)
-        finally:
-            self._outcome.written = tuple(writer.close())
+        if found is not None:
+            self._outcome.written += found.written
+
+    def _not_told(self, pair: TablePair) -> None:
+        """Say of a table why nothing of it is compared with records, and count its rows where that tells something."""
+        self._differences.skip(THE_TABLE, f"{pair.why}; --table and --topic name one that has them")
+        self._outcome.tables.append(TableResult(table=pair.table))
+        count_rows(pair, self._evidence, self._request, self._differences)
+
+    def _read_the_rest(self, tally: Tally) -> None:
+        """Count the records of topics that were read for no table."""
+        everything = self._evidence.bounds(everything=self._request.scope.is_all)
+        bounds = {at: bound for at, bound in everything.items() if at not in tally.partitions}
+        read_all(self._evidence.reader, bounds, tally, None, self._request.progress)
 
     # --- the history -----------------------------------------------------------------------------------------------
 
@@ -261,30 +165,22 @@ class Verification:
                     return at, message.offset() or 0
         return None
 
-    def _batch_at(self, tally: Tally) -> Callable[[TopicPartition, int], int | None]:
-        claims = self._evidence.claims.claims
-
-        def batch_at(partition: TopicPartition, offset: int) -> int | None:
-            index = tally.of(partition).claim_at(offset)
-            return None if index < 0 else claims[index].batch
-
-        return batch_at
-
     # --- the report ------------------------------------------------------------------------------------------------
 
     def _report(self) -> VerifyReport:
-        outcome, compared = self._outcome, self._outcome.compared
-        if compared is not None and compared.superseded:
-            why = f"{compared.superseded} of its records have been replaced by records of later batches"
-            self._differences.skip(f"a part of {self._request.scope} against the table", why)
+        outcome = self._outcome
+        compared = [table for table in outcome.tables if table.rows is not None]
+        unsure = self._is_unsure(compared)
+        verdict: Verdict = "not_checked" if outcome.broken or unsure else "same"
         return VerifyReport(
             transactional_id=self._request.options.transactional_id,
-            verdict=self._verdict(),
+            verdict="different" if self._differences.counts.total() else verdict,
             scope=str(self._request.scope),
             up_to=self._evidence.up_to,
             records=outcome.records,
-            rows=None if compared is None else compared.rows,
-            columns=outcome.columns,
+            rows=sum(table.rows or 0 for table in compared) if compared else None,
+            columns=compared[0].columns if len(compared) == 1 else (),
+            tables=tuple(outcome.tables) if self._several else (),
             batches=outcome.batches,
             counts=dict(self._differences.counts),
             differences=tuple(self._differences.kept),
@@ -292,7 +188,20 @@ class Verification:
             written=outcome.written,
         )
 
-    def _verdict(self) -> Verdict:
-        if self._differences.counts.total():
-            return "different"
-        return "not_checked" if self._outcome.broken or self._outcome.compared is None else "same"
+    def _is_unsure(self, compared: Sequence[TableResult]) -> bool:
+        """Whether so much was not compared that nobody should rely on the rest."""
+        if len(compared) < len(self._pairs):
+            return True
+        named = self._several and self._request.target.table is not None
+        lonely = self._evidence.claims.topics - {topic for table in compared for topic in table.topics}
+        # What a person has asked for by name is compared. Of a topic that tells no table's rows there is the history.
+        return not named and bool(lonely or not compared) and not self._history_tells(lonely)
+
+    def _history_tells(self, topics: Collection[str]) -> bool:
+        """Whether the history knows what the records of topics are, and not their number alone."""
+        known = self._evidence.claims.from_the_start or not self._request.scope.is_all
+        told = known and bool(self._outcome.batches) and all(each.digest_same for each in self._outcome.batches)
+        if not told and topics:
+            why = "no table has their rows, and the history does not tell all of them by a digest"
+            self._differences.skip(f"what the records of {', '.join(sorted(topics))} say", why)
+        return told

@@ -359,8 +359,9 @@ class BatchDriver:
             did = {"did": f"batch {batch_id} was owed, and has no records as Spark replays it now"}
             self._row = self._store.drop_batch(self._transactional_id, row.generation, row.settled, detail=did)
         else:
+            pair, figures = row.prepared_transaction_state, self._figures()
             self._row = self._store.take_empty_batch(
-                self._transactional_id, row.generation, batch_id, row.prepared_transaction_state
+                self._transactional_id, row.generation, batch_id, pair, figures=figures
             )
 
     def _keep_pair(self, producer: ProducerIdAndEpoch) -> None:
@@ -415,7 +416,9 @@ class BatchDriver:
             BatchRetryError: not all rows arrived; nothing was written.
         """
         self._write_rows(batch, work, scope)
-        scope.transaction.decide(batch.decision(self._claimed(), row_count=batch.produced.row_count))
+        # The last statement about this batch: the times of its steps end here.
+        rows, figures = batch.produced.row_count, self._figures()
+        scope.transaction.decide(batch.decision(self._claimed(), row_count=rows, figures=figures))
         scope.commit()
         self._observer(Step.DECIDE)
         self._row = self._store.check_generation(self._transactional_id, self._claimed().generation)
@@ -461,11 +464,12 @@ class BatchDriver:
         self._observer(Step.NOTE)
 
     def _figures(self) -> dict[str, Any]:
-        """The figures of a complete batch, for its line in the history; times are to the millisecond."""
+        """The figures of a batch, for its line in the history; times are to the millisecond."""
         steps = {name: round(seconds, 3) for name, seconds in self._step_seconds().items()}
         times = {"seconds": round(sum(steps.values()), 3), "step_seconds": steps} if steps else {}
         bad_rows = {"bad_rows": self._bad_rows} if self._bad_rows else {}
-        return {"record_bytes": self._record_bytes, **bad_rows, **times}
+        outputs = {"outputs": dict(self._outputs)} if self._outputs else {}
+        return {"record_bytes": self._record_bytes, **outputs, **bad_rows, **times}
 
     def _check_kept(self, written: WrittenRecords) -> None:
         """EndTxn asks no log: a topic that was deleted meanwhile, or made anew, has taken its records with it."""

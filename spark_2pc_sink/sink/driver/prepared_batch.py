@@ -10,6 +10,9 @@ from spark_2pc_sink.errors import TransactionExpiredError
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from jdbc_state import StateRow
     from spark_2pc_sink.producer.transaction_client import InitializedProducer
     from spark_2pc_sink.recipe.kept_records import WrittenRecords
@@ -46,12 +49,13 @@ class PreparedBatch:
                 own_timeout=initialized.own_timeout,
             )
 
-    def decision(self, row: StateRow, *, row_count: int) -> Decision:
+    def decision(self, row: StateRow, *, row_count: int, figures: Mapping[str, Any] | None = None) -> Decision:
         """What the database transaction writes into the state row.
 
         Args:
             row: beside which the batch was placed.
             row_count: rows that the database has of it.
+            figures: for the history, where none come later.
         """
         produced = self.produced
         return Decision(
@@ -63,6 +67,7 @@ class PreparedBatch:
             digest=produced.digest,
             kafka_offsets={str(partition): offsets for partition, offsets in produced.offsets.items()},
             topic_ids=produced.topic_ids,
+            figures=figures,
         )
 
 

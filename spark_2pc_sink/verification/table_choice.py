@@ -1,0 +1,54 @@
+"""The choice of tables: those that a verification compares, with the topics of each."""
+
+from __future__ import annotations
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.verification.evidence import Evidence
+from spark_2pc_sink.verification.request import OF_ONE_TABLE, Request
+from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pair, table_pairs
+
+
+def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair | None, ...]:
+    """The tables to compare; None is the one of a sink whose topics all have the records of its rows.
+
+    Raises:
+        ConfigurationError: the table, the topic, or what else is said of a table, is none of the sink's, or of no one
+            table.
+    """
+    topic = request.topic
+    if topic is not None and topic not in evidence.logs.topic_ids and topic not in evidence.claims.topics:
+        raise ConfigurationError(
+            option="topic",
+            value=topic,
+            rule="it is a topic that the sink writes, and there is none of this name",
+            remedy=f"its topics are {', '.join(sorted(evidence.claims.topics)) or 'not known'}",
+        )
+    layout = evidence.layout
+    if layout is None or (not layout.lanes and topic is None):
+        return (None if topic is None else _of_one_topic(evidence, topic),)
+    pairs = table_pairs(evidence.noted, evidence.claims, topic=topic)
+    if not layout.lanes:
+        return pairs or (None,)
+    if request.target.table is not None:
+        return (chosen_pair(pairs, request.target.table),)
+    if len(pairs) > 1:
+        _refuse_form(request)
+    return pairs
+
+
+def _of_one_topic(evidence: Evidence, topic: str) -> TablePair:
+    """Of a sink that has noted nothing."""
+    only = frozenset({topic})
+    return TablePair(None, "", (only,) * len(evidence.claims.claims), only)
+
+
+def _refuse_form(request: Request) -> None:
+    """Refuse what is about one table where several are compared."""
+    for name in OF_ONE_TABLE:
+        if request.shape[name]:
+            raise ConfigurationError(
+                option=name,
+                value=request.shape[name],
+                rule="the sink has several tables, and it is about one of them",
+                remedy="pass table (--table) too",
+            )

@@ -126,7 +126,8 @@ def _claim(line: HistoryLine, before: Sequence[Claim], *, newest: bool, cluster_
         digest=row.digest,
         ranges={TopicPartition.parse(name): at for name, at in row.kafka_offsets.items()},
         topic_ids=dict(row.topic_ids),
-        decided_at=row.decided_at,
+        # A batch without records is settled by its decision, which is then no time of its own.
+        decided_at=row.decided_at if row.record_count else row.settled_at,
         rows=row.row_count,
         outputs=dict(line.figures.get("outputs", {})),
         in_doubt=newest and row.status in (DECIDED, OWED),

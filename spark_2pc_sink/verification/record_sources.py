@@ -43,8 +43,10 @@ class RecordSources:
     def breadth(self) -> int:
         """How many columns are told, as a rank among topics with the same rows."""
         every = len(self._layout.columns) if self._layout.columns is not None else 1_000
+        if self._fields is None and only_column(self._layout.value) is not None:
+            return sum(self._part_of(name) is not None for name in self._layout.columns or ())
         if self._fields is None:
-            return every if self._layout.value is not None and only_column(self._layout.value) is None else 0
+            return every
         if self._layout.columns is None:
             return every if self._fields.every_column else len(self._fields.named)
         return sum(bool(self.path_of(name)) for name in self._layout.columns)

@@ -184,8 +184,9 @@ def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:
 
     It decides where rows of several batches compete, and within a batch whose records are in no order.
     """
-    if layout.upsert_order_by is None or (layout.upsert_late_rows != "keep_newer" and not unordered):
-        return None
-    path = path_parts(layout.upsert_order_by)
-    # With late rows it is a column of the table, perhaps in Spark's quotes.
-    return layout.upsert_order_by.strip().strip("`") if path is None else ".".join(path)
+    order, late = layout.upsert_order_by, layout.upsert_late_rows == "keep_newer"
+    path = None if order is None else path_parts(order)
+    if path is not None:
+        return ".".join(path) if late or unordered else None
+    # With late rows it is a column of the table, in Spark's quotes.
+    return order.strip().strip("`") if order is not None and late else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows, verify
+from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows, VerifyReport, verify
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
@@ -86,6 +86,11 @@ class Shop:
             **options,
         )
 
+    def verify(self) -> VerifyReport:
+        """What verify says, of all that the sink has noted."""
+        kafka = {"bootstrap.servers": self.broker.bootstrap}
+        return verify(transactional_id=self.transactional_id, kafka=kafka, database=self.database)
+
     def values(self, topic: int) -> list[Any]:
         """What an independent reader of committed records finds."""
         return [record.value for record in read_topic(self.broker.bootstrap, self.topics[topic])]
@@ -144,14 +149,27 @@ def test_one_decision_writes_all(orders: FileStream, shop: Shop, written_by: str
     assert (report.row_count, report.record_count) == (160 + lines, 160 + lines)
     decided = shop.rows("SELECT row_count, record_count FROM kafka_transaction_state")
     assert decided == [(160 + lines, 160 + lines)]
-    verified = verify(
-        transactional_id=shop.transactional_id,
-        kafka={"bootstrap.servers": shop.broker.bootstrap},
-        database=shop.database,
-    )
-    assert (verified.counts, verified.records) == ({}, 160 + lines)
+    verified = shop.verify()
+    assert (verified.verdict, verified.counts, verified.records) == ("same", {}, 160 + lines), str(verified)
     assert [batch.digest_same for batch in verified.batches] == [True]
-    assert "the sink has several outputs" in str(verified)
+    rows = [(table.table, table.topics, table.rows) for table in verified.tables]
+    tables = ("orders", "order_lines", "paid_orders")
+    assert rows == [(name, (topic,), count) for name, topic, count in zip(tables, shop.topics, counts, strict=True)]
+    for change in (
+        "DELETE FROM order_lines WHERE order_id = 3 AND sku = 'sku-1'",
+        "UPDATE orders SET paid = NOT paid WHERE id = 1",
+        "DELETE FROM paid_orders WHERE id = 6",
+        "INSERT INTO paid_orders VALUES (99, 'no record of it')",
+    ):
+        database_tables.run(shop.database, change)
+    verified = shop.verify()
+    assert {(found.kind, found.table, found.topic) for found in verified.differences} == {
+        ("missing_in_table", "order_lines", shop.topics[1]),
+        ("differing", "orders", shop.topics[0]),
+        ("missing_in_table", "paid_orders", shop.topics[2]),
+        ("missing_in_kafka", "paid_orders", None),
+    }, str(verified)
+    assert sum(verified.counts.values()) == 4
 
 
 def test_an_owed_batch_of_several_outputs_is_sent_again(
@@ -221,6 +239,10 @@ def test_tables_alone_are_decided_in_the_database(orders: FileStream, shop: Shop
     orders.run(shop.sink(writes, on_batch=reports.append))
     assert len(shop.rows("SELECT * FROM orders")) == 60
     assert shop.rows("SELECT status, row_count, record_count FROM kafka_transaction_state") == [("done", 80, 0)]
+    [(figures,)] = shop.rows("SELECT figures FROM kafka_transaction_state_history")
+    assert figures["outputs"] == {"Rows('orders')": 60, "Rows('paid_orders')": 20}
+    assert (figures["record_bytes"], figures["seconds"] > 0) == (0, True)
+    assert "produce" in figures["step_seconds"]
     (orders.checkpoint / "commits" / "0").unlink()
     (orders.checkpoint / "commits" / ".0.crc").unlink()
     orders.run(shop.sink(writes, on_batch=reports.append))

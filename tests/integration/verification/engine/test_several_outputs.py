@@ -1,0 +1,284 @@
+"""Each table of a sink with several outputs against the topic whose records tell its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink import Records, Rows, VerifyReport
+from spark_2pc_sink.errors import ConfigurationError
+from tests.integration.verification.written_outputs import Sent, WrittenOutputs
+from tests.integration.verification.written_sides import Sides
+
+LINE = "explode(lines) AS line"
+TABLES = (
+    "DROP TABLE target",
+    "CREATE TABLE orders (id bigint PRIMARY KEY, name text)",
+    "CREATE TABLE lines (order_id bigint, sku text, n int, again int)",
+    "CREATE TABLE names (name text)",
+    "CREATE TABLE paid (id bigint)",
+)
+COUNTS = {"orders": 3, "lines": 3, "names": 3, "paid": 2}
+
+
+@pytest.fixture
+def shop(sides: Sides, topic: Callable[..., str]) -> WrittenOutputs:
+    """Three topics and four tables; the last has a condition that no topic has."""
+    for statement in TABLES:
+        sides.sql(statement)
+    orders, lines, names = sides.topic, topic(), topic()
+    line_columns = {"order_id": "id", "sku": "line.sku", "n": "line.n", "again": "`line`.n"}
+    return WrittenOutputs(
+        sides,
+        [
+            Records(orders, key="id"),
+            Records(lines, rows=LINE, key="line.sku", value="to_json(struct(id, line.*))"),
+            # The same rows as those of the first topic: of the two, the value decides which table it tells.
+            Records(names, value="name"),
+            Rows("orders", mode="upsert", keys=["id"]),
+            Rows("lines", rows=LINE, columns=line_columns),
+            Rows("names", columns={"name": "name"}),
+            Rows("paid", where="paid", columns={"id": "id"}),
+        ],
+    )
+
+
+def topics_of(shop: WrittenOutputs) -> list[str]:
+    return [str(output.topic) for output in shop.writes if isinstance(output, Records)]
+
+
+def write(shop: WrittenOutputs, first: int = 0) -> None:
+    """A batch of three orders, of which two are paid."""
+    orders, lines, names = topics_of(shop)
+    ids = range(first, first + 3)
+    sent: Sent = {
+        orders: [(str(n), {"id": n, "name": f"n{n}", "lines": [{"sku": f"s{n}", "n": n}]}) for n in ids],
+        lines: [(f"s{n}", {"id": n, "sku": f"s{n}", "n": n}) for n in ids],
+        names: [(None, f"n{n}") for n in ids],
+    }
+    between = f"generate_series({first}, {first + 2}) AS n"
+    shop.write(
+        sent,
+        f"INSERT INTO orders SELECT n, 'n' || n FROM {between}",
+        f"INSERT INTO lines SELECT n, 's' || n, n, n FROM {between}",
+        f"INSERT INTO names SELECT 'n' || n FROM {between}",
+        f"INSERT INTO paid SELECT n FROM {between} WHERE mod(n, 3) > 0",
+        rows=COUNTS,
+    )
+
+
+def named(report: VerifyReport) -> set[tuple[str, str | None, str | None]]:
+    return {(each.kind, each.table, each.key) for each in report.differences}
+
+
+def reasons(report: VerifyReport) -> dict[str, str]:
+    return {part.what: part.why for part in report.not_checked}
+
+
+def test_every_table_has_its_topic(shop: WrittenOutputs, tmp_path: Path) -> None:
+    write(shop)
+    write(shop, 10)
+    report = shop.verify()
+    orders, lines, names = topics_of(shop)
+    assert [(each.table, each.topics, each.rows, each.columns) for each in report.tables] == [
+        ("orders", (orders,), 6, ("id", "name")),
+        ("lines", (lines,), 6, ("order_id", "sku", "n", "again")),
+        ("names", (names,), 6, ("name",)),
+        ("paid", (), None, ()),
+    ], str(report)
+    # No topic has the rows of the last: their number is what the history tells, and nobody should rely on it alone.
+    assert (report.verdict, report.counts, report.records) == ("not_checked", {}, 18), str(report)
+    assert "where='paid'" in reasons(report)["table paid"]
+    assert "paid" in str(report)
+    for table, rows in (("orders", 6), ("lines", 6), ("names", 6)):
+        alone = shop.verify(table=table)
+        assert (alone.verdict, alone.rows) == ("same", rows), str(alone)
+
+    for change in (
+        "DELETE FROM orders WHERE id = 1",
+        "UPDATE orders SET name = 'other' WHERE id = 11",
+        "UPDATE lines SET n = 7 WHERE order_id = 12",
+        "INSERT INTO lines VALUES (99, 's99', 9, 9)",
+        "DELETE FROM names WHERE name = 'n2'",
+        "DELETE FROM paid WHERE id = 2",
+    ):
+        shop.sides.sql(change)
+    report = shop.verify(write_missing=tmp_path / "files")
+    assert named(report) >= {
+        ("missing_in_table", "orders", "id=1"),
+        ("differing", "orders", "id=11"),
+        ("missing_in_table", "lines", "key s12"),
+        ("row_count", "paid", None),
+    }, str(report)
+    assert report.counts == {"missing_in_table": 3, "differing": 1, "missing_in_kafka": 2, "row_count": 1}, str(report)
+    written = {str(Path(path).relative_to(tmp_path / "files")) for path in report.written}
+    assert {"orders/APPLY.md", "orders/rows_missing_in_table.copy", "names/rows_missing_in_table.copy"} <= written
+    # The record has other field names than the table, so that no file of records can be made of its rows.
+    assert "lines/records_for_another_producer.jsonl" in written
+    assert {table for _, table, _ in named(shop.verify(since=1))} == {"orders", "lines"}
+    assert {table for _, table, _ in named(shop.verify(batch=0))} == {"orders", "names"}
+
+
+def test_a_record_that_another_program_sent_is_found_by_its_topic(shop: WrittenOutputs) -> None:
+    write(shop)
+    lines = topics_of(shop)[1]
+    shop.sides.topic, before = lines, shop.sides.topic
+    shop.sides.send([("s9", b'{"id": 9, "sku": "s9", "n": 9}')], transactional_id=f"{before}-other")
+    report = shop.verify()
+    assert report.counts == {"gap": 1, "missing_in_table": 1}, str(report)
+    assert {(each.table, each.topic) for each in report.differences} == {("lines", lines), (None, lines)}
+
+
+def test_what_is_said_of_one_table_needs_its_name(shop: WrittenOutputs) -> None:
+    write(shop)
+    for said in ({"keys": ["id"]}, {"topic": topics_of(shop)[0]}):
+        with pytest.raises(ConfigurationError, match="the sink has several tables"):
+            shop.verify(**said)
+    with pytest.raises(ConfigurationError, match="they are: orders, lines, names, paid"):
+        shop.verify(table="nothing")
+    with pytest.raises(ConfigurationError, match="it is a topic that the sink writes"):
+        shop.verify(table="orders", topic="nowhere")
+    # Somebody knows better than the sink's note: the ids of what is paid are in no topic, and this one has more.
+    report = shop.verify(table="paid", topic=topics_of(shop)[0])
+    assert report.counts == {"missing_in_table": 1}, str(report)
+    assert shop.verify(table="paid", topic=topics_of(shop)[1], record_columns="id = 1 + (value->>'n')::int").counts
+
+
+def test_outputs_that_came_later(shop: WrittenOutputs, topic: Callable[..., str]) -> None:
+    orders, renamed, later = shop.sides.topic, topic(), topic()
+    table = Rows("orders", mode="upsert", keys=["id"])
+    shop.writes = [table]
+    shop.write({}, "INSERT INTO orders VALUES (1, 'untold')", rows={"orders": 1})
+    shop.start([Records(orders), table])
+    shop.write({orders: [(None, {"id": 2, "name": "a"})]}, "INSERT INTO orders VALUES (2, 'a')", rows={"orders": 1})
+    report = shop.verify()
+    assert (report.verdict, report.rows) == ("same", 1), str(report)
+    assert "no topic had the rows of batch 0 to 0" in reasons(report)["rows that no record is of (table orders)"]
+    assert "digests of batches" not in reasons(report)
+
+    # The topic has another name now, and a table more gets its rows: those of earlier batches are not looked for there.
+    two: list[Records | Rows] = [Records(renamed), table, Rows("names", columns={"name": "name"})]
+    shop.start(two)
+    both = ("INSERT INTO orders VALUES (3, 'b')", "INSERT INTO names VALUES ('b')")
+    shop.write({renamed: [(None, {"id": 3, "name": "b"})]}, *both, rows={"orders": 1, "names": 1})
+    report = shop.verify()
+    assert (report.verdict, report.counts) == ("same", {}), str(report)
+    assert [(each.table, set(each.topics), each.rows) for each in report.tables] == [
+        ("orders", {orders, renamed}, 2),
+        ("names", {renamed}, 1),
+    ]
+    shop.sides.sql("DELETE FROM orders WHERE id = 2")
+    shop.sides.sql("DELETE FROM names")
+    assert {(each.table, each.topic) for each in shop.verify().differences} == {("orders", orders), ("names", renamed)}
+
+    # Two outputs write one topic: no record says of which it is.
+    shop.start([Records(later), Records(later, value="name"), table])
+    assert "several outputs write topic" in reasons(shop.verify())["table orders"]
+
+
+def test_tables_alone_and_topics_alone(shop: WrittenOutputs) -> None:
+    shop.writes = [Rows("paid"), Rows("orders", mode="upsert", keys=["id"])]
+    shop.write({}, "INSERT INTO paid VALUES (1), (2)", rows={"paid": 2, "orders": 0})
+    report = shop.verify()
+    assert (report.verdict, report.counts, report.rows) == ("not_checked", {}, None), str(report)
+    assert "no topic has the records of its rows" in reasons(report)["table paid"]
+    assert "mode='upsert'" in reasons(report)["the number of its rows (table orders)"]
+    shop.sides.sql("INSERT INTO paid VALUES (3)")
+    assert named(shop.verify()) == {("row_count", "paid", None)}
+
+    orders = shop.sides.topic
+    other = WrittenOutputs(Sides(shop.sides.broker, shop.sides.database, orders, "topics-alone"), [Records(orders)])
+    other.write({orders: [(None, {"id": 1})]})
+    report = other.verify()
+    assert (report.verdict, report.rows, report.tables) == ("same", None, ()), str(report)
+    assert other.verify(table_only=True).verdict == "not_checked"
+    other.sides.sql("DELETE FROM kafka_transaction_state_history WHERE transactional_id = 'topics-alone'")
+    other.sides.send([(None, b"x")], transactional_id="another")
+    assert other.verify().counts["gap"] == 1
+
+
+def test_a_table_of_two_sinks(shop: WrittenOutputs, topic: Callable[..., str]) -> None:
+    sides, orders, second = shop.sides, shop.sides.topic, topic()
+    one = WrittenOutputs(sides, [Records(orders), Rows("names")])
+    two: list[Records | Rows] = [Records(second), Rows("public.names")]
+    other = WrittenOutputs(Sides(sides.broker, sides.database, second, "second-sink"), two)
+    one.write({orders: [(None, {"name": "a"})]}, "INSERT INTO names VALUES ('a')")
+    other.write({second: [(None, {"name": "b"})]}, "INSERT INTO names VALUES ('b')")
+    for sink in (one, other):
+        report = sink.verify()
+        assert (report.verdict, report.rows) == ("same", 1), str(report)
+    assert "second-sink writes the table too" in reasons(one.verify())["rows that no record is of (table names)"]
+    sides.sql("DELETE FROM names WHERE name = 'b'")
+    assert (one.verify().counts, other.verify().counts) == ({}, {"missing_in_table": 1})
+
+
+def one_pair(shop: WrittenOutputs, **rows: Any) -> WrittenOutputs:
+    shop.writes = [Records(shop.sides.topic, key="id"), Rows("orders", keys=["id"], **rows)]
+    return shop
+
+
+def order(number: int, name: str | None) -> tuple[str, Any]:
+    return str(number), None if name is None else {"id": number, "name": name}
+
+
+def test_rows_that_stay_as_they_are(shop: WrittenOutputs) -> None:
+    sink = one_pair(shop, mode="insert_ignore")
+    topic, ignore = shop.sides.topic, "ON CONFLICT DO NOTHING"
+    sink.write({topic: [order(1, "first")]}, f"INSERT INTO orders VALUES (1, 'first') {ignore}")
+    again = f"INSERT INTO orders VALUES (1, 'again'), (2, 'new') {ignore}"
+    sink.write({topic: [order(1, "again"), order(2, "new")]}, again)
+    assert (sink.verify().verdict, sink.verify().rows) == ("same", 2)
+    assert "the first record of a key counts" in reasons(sink.verify(last=1))["table orders"]
+    shop.sides.sql("UPDATE orders SET name = 'again' WHERE id = 1")
+    shop.sides.sql("DELETE FROM orders WHERE id = 2")
+    found = {("differing", "orders", "id=1"), ("missing_in_table", "orders", "id=2")}
+    assert named(sink.verify()) == found
+
+
+def test_columns_that_an_upsert_leaves(shop: WrittenOutputs) -> None:
+    shop.sides.sql("ALTER TABLE orders ADD COLUMN made text")
+    sink = one_pair(shop, mode="upsert", update_columns=["name"])
+    topic = shop.sides.topic
+    for name in ("a", "b"):
+        sink.write(
+            {topic: [("1", {"id": 1, "name": name, "made": name}), ("2", {"id": 2, "name": name, "made": name})]},
+            f"INSERT INTO orders VALUES (1, '{name}', '{name}'), (2, '{name}', '{name}') "
+            "ON CONFLICT (id) DO UPDATE SET name = excluded.name",
+        )
+    report = sink.verify()
+    assert (report.verdict, report.columns) == ("same", ("id", "name")), str(report)
+    assert "update_columns leaves it" in reasons(report)["column made (table orders)"]
+    shop.sides.sql("UPDATE orders SET made = 'x', name = 'y' WHERE id = 1")
+    shop.sides.sql("DELETE FROM orders WHERE id = 2")
+    assert named(sink.verify()) == {("differing", "orders", "id=1"), ("missing_in_table", "orders", "id=2")}
+
+
+def test_what_no_record_tells(shop: WrittenOutputs) -> None:
+    sink = one_pair(shop, mode="upsert", upsert_where="orders.name < EXCLUDED.name")
+    sink.write({shop.sides.topic: [order(1, "b")]}, "INSERT INTO orders VALUES (1, 'b')")
+    report = sink.verify()
+    assert (report.verdict, [each.rows for each in report.tables]) == ("not_checked", [None]), str(report)
+    assert "no record tells what it has decided" in reasons(report)["table orders"]
+    shop.sides.sql("DELETE FROM orders")
+    assert (sink.verify().verdict, sink.verify().counts) == ("not_checked", {})
+
+
+def test_tombstones_of_the_topic_that_has_them(shop: WrittenOutputs, topic: Callable[..., str]) -> None:
+    """Of two topics with the same rows, the one with tombstones tells which rows were deleted."""
+    plain, compacted = shop.sides.topic, topic()
+    shop.writes = [
+        Records(plain, key="id"),
+        Records(compacted, key="id", tombstone_when="name IS NULL"),
+        Rows("orders", mode="upsert", keys=["id"], delete_when="name IS NULL"),
+    ]
+    both = [order(1, "a"), order(2, "b")]
+    shop.write({plain: both, compacted: both}, "INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
+    shop.write({plain: [("1", {"id": 1})], compacted: [order(1, None)]}, "DELETE FROM orders WHERE id = 1")
+    report = shop.verify()
+    assert [each.topics for each in report.tables] == [(compacted,)], str(report)
+    assert report.verdict == "same", str(report)
+    shop.sides.sql("INSERT INTO orders VALUES (1, 'back')")
+    assert named(shop.verify()) == {("differing", "orders", "id=1")}

@@ -1,0 +1,95 @@
+"""Table pairs: the topic that tells the rows of each table."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.outputs import Records, Rows, lanes_of
+from spark_2pc_sink.verification.claims import Claim, Claims
+from spark_2pc_sink.verification.table_pairs import NotedLayout, TablePair, chosen_pair, same_table, table_pairs
+from spark_2pc_sink.verification.target import GivenTarget
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def noted(*outputs: Records | Rows, hour: int = 0) -> NotedLayout:
+    return NotedLayout(START + timedelta(hours=hour), SinkLayout.of(lanes_of(outputs)))
+
+
+def pair_of(*outputs: Records | Rows, topics: tuple[str, ...] = ()) -> TablePair:
+    ranges = {TopicPartition(topic, 0): (0, 1) for topic in topics}
+    return table_pairs([noted(*outputs)], Claims(claims=(Claim(batch=0, decision=1, ranges=ranges),)))[0]
+
+
+def test_the_topic_that_tells_most_of_a_table_is_its_own() -> None:
+    table = Rows("t", columns={"a": "a", "b": "b"})
+    assert pair_of(Records("one", value="a"), Records("two"), table).all_topics == {"two"}
+    assert pair_of(Records("one", value="to_json(struct(a))"), Records("two"), table).all_topics == {"two"}
+    # Two that tell the same: the one in whose lane the table is.
+    assert pair_of(Records("one"), Records("two", key="a"), table).all_topics == {"one"}
+    # Other rows are of no use, whatever they tell.
+    assert pair_of(Records("one", where="a > 1"), Records("two", value="a"), table).all_topics == {"two"}
+
+
+def test_no_topic_tells_a_table() -> None:
+    lines = "explode(x) AS y"
+    assert "rows='explode(x) AS y' and where='a'" in pair_of(Records("o"), Rows("t", rows=lines, where="a")).why
+    assert "all rows of the batch" in pair_of(Records("o", where="a"), Rows("t")).why
+    assert "several outputs write topic o" in pair_of(Records("o"), Records("o", where="a"), Rows("t")).why
+    assert "rows name their topics" in pair_of(Records(), Records("o", where="a"), Rows("t")).why
+    named = pair_of(Records("o"), Records("p", where="a"), Rows("t"), topics=("o", "by-row"))
+    assert "rows name their topics" in named.why
+    assert pair_of(Records(), Rows("t"), topics=("a", "b")).all_topics == {"a", "b"}
+
+
+def test_a_batch_is_told_by_the_outputs_of_its_time() -> None:
+    layouts = [
+        noted(Rows("other"), hour=0),
+        noted(Rows("t"), hour=1),
+        noted(Records("old"), Rows("public.t"), hour=2),
+        noted(Records("new"), Rows("t"), hour=3),
+    ]
+    claims = [Claim(batch=n, decision=n, decided_at=START + timedelta(hours=n, minutes=1)) for n in range(4)]
+    claims.append(Claim(batch=4, decision=4))
+    (pair,) = table_pairs(layouts, Claims(claims=tuple(claims)))
+    nothing: frozenset[str] = frozenset()
+    assert pair.topics == (nothing, None, frozenset({"old"}), frozenset({"new"}), frozenset({"new"}))
+    assert (pair.before, pair.untold, pair.all_topics) == (nothing, (1,), {"old", "new"})
+    assert (pair.tells(2, "old"), pair.tells(3, "old"), pair.tells(-1, "old"), pair.tells(1, "new")) == (
+        *(True, False, False, False),
+    )
+
+
+def test_a_person_names_table_and_topic() -> None:
+    layouts = [noted(Records("o", where="a"), Rows("t"), Rows("u", where="b"))]
+    claims = Claims(claims=(Claim(batch=0, decision=1),))
+    pairs = table_pairs(layouts, claims, topic="o")
+    assert [each.all_topics for each in pairs] == [{"o"}, {"o"}]
+    assert chosen_pair(pairs, "public.u").table == "u"
+    with pytest.raises(ConfigurationError, match="they are: t, u"):
+        chosen_pair(pairs, "v")
+    assert not same_table("a.t", "b.t")
+
+
+def test_records_in_no_order_are_ordered_by_the_column_of_the_table() -> None:
+    """Of a topic that shares its rows with an earlier table."""
+    tables = [
+        Rows("t", mode="upsert", keys=["id"], order_by="at"),
+        Rows("u", mode="upsert", keys=["id"], order_by="`at`"),
+        Rows("v", mode="upsert", keys=["id"], order_by="at + 1"),
+        Rows("w", mode="insert_ignore", keys=["id"], order_by="at"),
+    ]
+    pairs = table_pairs([noted(Records("o"), *tables)], Claims())
+    targets = [GivenTarget().completed(pair.layout, unordered=pair.unordered) for pair in pairs]
+    assert [pair.unordered for pair in pairs] == [False, True, True, True]
+    assert [(target.order_by, target.unforeseen[:6]) for target in targets] == [
+        (None, ""),
+        ('"at"', ""),
+        (None, "at + 1"),
+        (None, "at dec"),
+    ]

@@ -1,0 +1,76 @@
+"""Value fields: which part of a record has the value of a column, read off the sink's expressions."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.verification.record_sources import RecordSources
+from spark_2pc_sink.verification.table_shape import Column, TableShape
+from spark_2pc_sink.verification.value_fields import only_column, value_fields
+
+
+@pytest.mark.parametrize(
+    ("value", "expression", "path"),
+    [
+        (None, "id", ("id",)),
+        (None, "`a b`", ("a b",)),
+        (None, "line.sku", ("line", "sku")),
+        (None, "upper(name)", ()),
+        ("to_json(struct(*))", "id", ("id",)),
+        ("to_json(struct(*), map('a', 'b'))", "id", ("id",)),
+        ("to_json(struct(id, line.*))", "line.n", ("n",)),
+        ("to_json(struct(id, line.*))", "name", ()),
+        ("to_json(struct(id, line))", "line.n", ("line", "n")),
+        ("to_json(struct(upper(name) AS name, id AS `no`))", "upper(name)", ("name",)),
+        ("to_json(struct(upper(name) AS name, id AS `no`))", "id", ("no",)),
+        ("to_json(struct(upper(name) AS name))", "name", ()),
+        ("to_json(named_struct('no', id, 'x, y', concat(a, ',)')))", "concat(a, ',)')", ("x, y",)),
+        ("struct(id, line.sku)", "line . `sku`", ("sku",)),
+    ],
+)
+def test_a_field_has_the_value_of_the_same_expression(
+    value: str | None, expression: str, path: tuple[str, ...]
+) -> None:
+    fields = value_fields(value)
+    assert fields is not None
+    assert fields.path_of(expression) == path
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "name",
+        "to_json(m)",
+        "f(struct(a))",
+        "struct(a) || struct(b)",
+        "to_json(struct(a)) || (b)",
+        "struct()",
+        "named_struct(n, id)",
+    ],
+)
+def test_other_values_do_not_show_what_they_are_made_of(value: str) -> None:
+    assert value_fields(value) is None
+
+
+def test_a_column_alone() -> None:
+    assert (only_column("`id`"), only_column("CAST(a.b AS STRING)"), only_column("upper(a)")) == ("id", "a.b", None)
+
+
+def test_of_a_record_that_is_no_object_key_and_value_tell_columns() -> None:
+    columns = {"id": "id", "raw": "raw", "name": "name", "at": "at", "more": "more"}
+    kinds = {"id": "int8", "raw": "bytea", "name": "text", "at": "timestamptz", "more": "text", "unwritten": "text"}
+    shape = TableShape(TableName("t"), tuple(Column(name, kind, kind) for name, kind in kinds.items()))
+
+    def told(key: str, value: str) -> dict[str, str]:
+        sources = RecordSources(SinkLayout(key=key, value=value, columns=columns))
+        return {column.name: column.expression for column in sources.alone(shape)}
+
+    assert told("cast(id AS string)", "name") == {"id": "key", "name": "value_text"}
+    assert told("at", "raw") == {"raw": "value_bytes"}
+
+
+def test_a_column_that_is_taken_out_of_ready_json_has_its_name() -> None:
+    sources = RecordSources(SinkLayout(columns={"id": "get_json_object(value, '$.id')", "name": "upper(name)"}))
+    assert (sources.path_of("id"), sources.path_of("name"), sources.path_of("other")) == (("id",), (), ())

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from jdbc_state import SqlStateStore, StateStore, ddl
+from jdbc_state import Decision, SqlStateStore, StateStore, ddl
 from tests.integration.state.state_stores import ID, claim, decide, execute, reach, settings, sql_store
 from tests.integration.state.test_versions import role
 from tests.unit.fakes.memory_store import MemoryStateStore
@@ -45,6 +45,17 @@ def test_the_figures_are_in_the_line_of_their_batch_alone(store: StateStore) -> 
     assert figures(store) == [{}, FIGURES]
     decide(store, row, batch_id=1, prepared="5:1")
     assert figures(store) == [{}, FIGURES, {}]
+
+
+def test_a_batch_that_the_database_decides_alone_has_them_with_its_decision(store: StateStore) -> None:
+    row = claim(store)
+    given = {"row_count": 2, "record_count": 0, "digest": "", "kafka_offsets": {}}
+    with store.deciding(ID, row.generation) as transaction:
+        transaction.decide(Decision(prepared="5:1", expected="", batch_id=0, figures=FIGURES, **given))  # type: ignore[arg-type]
+    row = store.check_generation(ID, row.generation)
+    assert (row.status, figures(store)[-1]) == ("done", FIGURES)
+    store.take_empty_batch(ID, row.generation, 1, row.prepared_transaction_state, figures={"record_bytes": 0})
+    assert figures(store)[-2:] == [FIGURES, {"record_bytes": 0}]
 
 
 def test_what_happens_to_the_row_later_leaves_them(store: StateStore) -> None:

@@ -86,8 +86,10 @@ class WrittenOutputs:
         sides = self.sides
         cluster = TopicReader(KafkaOptions.parse({"bootstrap.servers": sides.broker.bootstrap})).cluster_id()
         layout = SinkLayout.of(lanes_of(self.writes)).as_json()
-        names = {"transactional_id": sides.transactional_id, "query_id": "query", "run_id": "run"}
-        sides.generation = store.claim(cluster_id=cluster, layout=layout, **names).generation
+        row = store.claim(
+            transactional_id=sides.transactional_id, cluster_id=cluster, query_id="query", run_id="run", layout=layout
+        )
+        sides.generation = row.generation
 
     def _send(self, sent: Sent) -> tuple[dict[str, tuple[int, int]], str, list[str]]:
         digest, places = 0, []

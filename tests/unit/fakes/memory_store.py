@@ -87,6 +87,7 @@ class MemoryDecidingTransaction(OneDecision):
         self.generation = generation
         self.recorded = MemoryConnection()
         self.pending: StateRow | None = None
+        self.figures: Mapping[str, Any] | None = None
         self._store = store
 
     @property
@@ -99,6 +100,7 @@ class MemoryDecidingTransaction(OneDecision):
         """Keep the row as it will be, for COMMIT."""
         with self._deciding():
             self.recorded.execute(DECIDE, decision)
+            self.figures = decision.figures
             self.pending = self._store.moved(decision.move(self.transactional_id, self.generation))
 
 
@@ -238,7 +240,7 @@ class MemoryStateStore(StateStore):
                     sqlstate=_ADMIN_SHUTDOWN,
                 )
             resent = self._rows[transaction.transactional_id].status == OWED
-            self._write(transaction.pending, history.RESENT if resent else history.DECIDED)
+            self._write(transaction.pending, history.RESENT if resent else history.DECIDED, transaction.figures)
             self.committed += transaction.recorded.statements
 
     def moved(self, move: Move) -> StateRow:

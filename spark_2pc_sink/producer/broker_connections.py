@@ -43,9 +43,6 @@ _Answer = TypeVar("_Answer")
 _API_VERSIONS_VERSION: Final = 3
 #: One pass of the loop moves a request from the queue to the selector, the next one to the socket.
 _PASSES_TO_SOCKET: Final = 2
-#: How often the loop runs beside direct exchanges, in seconds: it has timers, of which the shortest is that of a new
-#: login, 0.85 s before a session of one second ends (KIP-368).
-_LOOP_EVERY_S: Final = 0.1
 
 
 class NodeUnavailableError(Exception):
@@ -135,7 +132,6 @@ class BrokerConnections:
         self._reasons: dict[int | str, str] = {}
         #: Brokers that did not answer the last request, or could not be reached for it.
         self._silent: set[int | str] = set()
-        self._looped_at_s = time.monotonic()
         self._connect_s_max = options.socket_connection_setup_timeout_ms / 1000
         self._closed = False
 
@@ -176,7 +172,6 @@ class BrokerConnections:
             until: what is waited for. It may have come by the time when there is nothing left to send, and then no
                 further event need come.
         """
-        self._looped_at_s = time.monotonic()
         with library_log.quiet(self._events):
             for _ in range(_PASSES_TO_SOCKET - 1):
                 self._net.poll(timeout_ms=0)
@@ -337,7 +332,9 @@ class BrokerConnections:
         known, _ = self._connecting.get(node_id, (None, 0.0))
         if known is None or not at_rest(known):
             return None
-        if time.monotonic() - self._looped_at_s > _LOOP_EVERY_S:
+        left_s = self._net._next_scheduled_timeout(time.monotonic())  # noqa: SLF001 - it tells nowhere else
+        if left_s is not None and left_s <= 0:
+            # A new login (KIP-368), or the end of what nobody has used for long: only the loop has timers.
             self.poll(0)
         return known if at_rest(known) else None
 

@@ -14,7 +14,6 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
-from spark_2pc_sink.producer import broker_connections
 from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.testing import wait_until
@@ -327,17 +326,14 @@ def test_other_users_of_kafka_python_keep_their_log(caplog: pytest.LogCaptureFix
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == ["somebody else's"]
 
 
-def test_timers_run_beside_requests_that_pass_the_loop_by(
-    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timers_run_beside_requests_that_pass_the_loop_by(fake: FakeCluster, cluster: Cluster) -> None:
     """Such as that of a new login (KIP-368)."""
     cluster.features()
     assert cluster.at_rest(0)
     run: list[bool] = []
-    cluster._net.call_later(0, lambda: run.append(True))
     asked = len(fake.received)
-    for every_s, expected in ((60.0, []), (0.0, [True])):
-        monkeypatch.setattr(broker_connections, "_LOOP_EVERY_S", every_s)
+    for after_s, expected in ((60, []), (0, [True])):
+        cluster._net.call_later(after_s, lambda: run.append(True))
         cluster.forget_features()
         cluster.features()
         assert run == expected

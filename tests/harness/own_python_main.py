@@ -1,6 +1,8 @@
 """A driver whose executors have a Python of their own; one batch of numbers, as `tests.harness.one_batch` writes it.
 
-python -m tests.harness.own_python_main MASTER PYTHON SETTINGS_JSON OPTIONS_JSON DIRECTORY
+python -m tests.harness.own_python_main MASTER PYTHON SETTINGS_JSON OPTIONS_JSON DIRECTORY [late]
+
+With ``late`` the executors are not tried first, like one that joins while the query runs.
 """
 
 from __future__ import annotations
@@ -12,14 +14,19 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from spark_2pc_sink.sink import query_run
 from spark_2pc_sink.testing.spark import spark_environment, spark_settings
 from tests.harness.one_batch import write_one_batch
 
 ROWS = 20_000
+#: Executors unpack hundreds of megabytes first.
+DEADLINE_S = 300
 
 
-def main(master: str, python: str, settings: str, options: str, directory: str) -> None:
+def main(master: str, python: str, settings: str, options: str, directory: str, late: str = "") -> None:
     """Run it."""
+    if late:
+        vars(query_run)["check_executors"] = lambda *_, **__: None
     root = Path(directory)
     os.environ.update(spark_environment(root / "local"))
     os.environ["PYSPARK_PYTHON"] = python
@@ -29,7 +36,7 @@ def main(master: str, python: str, settings: str, options: str, directory: str) 
     for name, value in given.items():
         builder = builder.config(name, value)
     spark = builder.config("spark.executor.memory", "512m").getOrCreate()
-    write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)")
+    write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)", deadline_s=DEADLINE_S)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,14 +14,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_2pc_sink.testing.errors import CapabilityError
 from tests.chaos.cluster import SparkCluster
 from tests.harness import ROOT
+from tests.harness.other_pythons import EXECUTOR, other_python
 from tests.harness.own_python_main import ROWS
-from tests.harness.pure_client import packages_beside_spark
 from tests.harness.streams import sink_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tests.integration.sink.one_batch import OneBatch
 
@@ -47,17 +49,25 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 @pytest.fixture(scope="module")
 def brought(tmp_path_factory: pytest.TempPathFactory) -> Brought:
     """The archives and the zip of the page; without a second PySpark."""
+    try:
+        dependencies = other_python(EXECUTOR)
+    except CapabilityError as error:
+        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("brought")
-    environment = folder / "environment"
-    python = str(environment / "bin" / "python")
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    # The build leaves files beside the sources.
+    sources = folder / "sources"
+    shutil.copytree(ROOT, sources, ignore=shutil.ignore_patterns(".git", ".cache", ".venv", "build", "tests"))
+    wheel_command = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(sources))
+    run(sys.executable, "-m", "pip", *wheel_command)
     (wheel,) = folder.glob("spark_2pc_sink-*.whl")
-    run(sys.executable, "-m", "venv", "--copies", str(environment))
-    run(python, "-m", "pip", "install", "--quiet", *packages_beside_spark())
-    dependencies = archive(environment, folder / "dependencies.tar.gz")
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", str(wheel))
-    everything = archive(environment, folder / "environment.tar.gz")
-    return Brought(dependencies, everything, wheel.rename(folder / "spark_2pc_sink.zip"))
+    environment = folder / "environment"
+    shutil.copytree(dependencies, environment, symlinks=True)
+    run(str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", str(wheel))
+    return Brought(
+        dependencies=archive(dependencies, folder / "dependencies.tar.gz"),
+        everything=archive(environment, folder / "environment.tar.gz"),
+        package=wheel.rename(folder / "spark_2pc_sink.zip"),
+    )
 
 
 def run(*command: str) -> None:
@@ -71,7 +81,15 @@ def archive(environment: Path, path: Path) -> Path:
     return path
 
 
-def drive(one_batch: OneBatch, cluster: SparkCluster, archived: Path, **settings: str) -> str:
+def drive(
+    one_batch: OneBatch,
+    cluster: SparkCluster,
+    archived: Path,
+    *,
+    python: str = "./environment/bin/python",
+    late: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> str:
     """Run a driver; what it says on standard error when it fails."""
     options = sink_options(
         broker=one_batch.kafka,
@@ -79,9 +97,10 @@ def drive(one_batch: OneBatch, cluster: SparkCluster, archived: Path, **settings
         topic=one_batch.topic,
         transactional_id=one_batch.transactional_id,
     )
-    settings = {"spark.archives": f"{archived}#environment", **settings}
-    python = "./environment/bin/python"
-    arguments = (cluster.master, python, json.dumps(settings), json.dumps(options), str(one_batch.directory))
+    # The executors' clocks are in another zone than the driver's.
+    given = {"spark.archives": f"{archived}#environment", "spark.executorEnv.TZ": "Asia/Kolkata", **(settings or {})}
+    arguments = [cluster.master, python, json.dumps(given), json.dumps(options), str(one_batch.directory)]
+    arguments += ["late"] if late else []
     done = subprocess.run(
         [sys.executable, "-m", "tests.harness.own_python_main", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -102,7 +121,7 @@ def test_the_package_as_a_file_and_its_dependencies_in_the_python(
     one_batch: OneBatch, cluster: SparkCluster, brought: Brought
 ) -> None:
     files = {"spark.submit.pyFiles": str(brought.package)}
-    assert drive(one_batch, cluster, brought.dependencies, **files) == ""
+    assert drive(one_batch, cluster, brought.dependencies, settings=files) == ""
     one_batch.assert_all_there(ROWS)
 
 
@@ -114,3 +133,31 @@ def test_executors_without_the_package_are_named_before_the_first_batch(
     assert "cannot import spark_2pc_sink: No module named 'spark_2pc_sink'" in said
     assert "docs/cluster.md" in said
     assert one_batch.records_not_committed(0) == 0
+
+
+def test_an_executor_that_joins_later_without_the_package_is_named(
+    one_batch: OneBatch, cluster: SparkCluster, brought: Brought
+) -> None:
+    """As with dynamic allocation: the batch fails once, and the error has the host and the remedy."""
+    said = drive(one_batch, cluster, brought.dependencies, late=True)
+    assert "executors='127.0.0.1': 127.0.0.1: No module named 'spark_2pc_sink'" in said
+    assert "docs/cluster.md" in said
+    assert "BatchAttemptsExhaustedError" not in said
+
+
+def test_executors_with_another_python_are_named(one_batch: OneBatch, cluster: SparkCluster, brought: Brought) -> None:
+    """Spark refuses another minor version before any code of ours runs."""
+    said = drive(one_batch, cluster, brought.dependencies, python=another_python())
+    assert "executors='127.0.0.1': 127.0.0.1: [PYTHON_VERSION_MISMATCH]" in said
+    assert "docs/cluster.md" in said
+
+
+def another_python() -> str:
+    """A Python of another minor version on this machine."""
+    ours = ".".join(map(str, sys.version_info[:2]))
+    for minor in range(10, 15):
+        found = None if f"3.{minor}" == ours else shutil.which(f"python3.{minor}")
+        # The shim of a version manager may be there for a version that is not.
+        if found and subprocess.run([found, "-V"], capture_output=True, check=False).returncode == 0:
+            return found
+    pytest.skip(f"there is no Python but {ours}")

@@ -8,9 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pytest
 
@@ -22,7 +21,7 @@ from tests.harness.other_pythons import CLIENT, other_python, packages_beside_sp
 from tests.integration.postgres.database_tables import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.conftest import MakeTopic
     from tests.harness.providers import Broker
@@ -137,13 +136,23 @@ def test_the_page_has_every_dependency_but_spark() -> None:
 STEPS: Final = ["PREPARE", "DECIDE", "COMPLETE"]
 
 
-@contextmanager
-def fatal_job(python: str, victim: str, step: str, orders: Orders) -> Iterator[subprocess.Popen[bytes]]:
-    """A job in whose second batch the server or the client dies."""
+Job: TypeAlias = "subprocess.Popen[bytes]"
+
+
+def run_until_death(python: str, victim: str, step: str, orders: Orders, dead: Callable[[Job], bool]) -> None:
+    """Run a job in whose second batch the server or the client dies; again as in `Orders.run`."""
     command = [python, "-m", "tests.harness.connect_job", victim, step, *orders.arguments]
-    job = subprocess.Popen(command, env=ENVIRONMENT)
+    for _ in range(STARTS_MAX):
+        if dies(subprocess.Popen(command, env=ENVIRONMENT), dead):
+            return
+    pytest.fail(f"{STARTS_MAX} jobs have ended, and no {victim} has died")
+
+
+def dies(job: Job, dead: Callable[[Job], bool]) -> bool:
+    """Wait for a death, or for the end of a job without one."""
     try:
-        yield job
+        wait_until(lambda: dead(job) or job.poll() is not None, deadline_s=JOB_DEADLINE_S, what="a death")
+        return dead(job)
     finally:
         # A client asks for minutes whether its server comes back.
         job.kill()
@@ -161,8 +170,7 @@ def test_a_server_that_is_killed_in_a_batch_and_a_pure_client(
         orders = Orders(server.remote, tmp_path, kafka, database, topic(), transactional_id)
         for count in (3_000, 2_000, 10):
             orders.add(count)
-        with fatal_job(pure_client, "server", step, orders):
-            wait_until(lambda: not server.running, deadline_s=JOB_DEADLINE_S, what="the server to be dead")
+        run_until_death(pure_client, "server", step, orders, lambda _: not server.running)
         server.kill()
         server.start()
         orders.run(pure_client)
@@ -176,8 +184,7 @@ def test_a_pure_client_that_is_killed_in_a_batch(orders: Orders, pure_client: st
     """SIGKILL of the client in the second batch; the server goes on, and the same job once more takes over from it."""
     for count in (3_000, 2_000, 10):
         orders.add(count)
-    with fatal_job(pure_client, "client", step, orders) as job:
-        assert job.wait(JOB_DEADLINE_S) == -signal.SIGKILL
+    run_until_death(pure_client, "client", step, orders, lambda job: job.poll() == -signal.SIGKILL)
     orders.add(10)
     orders.run(pure_client)
     orders.check()

@@ -81,7 +81,7 @@ class Orders:
             )
             if done.returncode == 0:
                 return
-            busy = "waiting for the Python worker to connect back" in done.stderr
+            busy = "Python worker failed to connect back" in done.stderr
             assert busy and start < STARTS_MAX, done.stderr[-3000:]  # noqa: PT018 - one claim
 
     def check(self) -> None:

@@ -62,7 +62,8 @@ def brought(tmp_path_factory: pytest.TempPathFactory) -> Brought:
     (wheel,) = folder.glob("spark_2pc_sink-*.whl")
     environment = folder / "environment"
     shutil.copytree(dependencies, environment, symlinks=True)
-    run(str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", str(wheel))
+    # -I: pip would take a package on PYTHONPATH for one that is installed.
+    run(str(environment / "bin" / "python"), "-I", "-m", "pip", "install", "--quiet", "--no-deps", str(wheel))
     return Brought(
         dependencies=archive(dependencies, folder / "dependencies.tar.gz"),
         everything=archive(environment, folder / "environment.tar.gz"),

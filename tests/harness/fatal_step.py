@@ -13,6 +13,8 @@ from spark_2pc_sink.sink.driver.step_observer import StepTimes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from spark_2pc_sink.clock import Clock
+
 
 def die_at(step: Step, batch: int, *, also: Callable[[], None] = lambda: None) -> None:
     """Die at a step of one of the next batches that this process writes.
@@ -49,6 +51,11 @@ class _FatalSteps(StepTimes):
     batch: ClassVar[int]
     act: ClassVar[Callable[[], None]]
     begun: ClassVar[int] = 0
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        # It has begun once by itself, before any batch.
+        type(self).begun = 0
 
     def begin(self) -> None:
         """A batch begins."""

@@ -139,7 +139,7 @@ def test_executors_without_the_package_are_named_before_the_first_batch(
 def test_an_executor_that_joins_later_without_the_package_is_named(
     one_batch: OneBatch, cluster: SparkCluster, brought: Brought
 ) -> None:
-    """As with dynamic allocation: the batch fails once, and the error has the host and the remedy."""
+    """As with dynamic allocation (A28): the batch fails once, and the error has the host and the remedy."""
     said = drive(one_batch, cluster, brought.dependencies, late=True)
     assert "executors='127.0.0.1': 127.0.0.1: No module named 'spark_2pc_sink'" in said
     assert "docs/cluster.md" in said

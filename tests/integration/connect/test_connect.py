@@ -181,7 +181,7 @@ def test_a_server_that_is_killed_in_a_batch_and_a_pure_client(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_pure_client_that_is_killed_in_a_batch(orders: Orders, pure_client: str, step: str) -> None:
-    """SIGKILL of the client in the second batch (A27); the server goes on, and the same job takes over from it."""
+    """SIGKILL of the client in the second batch (A27); the server goes on, and so does the same job later."""
     for count in (3_000, 2_000, 10):
         orders.add(count)
     run_until_death(pure_client, "client", step, orders, lambda job: job.poll() == -signal.SIGKILL)

@@ -1,8 +1,6 @@
 """A driver whose executors have a Python of their own; one batch of numbers, as `tests.harness.one_batch` writes it.
 
-python -m tests.harness.own_python_main MASTER PYTHON SETTINGS_JSON OPTIONS_JSON DIRECTORY [late]
-
-With ``late`` the executors are not tried first, like one that joins while the query runs.
+python -m tests.harness.own_python_main MASTER PYTHON SETTINGS_JSON OPTIONS_JSON DIRECTORY
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_2pc_sink.sink import query_run
 from spark_2pc_sink.testing.spark import spark_environment, spark_settings
 from tests.harness.one_batch import write_one_batch
 
@@ -23,10 +20,8 @@ ROWS = 20_000
 DEADLINE_S = 300
 
 
-def main(master: str, python: str, settings: str, options: str, directory: str, late: str = "") -> None:
+def main(master: str, python: str, settings: str, options: str, directory: str) -> None:
     """Run it."""
-    if late:
-        vars(query_run)["check_executors"] = lambda *_, **__: None
     root = Path(directory)
     os.environ.update(spark_environment(root / "local"))
     os.environ["PYSPARK_PYTHON"] = python

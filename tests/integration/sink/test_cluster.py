@@ -87,8 +87,6 @@ def drive(
     cluster: SparkCluster,
     archived: Path,
     *,
-    python: str = "./environment/bin/python",
-    late: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> str:
     """Run a driver; what it says on standard error when it fails."""
@@ -100,8 +98,8 @@ def drive(
     )
     # The executors' clocks are in another zone than the driver's.
     given = {"spark.archives": f"{archived}#environment", "spark.executorEnv.TZ": "Asia/Kolkata", **(settings or {})}
+    python = "./environment/bin/python"
     arguments = [cluster.master, python, json.dumps(given), json.dumps(options), str(one_batch.directory)]
-    arguments += ["late"] if late else []
     done = subprocess.run(
         [sys.executable, "-m", "tests.harness.own_python_main", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -134,31 +132,3 @@ def test_executors_without_the_package_are_named_before_the_first_batch(
     assert "cannot import spark_2pc_sink: No module named 'spark_2pc_sink'" in said
     assert "docs/cluster.md" in said
     assert one_batch.records_not_committed(0) == 0
-
-
-def test_an_executor_that_joins_later_without_the_package_is_named(
-    one_batch: OneBatch, cluster: SparkCluster, brought: Brought
-) -> None:
-    """As with dynamic allocation (A28): the batch fails once, and the error has the host and the remedy."""
-    said = drive(one_batch, cluster, brought.dependencies, late=True)
-    assert "executors='127.0.0.1': 127.0.0.1: No module named 'spark_2pc_sink'" in said
-    assert "docs/cluster.md" in said
-    assert "BatchAttemptsExhaustedError" not in said
-
-
-def test_executors_with_another_python_are_named(one_batch: OneBatch, cluster: SparkCluster, brought: Brought) -> None:
-    """Spark refuses another minor version before any code of ours runs."""
-    said = drive(one_batch, cluster, brought.dependencies, python=another_python())
-    assert "executors='127.0.0.1': 127.0.0.1: [PYTHON_VERSION_MISMATCH]" in said
-    assert "docs/cluster.md" in said
-
-
-def another_python() -> str:
-    """A Python of another minor version on this machine."""
-    ours = ".".join(map(str, sys.version_info[:2]))
-    for minor in range(10, 15):
-        found = None if f"3.{minor}" == ours else shutil.which(f"python3.{minor}")
-        # The shim of a version manager may be there for a version that is not.
-        if found and subprocess.run([found, "-V"], capture_output=True, check=False).returncode == 0:
-            return found
-    pytest.skip(f"there is no Python but {ours}")

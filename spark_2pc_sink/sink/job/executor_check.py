@@ -1,7 +1,6 @@
 """The check of executors before the first batch: a sentence for each host, in place of a batch that fails three times.
 
-One tiny job has as many tasks as can run at a time, so each executor gets some. It needs nothing but Spark there. An
-executor that joins later is not asked; `naming_executors` says which one it was.
+One tiny job has as many tasks as can run at a time, so each executor gets some. It needs nothing but Spark there.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str], *, must_st
 
 @contextmanager
 def naming_executors() -> Iterator[None]:
-    """Name the host where a job has failed because of the Python there: an executor that joined after the check.
+    """Name the host where the job of the check has failed because of the Python there.
 
     Raises:
         ConfigurationError: so it was. Another attempt would not help.

@@ -25,7 +25,6 @@ from spark_2pc_sink.sink.contract.shuffle_schema import INDEXES_FIRST, SALT, SHU
 from spark_2pc_sink.sink.contract.task_plan import TaskPlan
 from spark_2pc_sink.sink.contract.topics import Topics
 from spark_2pc_sink.sink.job.batch_sift import BatchSift, is_about_rows
-from spark_2pc_sink.sink.job.executor_check import naming_executors
 from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, balanced_salts, shape_of
 from spark_2pc_sink.sink.job.lane_work import expressions_by_lane
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
@@ -38,6 +37,7 @@ from spark_2pc_sink.wire.digest import combine_digests, format_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -323,12 +323,9 @@ class SparkBatchWork:
         ids = {topic: self._topics.id_of(topic) for topic in counts}
         return Topics(self._options.kafka, counts=counts, limits=limits, ids=ids, own=own)
 
-    @contextmanager
-    def _described(self, step: str) -> Iterator[None]:
-        """Jobs meanwhile say in Spark's UI what they are for; their errors name an executor that cannot run them."""
-        text = f"{self._options.transactional_id} batch {self._batch_id}: {step}"
-        with self._facts.described(text), naming_executors():
-            yield
+    def _described(self, step: str) -> AbstractContextManager[None]:
+        """Jobs meanwhile say in Spark's UI what they are for."""
+        return self._facts.described(f"{self._options.transactional_id} batch {self._batch_id}: {step}")
 
     def _plan(
         self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int, here: bool = False

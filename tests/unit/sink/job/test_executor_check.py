@@ -114,7 +114,7 @@ LOST: Final = (
     ],
 )
 def test_a_job_that_the_python_of_an_executor_cannot_run_names_its_host(said: str, host: str, rule: str) -> None:
-    """An executor that joined after the check (A28)."""
+    """Spark's own error has it in the middle of a stack."""
     with pytest.raises(ConfigurationError) as refused, naming_executors():
         raise PySparkException(said)
     assert (refused.value.value, refused.value.rule) == (host, f"{host}: {rule}")

@@ -14,6 +14,9 @@ KAFKA_TOOLS := .cache/kafka-tools-4.3.1
 SPARK_JARS := .cache/spark-jars
 # A real one with Confluent's API; Confluent's own is not on Maven Central. From 3.1 on this one needs Java 21.
 SCHEMA_REGISTRY := .cache/apicurio-registry-3.0.9
+# Environments without PySpark: a client of Spark Connect, and the Python of executors.
+CLIENT_PYTHON := .cache/client-python
+EXECUTOR_PYTHON := .cache/executor-python
 # What differs between runs: `make test TESTS=tests/unit ARGS=-x`, `make demo KAFKA=real ARGS=--events=20000`.
 KAFKA ?= reference
 TESTS ?=
@@ -37,9 +40,9 @@ FAST_TESTS := tests/unit tests/test_architecture.py tests/test_faults_table.py
 REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integration/writer/test_faults.py \
     tests/integration/writer/test_transactions.py tests/integration/transactions_tool/test_tool.py
 
-CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker)
+CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools)
 
-.PHONY: help setup demo schema-registry test-fast test test-all reference simulate chaos soak containers bench coverage lint types format clean
+.PHONY: help setup demo schema-registry other-pythons test-fast test test-all reference simulate chaos soak containers bench coverage lint types format clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -125,13 +128,15 @@ clean: ## Remove everything that was made
 # Compiled here once, as pip does: where Python may not write bytecode, each of Spark's workers would compile all of
 # pandas and pyarrow at its start (3 s become 9).
 # Where uv does not work (a registry that only pip is configured for), pip does the same.
-.venv/stamp: pyproject.toml | .cache/prerequisites.stamp
+# Spark's workers import PySpark from a zip, which nobody compiles: a second of processor time for each of them.
+.venv/stamp: pyproject.toml tools/spark_bytecode.py | .cache/prerequisites.stamp
 	@echo "setup: Python packages into .venv/"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && \
 	    UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip install --quiet --no-cache --compile-bytecode \
 	        --python $(BIN)/python --editable '.[dev]' || \
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python tools/spark_bytecode.py .venv/lib/python3*/site-packages/pyspark/python/lib/pyspark.zip >/dev/null
 	@touch $@
 
 # One after the other: two Mavens must not fill one local repository at the same time.
@@ -160,6 +165,20 @@ $(SCHEMA_REGISTRY)/stamp: | .cache/prerequisites.stamp
 	@tar -xzf $(SCHEMA_REGISTRY)/*.tar.gz -C $(SCHEMA_REGISTRY) && rm $(SCHEMA_REGISTRY)/*.tar.gz
 	@touch $@
 
+# Several hundred megabytes, for tests marked thorough only.
+other-pythons: $(CLIENT_PYTHON)/stamp $(EXECUTOR_PYTHON)/stamp ## Make the Pythons for the tests of Spark Connect's client and of a cluster
+
+# What docs/connect.md has a client install.
+$(CLIENT_PYTHON)/stamp: docs/connect.md | .venv/stamp
+	@echo "setup: the Python of a Spark Connect client into $(CLIENT_PYTHON)/"
+	$(call make_python,$(CLIENT_PYTHON),pyspark-client)
+	@touch $@
+
+$(EXECUTOR_PYTHON)/stamp: docs/connect.md | .venv/stamp
+	@echo "setup: the Python of executors into $(EXECUTOR_PYTHON)/"
+	$(call make_python,$(EXECUTOR_PYTHON),)
+	@touch $@
+
 $(KAFKA_HOME)/classes.stamp: $(KAFKA_HOME)/stamp | .venv/stamp
 	@rm -f $(KAFKA_HOME)/*.jsa
 	@$(BIN)/python -m tests.harness.class_archive kafka >/dev/null
@@ -172,6 +191,15 @@ $(SPARK_JARS)/classes.stamp: $(SPARK_JARS)/stamp .venv/stamp
 	@$(BIN)/python -m tests.harness.class_archive spark >.cache/spark-classes.log 2>&1 || \
 	    { cat .cache/spark-classes.log; exit 1; }
 	@touch $@
+
+# With copies of the interpreter, so that an archive of it works on another machine. By uv, else by pip, as above.
+define make_python
+	@rm -rf $(1)
+	@$(BIN)/python -m venv --copies $(1)
+	@packages="$(2) $$($(BIN)/python -m tests.harness.other_pythons)"; \
+	    eval $(BIN)/uv pip install --quiet --no-cache --compile-bytecode --python $(1)/bin/python $$packages || \
+	    eval $(1)/bin/python -m pip install --quiet --disable-pip-version-check $$packages
+endef
 
 define copy_dependencies
 	@rm -rf $(1)

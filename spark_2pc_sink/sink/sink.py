@@ -17,6 +17,7 @@ from spark_2pc_sink.options.environment import PREFIX, read_environment
 from spark_2pc_sink.options.sourced_options import SourcedOptions
 from spark_2pc_sink.options.toml_file import read_toml_file
 from spark_2pc_sink.sink.check.check import check_sink
+from spark_2pc_sink.sink.check.executor_side import active_session
 from spark_2pc_sink.sink.check.findings import CheckReport
 from spark_2pc_sink.sink.check.schema_side import rows_with
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
@@ -213,6 +214,8 @@ class DualWriteSink:
     def check(self, schema: StructType | str | None = None) -> CheckReport:
         """Find out what the first batch would meet; changes nothing. See docs/check.md.
 
+        Executors are tried where there is an active Spark session.
+
         Args:
             schema: of a batch, also as columns in SQL: 'order_id BIGINT, total DOUBLE'. Expressions and types are
                 compared with the table, by the active Spark session. None: they are not.
@@ -220,7 +223,8 @@ class DualWriteSink:
         Raises:
             ConfigurationError: there is no Spark session, or the text is no schema.
         """
-        return check_sink(self._options, None if schema is None else rows_with(schema))
+        rows = None if schema is None else rows_with(schema)
+        return check_sink(self._options, rows, spark=active_session())
 
     def close(self) -> None:
         """Close the connections that the newest run holds. A process that goes on calls this when the query has ended.

@@ -1,6 +1,6 @@
-"""The example of Spark Connect, whose server dies in the second batch: a client, and the sink that it hands over.
+"""The example of Spark Connect, whose server or client dies in the second batch: a client, and the sink it hands over.
 
-python -m tests.harness.connect_job STEP … (the example's own arguments)
+python -m tests.harness.connect_job server|client STEP … (the example's own arguments)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
-from tests.harness.fatal_step import die_at
+from tests.harness.fatal_step import act_at, die_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,26 +22,30 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class FatalSink(DualWriteSink):
-    """Kills the server beside which it writes."""
+    """Kills the server beside which it writes, or the client that has started the query."""
 
     fatal = Step.DECIDE
+    #: Process id of a client on this machine; 0 where the server is to die.
+    client = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a batch, or die in it."""
-        if batch_id == 0:
+        """Write a batch, or see to a death in it."""
+        if batch_id == 0 and self.client:
+            act_at(self.fatal, 2, lambda: os.kill(self.client, signal.SIGKILL))
+        elif batch_id == 0:
             # The server's process leads its session, to which the Python processes beside it belong.
             die_at(self.fatal, 2, also=lambda: os.kill(os.getsid(0), signal.SIGKILL))
         super().__call__(batch, batch_id)
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"fatal": self.fatal}
+        return super().__getstate__() | {"fatal": self.fatal, "client": self.client}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.fatal = state["fatal"]
+        self.fatal, self.client = state["fatal"], state["client"]
         super().__setstate__(state)
 
 
-def main(step: str, *arguments: str) -> None:
+def main(victim: str, step: str, *arguments: str) -> None:
     """Run the example."""
     sys.path.append(str(EXAMPLES))
     import connect_orders  # noqa: PLC0415 - not importable before
@@ -50,6 +54,7 @@ def main(step: str, *arguments: str) -> None:
     from tests.harness.connect_job import FatalSink as Importable  # noqa: PLC0415
 
     Importable.fatal = Step[step]
+    Importable.client = os.getpid() if victim == "client" else 0
     vars(connect_orders)["DualWriteSink"] = Importable
     connect_orders.main(arguments)
 

@@ -1,4 +1,4 @@
-"""A step of a batch at which this process dies, as `kill -9` would have it."""
+"""A step of a batch at which this process dies, as `kill -9` would have it, or something else happens."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from spark_2pc_sink.sink.driver.step_observer import StepTimes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from spark_2pc_sink.clock import Clock
+
 
 def die_at(step: Step, batch: int, *, also: Callable[[], None] = lambda: None) -> None:
     """Die at a step of one of the next batches that this process writes.
@@ -22,7 +24,23 @@ def die_at(step: Step, batch: int, *, also: Callable[[], None] = lambda: None) -
         batch: which, from 1.
         also: called just before.
     """
-    _FatalSteps.step, _FatalSteps.batch, _FatalSteps.also = step, batch, staticmethod(also)
+
+    def die() -> None:
+        also()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    act_at(step, batch, die)
+
+
+def act_at(step: Step, batch: int, act: Callable[[], None]) -> None:
+    """Do something at a step of one of the next batches that this process writes.
+
+    Args:
+        step: where.
+        batch: which, from 1.
+        act: what to do there.
+    """
+    _FatalSteps.step, _FatalSteps.batch, _FatalSteps.act = step, batch, staticmethod(act)
     sys.modules["spark_2pc_sink.sink.query_run"].__dict__["StepTimes"] = _FatalSteps
 
 
@@ -31,8 +49,13 @@ class _FatalSteps(StepTimes):
 
     step: ClassVar[Step]
     batch: ClassVar[int]
-    also: ClassVar[Callable[[], None]]
+    act: ClassVar[Callable[[], None]]
     begun: ClassVar[int] = 0
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        # It has begun once by itself, before any batch.
+        type(self).begun = 0
 
     def begin(self) -> None:
         """A batch begins."""
@@ -43,5 +66,4 @@ class _FatalSteps(StepTimes):
         """A step was reached."""
         super().__call__(step)
         if step is self.step and self.begun == self.batch:
-            type(self).also()
-            os.kill(os.getpid(), signal.SIGKILL)
+            type(self).act()

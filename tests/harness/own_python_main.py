@@ -16,6 +16,8 @@ from spark_2pc_sink.testing.spark import spark_environment, spark_settings
 from tests.harness.one_batch import write_one_batch
 
 ROWS = 20_000
+#: Executors unpack hundreds of megabytes first.
+DEADLINE_S = 300
 
 
 def main(master: str, python: str, settings: str, options: str, directory: str) -> None:
@@ -29,7 +31,7 @@ def main(master: str, python: str, settings: str, options: str, directory: str) 
     for name, value in given.items():
         builder = builder.config(name, value)
     spark = builder.config("spark.executor.memory", "512m").getOrCreate()
-    write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)")
+    write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)", deadline_s=DEADLINE_S)
 
 
 if __name__ == "__main__":

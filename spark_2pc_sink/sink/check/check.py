@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_2pc_sink.recovery.api import status
 from spark_2pc_sink.sink.check.database_rules import database_findings
 from spark_2pc_sink.sink.check.database_side import look_at_database
+from spark_2pc_sink.sink.check.executor_side import executor_findings
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding
 from spark_2pc_sink.sink.check.guarantee import guarantee
 from spark_2pc_sink.sink.check.kafka_rules import kafka_findings
 from spark_2pc_sink.sink.check.kafka_side import look_at_kafka
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.recovery.report import RecoveryReport
@@ -34,12 +35,19 @@ _SIDES: Final = (
 )
 
 
-def check_sink(options: SinkOptions, rows: DataFrame | None = None, *, timeout_s: int = TIMEOUT_S) -> CheckReport:
+def check_sink(
+    options: SinkOptions,
+    rows: DataFrame | None = None,
+    *,
+    spark: SparkSession | None = None,
+    timeout_s: int = TIMEOUT_S,
+) -> CheckReport:
     """Find out all that can be found out before the first batch.
 
     Args:
         options: of the sink.
         rows: with the schema of a batch; none of them is read. None: rows are not compared with the tables.
+        spark: the session of the job, whose executors are tried. None: they are not.
         timeout_s: seconds for each question to Kafka.
     """
     kafka = look_at_kafka(options.kafka, options.transactional_id, options.topics, timeout_s=timeout_s)
@@ -55,6 +63,7 @@ def check_sink(options: SinkOptions, rows: DataFrame | None = None, *, timeout_s
         from spark_2pc_sink.sink.check.schema_side import schema_findings  # noqa: PLC0415
 
         findings += schema_findings(options, rows)
+    findings += executor_findings(options, spark)
     promise = guarantee(options, kafka, database)
     if any(each.level == "problem" for each in findings):
         promise = f"When the problems are settled: {promise}"

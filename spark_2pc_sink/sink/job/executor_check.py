@@ -6,17 +6,21 @@ One tiny job has as many tasks as can run at a time, so each executor gets some.
 from __future__ import annotations
 
 import json
+import re
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.job.executor_versions import ENCODERS, LIBRARIES, PYSPARK, breaks_tasks, other_encoders
+from spark_2pc_sink.sink.job.session_facts import beside_server, is_connect
 from spark_2pc_sink.sink.tasks.executor_probe import Sides, probe
 from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -26,12 +30,16 @@ _PACKAGE: Final = "spark_2pc_sink"
 #: Of the driver. By its name: the package itself is above this module.
 _VERSION: Final[str] = import_module(_PACKAGE).__version__
 _OPTION: Final = "executors"
-_REMEDY: Final = (
+REMEDY: Final = (
     "docs/cluster.md shows how executors get a Python with the package; they need ways to the brokers' advertised "
     "listeners and, for batches whose rows are staged, to the database"
 )
-#: Of PySpark's worker, where its Python is another minor version than the driver's.
-_OTHER_PYTHON: Final = "PYTHON_VERSION_MISMATCH"
+#: What Python says of a module that is missing, and PySpark's worker of a Python of another minor version.
+_BROKEN_PYTHON: Final = re.compile(
+    r"ModuleNotFoundError: (No module named '[^']+')|(\[PYTHON_VERSION_MISMATCH\][^\n]*)"
+)
+#: As Spark names the executor of a task in the error of a job.
+_LOST_TASK: Final = re.compile(r"\(TID \d+\) \((\S+) executor")
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,7 @@ class ExecutorAnswer:
         host: its name.
         python: path of its Python.
         version: of the package; '' where it is not there.
+        versions: of the libraries, by name; '' where it is not known.
         missing: why the package cannot be imported there; '' where it can.
         unreached: by the side, ``kafka`` or ``database``, why it was not reached.
     """
@@ -50,21 +59,21 @@ class ExecutorAnswer:
     python: str
     version: str
     missing: str
+    versions: Mapping[str, str] = field(hash=False)
     unreached: Mapping[str, str] = field(hash=False)
 
-    def fault(self, *, must_stage: bool) -> str:
-        """Why a batch would fail there, in one sentence; '' where it would not.
 
-        Args:
-            must_stage: tasks cannot do without the database.
-        """
-        if self.missing:
-            return f"{self.host}: {self.python} cannot import {_PACKAGE}: {self.missing}"
-        if self.version != _VERSION:
-            return f"{self.host}: {self.python} has {_PACKAGE} {self.version}, and the driver {_VERSION}"
-        sides = ("kafka", "database") if must_stage else ("kafka",)
-        unreached = [f"does not reach {side} ({self.unreached[side]})" for side in sides if side in self.unreached]
-        return f"{self.host}: {' and '.join(unreached)}" if unreached else ""
+@dataclass(frozen=True)
+class ExecutorVerdict:
+    """What the answers mean for a batch; each a sentence by host, in order.
+
+    Attributes:
+        faults: a batch would fail there.
+        warnings: what is weaker there than it could be.
+    """
+
+    faults: Mapping[str, str]
+    warnings: Mapping[str, str]
 
 
 def check_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_send: bool) -> None:
@@ -79,41 +88,124 @@ def check_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, ca
     Raises:
         ConfigurationError: on some host the sink's tasks cannot run, or cannot reach a side that they need.
     """
-    given = options.inline_copy_bytes_max
-    judge(_ask(spark, options, tasks), must_stage=not (can_send and given), transactional_id=options.transactional_id)
+    verdict = try_executors(spark, options, tasks=tasks, can_send=can_send)
+    log = sink_log(__name__, options.transactional_id)
+    for warning in verdict.warnings.values():
+        log.warning("executors: %s", warning)
+    if verdict.faults:
+        hosts, said = ", ".join(verdict.faults), "; ".join(verdict.faults.values())
+        raise ConfigurationError(option=_OPTION, value=hosts, rule=said, remedy=REMEDY)
 
 
-def judge(answers: Iterable[ExecutorAnswer], *, must_stage: bool, transactional_id: str) -> None:
-    """Refuse executors on which a batch would fail; warn of one that fails only with many rows.
+def try_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_send: bool) -> ExecutorVerdict:
+    """Ask all executors, and judge their answers; see `check_executors`.
+
+    Raises:
+        ConfigurationError: the Python of an executor is another minor version, so that it could not be asked.
+    """
+    # A client of Spark Connect runs no tasks: its Spark and its libraries may be others than the server's.
+    ours = {} if is_connect(spark) and not beside_server() else _versions_here()
+    must_stage = not (can_send and options.inline_copy_bytes_max)
+    return judge(_ask(spark, options, tasks), ours, must_stage=must_stage)
+
+
+def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str], *, must_stage: bool) -> ExecutorVerdict:
+    """Judge what executors have answered.
 
     Args:
         answers: of all tasks.
+        ours: releases of the driver's libraries, by name.
         must_stage: no limit was given below which rows need no database.
-        transactional_id: of the sink, for its log.
+    """
+    found = sorted(answers, key=lambda answer: answer.host)
+    return ExecutorVerdict(
+        _by_host(found, lambda answer: _fault(answer, ours, must_stage=must_stage)),
+        _by_host(found, lambda answer: _weakness(answer, ours, must_stage=must_stage)),
+    )
+
+
+@contextmanager
+def naming_executors() -> Iterator[None]:
+    """Name the host where the job of the check has failed because of the Python there.
 
     Raises:
-        ConfigurationError: with one sentence for each host.
+        ConfigurationError: so it was. Another attempt would not help.
     """
-    by_host: dict[str, str] = {}
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        yield
+    except PySparkException as error:
+        refused = broken_python(str(error))
+        if refused is None:
+            raise
+        raise refused from error
+
+
+def broken_python(said: str) -> ConfigurationError | None:
+    """The error of a job that the Python of an executor could not run; None for any other.
+
+    Args:
+        said: by Spark about the job.
+    """
+    broken = _BROKEN_PYTHON.search(said)
+    if broken is None:
+        return None
+    lost = _LOST_TASK.search(said)
+    host = lost[1] if lost else "an executor"
+    return ConfigurationError(option=_OPTION, value=host, rule=f"{host}: {broken[1] or broken[2]}", remedy=REMEDY)
+
+
+def _by_host(answers: Iterable[ExecutorAnswer], say: Callable[[ExecutorAnswer], str]) -> dict[str, str]:
+    """The first sentence of each host, where there is one: its executors say the same."""
+    said: dict[str, str] = {}
     for answer in answers:
-        by_host[answer.host] = by_host.get(answer.host) or answer.fault(must_stage=must_stage)
-        if not must_stage and "database" in answer.unreached:
-            sink_log(__name__, transactional_id).warning(
-                "executors on %s do not reach the database (%s): batches with more rows than inline_copy_bytes_max "
-                "will fail",
-                answer.host,
-                answer.unreached["database"],
-            )
-    faults = {host: fault for host, fault in sorted(by_host.items()) if fault}
-    if faults:
-        raise ConfigurationError(
-            option=_OPTION, value=", ".join(faults), rule="; ".join(faults.values()), remedy=_REMEDY
+        said[answer.host] = said.get(answer.host) or say(answer)
+    return {host: sentence for host, sentence in said.items() if sentence}
+
+
+def _fault(answer: ExecutorAnswer, ours: Mapping[str, str], *, must_stage: bool) -> str:
+    """Why a batch would fail there, in one sentence; '' where it would not."""
+    broken = breaks_tasks(ours, answer.versions)
+    if broken:
+        return f"{answer.host}: {answer.python} {broken}"
+    if answer.missing:
+        return f"{answer.host}: {answer.python} cannot import {_PACKAGE}: {answer.missing}"
+    if answer.version != _VERSION:
+        return f"{answer.host}: {answer.python} has {_PACKAGE} {answer.version}, and the driver {_VERSION}"
+    sides = ("kafka", "database") if must_stage else ("kafka",)
+    unreached = [f"does not reach {side} ({answer.unreached[side]})" for side in sides if side in answer.unreached]
+    return f"{answer.host}: {' and '.join(unreached)}" if unreached else ""
+
+
+def _weakness(answer: ExecutorAnswer, ours: Mapping[str, str], *, must_stage: bool) -> str:
+    """What is weaker there than it could be, in one sentence; '' for nothing."""
+    said = []
+    if not must_stage and "database" in answer.unreached:
+        why = answer.unreached["database"]
+        said.append(f"does not reach the database ({why}), so batches above inline_copy_bytes_max will fail")
+    others = other_encoders(ours, answer.versions)
+    if others:
+        said.append(
+            f"{answer.python} encodes with other libraries than the driver ({others}): install the same on both"
         )
+    return f"{answer.host}: {' and '.join(said)}" if said else ""
+
+
+def _versions_here() -> dict[str, str]:
+    """The driver's; of PySpark by itself, as it may come without its metadata."""
+    import pyspark  # noqa: PLC0415 - Spark is imported where it is needed
+
+    versions = {PYSPARK: pyspark.__version__}
+    for name in ENCODERS:
+        # One without metadata, from a zip, is not compared.
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def _ask(spark: SparkSession, options: SinkOptions, tasks: int) -> list[ExecutorAnswer]:
     from pyspark import cloudpickle  # noqa: PLC0415 - Spark is imported where it is needed
-    from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     session = StagingSession(
@@ -128,13 +220,7 @@ def _ask(spark: SparkSession, options: SinkOptions, tasks: int) -> list[Executor
     sides = Sides(options.kafka, tuple(options.topics), session if has_table else None)
     # Without Arrow: it may be what is missing.
     pickled: bytes = cloudpickle.dumps(sides)  # type: ignore[no-untyped-call]
-    asked = F.udf(probe(pickled), "string", useArrow=False)
-    try:
+    asked = F.udf(probe(pickled, LIBRARIES), "string", useArrow=False)
+    with naming_executors():
         found = spark.range(0, tasks, 1, tasks).select(asked("id").alias("answer")).collect()
-    except PySparkException as error:
-        said = str(error)
-        if _OTHER_PYTHON in said:
-            said = next(line.strip() for line in said.splitlines() if _OTHER_PYTHON in line)
-            raise ConfigurationError(option=_OPTION, value="their Python", rule=said, remedy=_REMEDY) from error
-        raise
     return [ExecutorAnswer(**json.loads(row.answer)) for row in found]

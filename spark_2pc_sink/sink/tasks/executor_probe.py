@@ -55,21 +55,32 @@ def reach(sides: Sides) -> dict[str, str]:
     return unreached
 
 
-def probe(sides: bytes) -> Callable[[int], str]:
+def probe(sides: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
     """The function that a task calls; it answers JSON.
 
     Args:
         sides: `Sides`, pickled by itself: an executor without the package could not read it.
+        libraries: whose releases are asked for, by the names under which they are installed.
     """
 
     def run(_: int) -> str:
         import importlib  # noqa: PLC0415 - this function is all that the executor has
+        import importlib.metadata  # noqa: PLC0415
         import json  # noqa: PLC0415
         import pickle  # noqa: PLC0415
         import socket  # noqa: PLC0415
         import sys  # noqa: PLC0415
 
+        versions = {}
+        for name in libraries:
+            # A library may have come as a zip, without its metadata. Spark's own does, and says its release itself.
+            loaded = sys.modules.get(name)
+            try:
+                versions[name] = str(getattr(loaded, "__version__", "")) or importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                versions[name] = ""
         answer: dict[str, object] = {"host": socket.gethostname(), "python": sys.executable, "version": ""}
+        answer["versions"] = versions
         try:
             answer["version"] = importlib.import_module("spark_2pc_sink").__version__
             ours = importlib.import_module("spark_2pc_sink.sink.tasks.executor_probe")

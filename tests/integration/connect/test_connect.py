@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pytest
 
 from spark_2pc_sink.testing import assert_same_multiset, read_topic, wait_until
+from spark_2pc_sink.testing.errors import CapabilityError
 from tests.harness import ROOT
 from tests.harness.connect_server import ConnectServer
-from tests.harness.pure_client import packages_beside_spark
+from tests.harness.other_pythons import CLIENT, other_python, packages_beside_spark
 from tests.integration.postgres.database_tables import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.conftest import MakeTopic
     from tests.harness.providers import Broker
@@ -79,7 +81,7 @@ class Orders:
             )
             if done.returncode == 0:
                 return
-            busy = "waiting for the Python worker to connect back" in done.stderr
+            busy = "Python worker failed to connect back" in done.stderr
             assert busy and start < STARTS_MAX, done.stderr[-3000:]  # noqa: PT018 - one claim
 
     def check(self) -> None:
@@ -113,13 +115,12 @@ def test_the_example_writes_both_sides_and_goes_on_after_a_restart(orders: Order
 
 
 @pytest.fixture(scope="module")
-def pure_client(tmp_path_factory: pytest.TempPathFactory) -> str:
+def pure_client() -> str:
     """The Python of a client that was installed as docs/connect.md says: `pyspark-client`, and no `pyspark`."""
-    folder = tmp_path_factory.mktemp("client")
-    install = ["-m", "pip", "install", "--quiet", "pyspark-client", *packages_beside_spark()]
-    for command in ([sys.executable, "-m", "venv", str(folder)], [str(folder / "bin" / "python"), *install]):
-        subprocess.run(command, check=True, timeout=JOB_DEADLINE_S)
-    return str(folder / "bin" / "python")
+    try:
+        return str(other_python(CLIENT) / "bin" / "python")
+    except CapabilityError as error:
+        pytest.skip(str(error))
 
 
 def test_the_page_has_every_dependency_but_spark() -> None:
@@ -132,8 +133,35 @@ def test_the_page_has_every_dependency_but_spark() -> None:
     assert packages_beside_spark() == needed
 
 
+STEPS: Final = ["PREPARE", "DECIDE", "COMPLETE"]
+
+
+Job: TypeAlias = "subprocess.Popen[bytes]"
+
+
+def run_until_death(python: str, victim: str, step: str, orders: Orders, dead: Callable[[Job], bool]) -> None:
+    """Run a job in whose second batch the server or the client dies; again as in `Orders.run`."""
+    command = [python, "-m", "tests.harness.connect_job", victim, step, *orders.arguments]
+    for _ in range(STARTS_MAX):
+        if dies(subprocess.Popen(command, env=ENVIRONMENT), dead):
+            return
+    pytest.fail(f"{STARTS_MAX} jobs have ended, and no {victim} has died")
+
+
+def dies(job: Job, dead: Callable[[Job], bool]) -> bool:
+    """Wait for a death, or for the end of a job without one."""
+    try:
+        wait_until(lambda: dead(job) or job.poll() is not None, deadline_s=JOB_DEADLINE_S, what="a death")
+        return dead(job)
+    finally:
+        # A client asks for minutes whether its server comes back.
+        job.kill()
+        job.wait(JOB_DEADLINE_S)
+
+
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", ["PREPARE", "DECIDE", "COMPLETE"])
+@pytest.mark.parametrize("step", STEPS)
 def test_a_server_that_is_killed_in_a_batch_and_a_pure_client(
     tmp_path: Path, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, pure_client: str, step: str
 ) -> None:
@@ -142,16 +170,21 @@ def test_a_server_that_is_killed_in_a_batch_and_a_pure_client(
         orders = Orders(server.remote, tmp_path, kafka, database, topic(), transactional_id)
         for count in (3_000, 2_000, 10):
             orders.add(count)
-        fatal = subprocess.Popen(
-            [pure_client, "-m", "tests.harness.connect_job", step, *orders.arguments], env=ENVIRONMENT
-        )
-        try:
-            wait_until(lambda: not server.running, deadline_s=JOB_DEADLINE_S, what="the server to be dead")
-        finally:
-            # A client asks for minutes whether its server comes back.
-            fatal.kill()
-            fatal.wait(JOB_DEADLINE_S)
+        run_until_death(pure_client, "server", step, orders, lambda _: not server.running)
         server.kill()
         server.start()
         orders.run(pure_client)
         orders.check()
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_pure_client_that_is_killed_in_a_batch(orders: Orders, pure_client: str, step: str) -> None:
+    """SIGKILL of the client in the second batch (A27); the server goes on, and so does the same job later."""
+    for count in (3_000, 2_000, 10):
+        orders.add(count)
+    run_until_death(pure_client, "client", step, orders, lambda job: job.poll() == -signal.SIGKILL)
+    orders.add(10)
+    orders.run(pure_client)
+    orders.check()

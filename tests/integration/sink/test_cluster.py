@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,14 +14,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_2pc_sink.testing.errors import CapabilityError
 from tests.chaos.cluster import SparkCluster
 from tests.harness import ROOT
+from tests.harness.other_pythons import EXECUTOR, other_python
 from tests.harness.own_python_main import ROWS
-from tests.harness.pure_client import packages_beside_spark
 from tests.harness.streams import sink_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tests.integration.sink.one_batch import OneBatch
 
@@ -47,17 +49,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 @pytest.fixture(scope="module")
 def brought(tmp_path_factory: pytest.TempPathFactory) -> Brought:
     """The archives and the zip of the page; without a second PySpark."""
+    try:
+        dependencies = other_python(EXECUTOR)
+    except CapabilityError as error:
+        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("brought")
-    environment = folder / "environment"
-    python = str(environment / "bin" / "python")
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    # The build leaves files beside the sources.
+    sources = folder / "sources"
+    shutil.copytree(ROOT, sources, ignore=shutil.ignore_patterns(".git", ".cache", ".venv", "build", "tests"))
+    wheel_command = ("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(sources))
+    run(sys.executable, "-m", "pip", *wheel_command)
     (wheel,) = folder.glob("spark_2pc_sink-*.whl")
-    run(sys.executable, "-m", "venv", "--copies", str(environment))
-    run(python, "-m", "pip", "install", "--quiet", *packages_beside_spark())
-    dependencies = archive(environment, folder / "dependencies.tar.gz")
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", str(wheel))
-    everything = archive(environment, folder / "environment.tar.gz")
-    return Brought(dependencies, everything, wheel.rename(folder / "spark_2pc_sink.zip"))
+    environment = folder / "environment"
+    shutil.copytree(dependencies, environment, symlinks=True)
+    # -I: pip would take a package on PYTHONPATH for one that is installed.
+    run(str(environment / "bin" / "python"), "-I", "-m", "pip", "install", "--quiet", "--no-deps", str(wheel))
+    return Brought(
+        dependencies=archive(dependencies, folder / "dependencies.tar.gz"),
+        everything=archive(environment, folder / "environment.tar.gz"),
+        package=wheel.rename(folder / "spark_2pc_sink.zip"),
+    )
 
 
 def run(*command: str) -> None:
@@ -71,7 +82,13 @@ def archive(environment: Path, path: Path) -> Path:
     return path
 
 
-def drive(one_batch: OneBatch, cluster: SparkCluster, archived: Path, **settings: str) -> str:
+def drive(
+    one_batch: OneBatch,
+    cluster: SparkCluster,
+    archived: Path,
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> str:
     """Run a driver; what it says on standard error when it fails."""
     options = sink_options(
         broker=one_batch.kafka,
@@ -79,9 +96,10 @@ def drive(one_batch: OneBatch, cluster: SparkCluster, archived: Path, **settings
         topic=one_batch.topic,
         transactional_id=one_batch.transactional_id,
     )
-    settings = {"spark.archives": f"{archived}#environment", **settings}
+    # The executors' clocks are in another zone than the driver's.
+    given = {"spark.archives": f"{archived}#environment", "spark.executorEnv.TZ": "Asia/Kolkata", **(settings or {})}
     python = "./environment/bin/python"
-    arguments = (cluster.master, python, json.dumps(settings), json.dumps(options), str(one_batch.directory))
+    arguments = [cluster.master, python, json.dumps(given), json.dumps(options), str(one_batch.directory)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.harness.own_python_main", *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -102,7 +120,7 @@ def test_the_package_as_a_file_and_its_dependencies_in_the_python(
     one_batch: OneBatch, cluster: SparkCluster, brought: Brought
 ) -> None:
     files = {"spark.submit.pyFiles": str(brought.package)}
-    assert drive(one_batch, cluster, brought.dependencies, **files) == ""
+    assert drive(one_batch, cluster, brought.dependencies, settings=files) == ""
     one_batch.assert_all_there(ROWS)
 
 

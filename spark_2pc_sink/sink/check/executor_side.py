@@ -1,0 +1,71 @@
+"""Executors in a check: whether each can run the sink's tasks and reach both sides, as the first batch asks them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.check.findings import Finding
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_2pc_sink.options import SinkOptions
+
+_SUBJECT: Final = "executors"
+#: A command has no session, and a program that has not loaded this has none either.
+NO_SESSION: Final = Finding(
+    _SUBJECT,
+    "not_checked",
+    "there is no Spark session of the job",
+    "call sink.check() in the job, where its session is; the job itself tries them before its first batch",
+)
+
+
+def active_session() -> SparkSession | None:
+    """The session of this thread; None without one. It loads no Spark."""
+    sql: Any = sys.modules.get("pyspark.sql")
+    session: SparkSession | None = None if sql is None else sql.SparkSession.getActiveSession()
+    return session
+
+
+def executor_findings(options: SinkOptions, spark: SparkSession | None) -> Iterator[Finding]:
+    """The lines about executors.
+
+    Args:
+        options: of the sink.
+        spark: the session of the job; None where there is none.
+    """
+    if spark is None:
+        yield NO_SESSION
+        return
+    # Only here: it loads PySpark.
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from spark_2pc_sink.sink.job.session_facts import has_executors, is_connect, session_facts  # noqa: PLC0415
+
+    if not has_executors(spark):
+        yield Finding(_SUBJECT, "ok", "tasks run on one machine with the driver")
+        return
+    try:
+        tasks = session_facts(spark, options.transactional_id).tasks_at_once()
+        yield from _tried(options, spark, tasks=tasks, can_send=not is_connect(spark))
+    except ConfigurationError as error:
+        yield Finding(_SUBJECT, "problem", str(error.rule), error.remedy)
+    except PySparkException as error:
+        said = str(error).strip().partition("\n")[0]
+        yield Finding(_SUBJECT, "not_checked", f"Spark could not run a job on them: {said}", "see Spark's log")
+
+
+def _tried(options: SinkOptions, spark: SparkSession, *, tasks: int, can_send: bool) -> Iterator[Finding]:
+    from spark_2pc_sink.sink.job.executor_check import REMEDY, try_executors  # noqa: PLC0415
+
+    verdict = try_executors(spark, options, tasks=tasks, can_send=can_send)
+    for sentence in verdict.faults.values():
+        yield Finding(_SUBJECT, "problem", sentence, REMEDY)
+    for sentence in verdict.warnings.values():
+        yield Finding(_SUBJECT, "warning", sentence, REMEDY)
+    if not (verdict.faults or verdict.warnings):
+        yield Finding(_SUBJECT, "ok", "each can run the sink's tasks and reaches what they need")

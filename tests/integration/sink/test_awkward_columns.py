@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 COLUMNS = {
     "Id": "id",
     "dotted.name": "name",
-    'quo"te': "CASE WHEN id = 1 THEN double('NaN') WHEN id = 2 THEN double('-Infinity') ELSE id / 4 END",
+    'a"quote': "CASE WHEN id = 1 THEN double('NaN') WHEN id = 2 THEN double('-Infinity') ELSE id / 4 END",
     "with space": "timestamp_millis(1700000000000 + id)",
 }
 ZONE = "Asia/Kathmandu"
@@ -36,7 +36,7 @@ def said(record: TopicRecord) -> tuple[Any, ...]:
     """What a record says, by its key and its value."""
     value = json.loads(record.value or b"")
     assert value.get("dotted.name") == (None if record.key is None else record.key.decode())
-    return value["Id"], record.key, str(value['quo"te']), datetime.fromisoformat(value["with space"])
+    return value["Id"], record.key, str(value['a"quote']), datetime.fromisoformat(value["with space"])
 
 
 def test_awkward_names_and_values(spark: SparkSession, stream: FileStream, target: Target) -> None:
@@ -49,7 +49,7 @@ def test_awkward_names_and_values(spark: SparkSession, stream: FileStream, targe
         stream.run(target.sink(key="`dotted.name`", on_batch=reports.append), frame)
     assert [(report.row_count, report.record_count) for report in reports] == [(3, 3), (0, 0)]
     expected = [(1, "a", "NaN"), (2, None, "-Infinity"), (3, "ż", "0.75")]
-    rows = target.rows('"Id", "dotted.name", "quo""te"::text, "with space"', "target ORDER BY 1")
+    rows = target.rows('"Id", "dotted.name", "a""quote"::text, "with space"', "target ORDER BY 1")
     assert rows == [(*row, instant(row[0])) for row in expected]
     values = sorted(map(said, target.records()))
     assert values == [(number, None if name is None else name.encode(), *rest) for number, name, *rest in rows]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BATCHES: tuple[list[Row], ...] = (
     [(1, "a", 5), (2, "b", 5)],
     [(1, "A", 9), (2, "B", 1), (3, "c", 1)],
-    [(2, "bb", 7), (3, "cc", 1), (4, "d", 1)],
+    [(2, "bb", 7), (3, "cc", 0), (4, "d", 1)],
 )
 #: By table: the rows after all batches.
 LEFT: dict[str, list[Row]] = {

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from orders_stream import EVENT, start_spark
+from orders_job import EVENT, start_spark
 from spark_2pc_sink import BatchReport, DualWriteSink
 
 

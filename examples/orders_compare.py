@@ -165,7 +165,7 @@ def row_text(row: Mapping[Any, Any]) -> OrderText:
 
 
 def _enriched(event: Mapping[str, Any]) -> dict[str, Any]:
-    """What orders_stream.py should make of an event."""
+    """What orders_job.py should make of an event."""
     customer, items = event["customer"], event["items"]
     priced = None if items is None else [{**item, **_prices(item)} for item in items]
     lines = [Decimal(item["line_total"]) for item in priced or () if item["line_total"] is not None]

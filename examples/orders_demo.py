@@ -2,7 +2,7 @@
 
     python examples/orders_demo.py [--kafka-kind reference|real] [--events 200000] [--keep DIR]
 
-Starts both servers, writes order events, and starts orders_stream.py, which is killed with SIGKILL at three places of
+Starts both servers, writes order events, and starts orders_job.py, which is killed with SIGKILL at three places of
 a batch, before and after the database commit. It is started again each time. The last time it runs to its end, and
 compares both sides with the events: the exit code is 0 when nothing is missing and nothing is there twice. The servers
 and all files are gone afterwards; --keep keeps the files.
@@ -133,7 +133,7 @@ class Demo:
     def _run_job(self, *before: str, sides: dict[str, str]) -> int:
         """Run the job in a process of its own, and show what it prints; its exit status, negative for a signal."""
         command = [
-            *(sys.executable, *before, str(EXAMPLES / "orders_stream.py")),
+            *(sys.executable, *before, str(EXAMPLES / "orders_job.py")),
             f"--events={self._directory / 'events'}",
             f"--checkpoint={self._directory / 'checkpoint'}",
             f"--max-files-per-trigger={FILES_PER_BATCH}",

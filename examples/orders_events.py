@@ -1,4 +1,4 @@
-"""Write order events as JSON-lines files, reproducibly: the input of orders_stream.py.
+"""Write order events as JSON-lines files, reproducibly: the input of orders_job.py.
 
     python examples/orders_events.py --out /tmp/events --events 200000 --seed 7 --files 40
 

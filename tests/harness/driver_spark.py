@@ -87,14 +87,14 @@ def start_query(spark: SparkSession, folder: str, checkpoint: str, sink: DualWri
 
 
 def run_example(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
-    """Run examples/orders_stream.py as a user would, with the command line of ``config``, until it ends.
+    """Run examples/orders_job.py as a user would, with the command line of ``config``, until it ends.
 
     Returns:
         False when the sink raised an error, which is in the journal then, or when the example's own comparison of
         both sides has found a difference.
     """
     sys.path.insert(0, str(ROOT / "examples"))
-    import orders_stream  # noqa: PLC0415 - an example is no package
+    import orders_job  # noqa: PLC0415 - an example is no package
 
     stop_inside_copy(faults)
     java = dict.fromkeys(("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"), quick_java_options())
@@ -106,9 +106,9 @@ def run_example(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
         sinks.append(WatchedSink(journal, faults, **options))
         return sinks[-1]
 
-    setattr(orders_stream, "DualWriteSink", make_sink)  # noqa: B010 - a class is not assignable for type checkers
+    setattr(orders_job, "DualWriteSink", make_sink)  # noqa: B010 - a class is not assignable for type checkers
     try:
-        status = orders_stream.main(config.example)
+        status = orders_job.main(config.example)
     except Exception:
         if any(sink.failed for sink in sinks):
             return False

@@ -45,6 +45,8 @@ CREATE TABLE target (
     amount small CHECK (amount > 0),
     parent bigint REFERENCES parents,
     doc jsonb,
+    needed integer NOT NULL,
+    narrow smallint,
     twin bigint REFERENCES target DEFERRABLE INITIALLY DEFERRED
 );
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -57,6 +59,8 @@ COLUMNS = {
     "amount": "amount",
     "parent": "parent",
     "doc": "if(name = 'no json', '{', '{}')",
+    "needed": "if(name = 'null', NULL, 1)",
+    "narrow": "if(name = 'range', 32768, 1)",
     "twin": "CASE WHEN name = 'alone' THEN 99 WHEN name = 'twin' THEN id + 1 END",
 }
 #: By id: the row, and the SQLSTATE with which its dead letter says why.
@@ -70,6 +74,8 @@ BAD = {
     16: (("raise", 1, 1), "ZZ001"),
     17: (("no json", 1, 1), "22P02"),
     18: (("alone", 1, 1), "23503"),
+    19: (("null", 1, 1), ""),
+    20: (("range", 1, 1), ""),
     1: (("again", 1, 1), "23505"),
 }
 GOOD = [(1, "first", 1, 1), (2, "twin", 2, 2), (3, "its twin", 3, None), *((n, "good", n, 1) for n in range(100, 300))]
@@ -145,6 +151,9 @@ def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides) -> None:
     )
     assert "max.message.bytes of the topic is 1000" in told[12]
     assert "not this one" in told[16]
+    said = "null cannot be stored: the table's column is integer NOT NULL, or an upsert key"
+    assert told[19] == f"table public.target: column 'needed': {said}"
+    assert told[20].startswith("table public.target: column 'narrow': 32768 cannot be stored: ")
     assert sides.rows("SELECT figures->>'bad_rows' FROM kafka_transaction_state_history WHERE batch_id = 0") == [
         (str(len(BAD) + 2),)
     ]

@@ -19,6 +19,7 @@ from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.harness.driver_job import terminate
 from tests.harness.halts import halts
+from tests.harness.stopped_driver import stopped_at
 from tests.harness.streams import FileStream
 from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import Target
@@ -195,10 +196,6 @@ def test_an_owed_batch_of_several_outputs_is_sent_again(
     assert shop.rows("SELECT row_count, record_count FROM kafka_transaction_state") == [(rows, rows - 20)]
 
 
-class StoppedError(Exception):
-    """The driver stops here, as by a kill."""
-
-
 @pytest.mark.parametrize(
     "at",
     [
@@ -207,27 +204,13 @@ class StoppedError(Exception):
         pytest.param(Step.COMPLETE, marks=pytest.mark.thorough),
     ],
 )
-def test_a_crash_at_a_step_leaves_each_row_once(
-    orders: FileStream, shop: Shop, at: Step, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_at_a_step_leaves_each_row_once(orders: FileStream, shop: Shop, at: Step) -> None:
     """D11, A1 to A4: what is decided is completed by the next start, of all outputs; what is not is written anew."""
     orders.add(orders_of(0))
-
-    def stop(step: Step) -> None:
-        if step is at:
-            raise StoppedError
-
-    with monkeypatch.context() as stopped:
-        stopped.setattr(step_observer, "reached", stop)
-        stopped.setattr("spark_2pc_sink.sink.driver.batch_driver.BatchDriver._restore", lambda _, error: _raise(error))
-        with pytest.raises(Exception, match="StoppedError"):
-            orders.run(shop.sink())
+    with stopped_at(at):
+        orders.run(shop.sink())
     orders.run(shop.sink())
     shop.check(orders_of(0))
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 def test_tables_alone_are_decided_in_the_database(orders: FileStream, shop: Shop) -> None:

@@ -39,7 +39,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker)
 
-.PHONY: help setup demo schema-registry test-fast test test-all reference simulate chaos soak containers bench coverage lint types format clean
+.PHONY: help setup demo schema-registry kerberos test-fast test test-all reference simulate chaos soak containers bench coverage lint types format clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -159,6 +159,11 @@ $(SCHEMA_REGISTRY)/stamp: | .cache/prerequisites.stamp
 	    -Dartifact=io.apicurio:apicurio-registry-app:$(patsubst .cache/apicurio-registry-%,%,$(SCHEMA_REGISTRY)):tar.gz:all
 	@tar -xzf $(SCHEMA_REGISTRY)/*.tar.gz -C $(SCHEMA_REGISTRY) && rm $(SCHEMA_REGISTRY)/*.tar.gz
 	@touch $@
+
+# Built from source, for tests marked thorough only: no part of the setup.
+kerberos: setup ## Install what the tests of Kerberos need
+	@PYTHON=$(PYTHON) tools/prerequisites.sh kerberos
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gssapi]'
 
 $(KAFKA_HOME)/classes.stamp: $(KAFKA_HOME)/stamp | .venv/stamp
 	@rm -f $(KAFKA_HOME)/*.jsa

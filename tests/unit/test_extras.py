@@ -51,14 +51,6 @@ def test_the_coordinator_says_which_extra_it_lacks_and_ends(module: str, extra: 
     assert done.stderr == f"spark-2pc: {module} is not installed: run pip install 'spark-2pc-sink[{extra}]'\n"
 
 
-def test_a_login_by_kerberos_names_its_extra() -> None:
-    properties = {"bootstrap.servers": "h:1", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}
-    making = f"from spark_2pc_sink.producer.cluster import Cluster; Cluster(KafkaOptions.parse({properties}))"
-    done = run_without({"gssapi"}, f"from spark_2pc_sink.options import KafkaOptions; {making}")
-    error = "MissingExtraError: gssapi is not installed: run pip install 'spark-2pc-sink[gssapi]'"
-    assert done.stderr.splitlines()[-1] == f"spark_2pc_sink.extras.{error}"
-
-
 def test_the_error_is_an_import_error_with_the_module_s_name() -> None:
     """So that a program which tries an import, and goes on without it, sees what it expects."""
     with pytest.raises(ImportError) as caught, extra("metrics"):

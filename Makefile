@@ -42,7 +42,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools)
 
-.PHONY: help setup demo schema-registry other-pythons test-fast test test-all reference simulate chaos soak containers bench coverage lint types format clean
+.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference simulate chaos soak containers bench coverage lint types format clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -178,6 +178,11 @@ $(EXECUTOR_PYTHON)/stamp: docs/connect.md | .venv/stamp
 	@echo "setup: the Python of executors into $(EXECUTOR_PYTHON)/"
 	$(call make_python,$(EXECUTOR_PYTHON),)
 	@touch $@
+
+# Built from source, for tests marked thorough only: no part of the setup.
+kerberos: setup ## Install what the tests of Kerberos need
+	@PYTHON=$(PYTHON) tools/prerequisites.sh kerberos
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[gssapi]'
 
 $(KAFKA_HOME)/classes.stamp: $(KAFKA_HOME)/stamp | .venv/stamp
 	@rm -f $(KAFKA_HOME)/*.jsa

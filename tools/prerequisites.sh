@@ -1,5 +1,5 @@
 #!/bin/bash
-# prerequisites.sh [--optional] python|java|maven|pgbouncer|chromium|promtool...: makes sure that the named programs are there.
+# prerequisites.sh [--optional] python|java|maven|pgbouncer|chromium|promtool|kerberos...: makes sure that the named programs are there.
 # What is missing is installed where root and apt are at hand; else one line says what to install. With --optional,
 # that is no failure: some tests are skipped without.
 set -euo pipefail
@@ -37,6 +37,13 @@ have_chromium() { command -v chromium >/dev/null; }
 
 have_promtool() { command -v promtool >/dev/null; }
 
+have_kerberos() {
+    local program
+    for program in krb5kdc kadmin.local kinit krb5-config gcc; do
+        PATH=$PATH:/usr/sbin command -v "$program" >/dev/null || return 1
+    done
+}
+
 apt() { # apt COMMAND...: apt-get without a word, unless it fails
     DEBIAN_FRONTEND=noninteractive apt-get "$@" >>"$log" 2>&1 || {
         tail -n 20 "$log" >&2
@@ -52,6 +59,7 @@ declare -A what=(
     [pgbouncer]="PgBouncer (some tests reach PostgreSQL through it)"
     [chromium]="Chromium (tests of the dashboard use it as a person does)"
     [promtool]="promtool (it tests the alert rules)"
+    [kerberos]="a Kerberos realm, and what the package gssapi is built with (tests of logins by tickets use them)"
 )
 declare -A packages=(
     [python]="python3 python3-venv"
@@ -60,6 +68,7 @@ declare -A packages=(
     [pgbouncer]="pgbouncer"
     [chromium]="chromium"
     [promtool]="prometheus"
+    [kerberos]="krb5-kdc krb5-admin-server krb5-user libkrb5-dev gcc python3-dev"
 )
 
 missing=()

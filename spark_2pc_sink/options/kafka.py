@@ -213,6 +213,7 @@ class KafkaOptions(SecurityOptions):
             "sasl_mechanism": self.sasl_mechanism,
             "sasl_plain_username": self._login_name(),
             "sasl_plain_password": self.sasl_password,
+            "sasl_kerberos_service_name": self.kerberos_service_name or "kafka",
             "request_timeout_ms": self.request_timeout_ms,
             "receive_message_max_bytes": self.receive_bytes_max,
             "max_in_flight_requests_per_connection": self.max_in_flight,

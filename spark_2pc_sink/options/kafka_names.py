@@ -28,7 +28,12 @@ _PARTITIONER = (
 _PEM_FILE = "write the PEM text to a file that driver and executors can read, and give the ...location property"
 _PEM_STORE = "PEM files have no store password; convert the store to PEM and leave this out"
 
-_KERBEROS = "use sasl.mechanism OAUTHBEARER, SCRAM-SHA-512 or PLAIN: GSSAPI (Kerberos) is not supported"
+#: Where a Kerberos login comes from instead.
+KERBEROS_TICKETS = (
+    "set KRB5_CLIENT_KTNAME (a keytab) or KRB5CCNAME (tickets that something renews) in the environment of driver and "
+    "executors; see docs/logins.md"
+)
+_KERBEROS = f"leave it out: {KERBEROS_TICKETS}"
 _JVM_CLASS = "give oauth_cb, a Python function that returns tokens"
 _ENDPOINT_TIMES = "leave it out: a token endpoint has 5 s, and is asked again until max.block.ms is over"
 _RENEWAL = "leave it out: tokens are renewed when 80 % of their life has passed"
@@ -66,9 +71,12 @@ REFUSED: dict[str, str] = {
     "sasl.login.refresh.buffer.seconds": _RENEWAL,
     "sasl.oauthbearer.header.urlencode": "leave it out: id and secret go into the header as they are; where an issuer "
     "wants something else, give oauth_cb",
-    "sasl.kerberos.service.name": _KERBEROS,
     "sasl.kerberos.principal": _KERBEROS,
     "sasl.kerberos.keytab": _KERBEROS,
+    "sasl.kerberos.kinit.cmd": _KERBEROS,
+    "sasl.kerberos.min.time.before.relogin": _KERBEROS,
+    "sasl.kerberos.ticket.renew.window.factor": _KERBEROS,
+    "sasl.kerberos.ticket.renew.jitter": _KERBEROS,
     "sasl.oauthbearer.grant.type": "leave it out: a client asks with its id and secret (client_credentials); for "
     "another grant give oauth_cb, a function that returns tokens",
     "sasl.oauthbearer.jwt.retriever.class": _JVM_CLASS,

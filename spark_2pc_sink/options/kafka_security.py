@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.kafka_names import KERBEROS_TICKETS
 from spark_2pc_sink.options.kafka_oauth import OAuthOptions, check_tokens, given_for_tokens
 from spark_2pc_sink.options.kafka_values import as_text
 from spark_2pc_sink.options.settings import HIDDEN, setting, setting_of
@@ -44,16 +45,21 @@ class SecurityOptions(OAuthOptions):
         properties=("security.protocol",),
         why="Kafka's own default; credentials with a protocol that would ignore them are refused",
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = setting(
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None = setting(
         None,
         properties=("sasl.mechanism", "sasl.mechanisms"),
-        why="no default: Kafka's (GSSAPI) needs a Kerberos library, which this package does not bring",
+        why="no default: Kafka's (GSSAPI) needs a Kerberos library, which the extra [gssapi] brings",
     )
     sasl_username: str | None = setting(
         None, properties=("sasl.username",), why="the user, also read from sasl.jaas.config"
     )
     sasl_password: str | None = setting(
         None, properties=("sasl.password",), secret=True, why="the password, also read from sasl.jaas.config"
+    )
+    kerberos_service_name: str | None = setting(
+        None,
+        properties=("sasl.kerberos.service.name",),
+        why="GSSAPI: the first part of the brokers' principals; None: kafka, as with librdkafka",
     )
     ssl_ca_location: str | None = setting(
         None,
@@ -129,6 +135,8 @@ def _read_jaas(text: str, mechanism: str) -> dict[str, object]:
     """What JAAS text says, by field."""
     match = _JAAS.fullmatch(text)
     module = match["module"].rpartition(".")[2] if match else ""
+    if module == "Krb5LoginModule":
+        raise _jaas_refused("there is no JVM that could run Krb5LoginModule", f"leave it out: {KERBEROS_TICKETS}")
     if match is None or module not in _JAAS_MODULES:
         raise _jaas_refused(
             'it has the form \'<...>PlainLoginModule required username="..." password="...";\', or the same with '
@@ -174,7 +182,8 @@ def check_security(options: SecurityOptions) -> None:
     """
     login = {"sasl.username": options.sasl_username, "sasl.password": options.sasl_password}
     tokens = given_for_tokens(options)
-    sasl = {"sasl.mechanism": options.sasl_mechanism, **login, **tokens}
+    kerberos = {"sasl.kerberos.service.name": options.kerberos_service_name}
+    sasl = {"sasl.mechanism": options.sasl_mechanism, **login, **tokens, **kerberos}
     tls = {
         "ssl.ca.location": options.ssl_ca_location,
         "ssl.certificate.location": options.ssl_certificate_location,
@@ -187,7 +196,7 @@ def check_security(options: SecurityOptions) -> None:
     _check_ignored(protocol, sasl, wanted=protocol.startswith("SASL"), remedy="SASL_SSL or SASL_PLAINTEXT")
     _check_ignored(protocol, tls, wanted=protocol.endswith("SSL"), remedy="SSL or SASL_SSL")
     if protocol.startswith("SASL"):
-        _check_mechanism(options, login, tokens)
+        _check_mechanism(options, login, tokens, kerberos)
     if options.ssl_key_location is not None and options.ssl_certificate_location is None:
         raise ConfigurationError(
             option="ssl.key.location",
@@ -197,15 +206,18 @@ def check_security(options: SecurityOptions) -> None:
         )
 
 
-def _check_mechanism(options: SecurityOptions, login: Mapping[str, object], tokens: Mapping[str, object]) -> None:
+def _check_mechanism(
+    options: SecurityOptions, login: Mapping[str, object], tokens: Mapping[str, object], kerberos: Mapping[str, object]
+) -> None:
     """Each mechanism has what it needs, and nothing that only another one would use."""
     mechanism = options.sasl_mechanism
     if mechanism is None:
         rule = "it needs sasl.mechanism, and what that needs in turn"
         remedy = "add sasl.mechanism"
         raise ConfigurationError(option="security.protocol", value=options.security_protocol, rule=rule, remedy=remedy)
-    bearer = mechanism == "OAUTHBEARER"
-    surplus = [name for name, value in (login if bearer else tokens).items() if value is not None]
+    of_mechanism = {"OAUTHBEARER": tokens, "GSSAPI": kerberos}.get(mechanism, login)
+    given = {**login, **tokens, **kerberos}
+    surplus = [name for name, value in given.items() if value is not None and name not in of_mechanism]
     if surplus:
         raise ConfigurationError(
             option=surplus[0],
@@ -213,10 +225,9 @@ def _check_mechanism(options: SecurityOptions, login: Mapping[str, object], toke
             rule=f"it would be ignored with sasl.mechanism={mechanism}",
             remedy=f"leave {surplus[0]} out, or set another sasl.mechanism",
         )
-    if bearer:
+    if mechanism == "OAUTHBEARER":
         check_tokens(options)
-        return
-    for name, value in login.items():
+    for name, value in login.items() if of_mechanism is login else ():
         if value is None:
             rule = f"sasl.mechanism={mechanism} needs sasl.username and sasl.password"
             raise ConfigurationError(option=name, value=None, rule=rule, remedy=f"add {name}")

@@ -21,6 +21,7 @@ from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, ConfigurationError, KafkaTimeoutError
+from spark_2pc_sink.logins.kerberos import check_library
 from spark_2pc_sink.logins.token_sources import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
@@ -108,10 +109,12 @@ class BrokerConnections:
 
     Raises:
         ConfigurationError: a file of TLS cannot be read.
+        MissingExtraError: the login needs a package that is not installed.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
         tls = client_context(options)
+        check_library(options)
         source = token_source(options)
         library_log.install()
         self.options = options

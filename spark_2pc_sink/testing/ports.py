@@ -32,7 +32,6 @@ class _Ports:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process = 0
-        self._leases: list[socket.socket] = []
         self._next: deque[int] = deque()
         self._drawn: deque[int] = deque()
 
@@ -65,7 +64,8 @@ class _Ports:
             except OSError:
                 lease.close()
                 continue
-            self._leases.append(lease)
+            # No object has it from here on: it is the kernel that closes it when the process ends.
+            lease.detach()
             self._next.extend(range(first, first + BLOCK_PORTS))
             return True
         return False

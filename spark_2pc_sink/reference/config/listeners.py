@@ -1,4 +1,4 @@
-"""Where the server listens, and who may log in there: Kafka's ``listeners`` and its JAAS text for SASL/PLAIN.
+"""Where the server listens, and who may log in there: Kafka's ``listeners`` and its JAAS text of users.
 
 A listener's name decides, by ``listener.security.protocol.map``, whether it speaks TLS and SASL. What Metadata tells a
 client depends on the listener that it came through (``advertised.listeners``), so that a proxy can stand before one.
@@ -15,7 +15,10 @@ from typing import Final
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import HIDDEN, nearest
 
-#: The login module of Kafka's PLAIN mechanism, the only one that the server has.
+PLAIN: Final = "PLAIN"
+#: How clients may log in, if ``sasl.enabled.mechanisms`` says so.
+MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
+#: The login module of Kafka's PLAIN mechanism. It alone has users with passwords, and here they serve all mechanisms.
 PLAIN_LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 #: What a JAAS option must be called to be a user who may log in.
 _USER_PREFIX: Final = "user_"
@@ -151,8 +154,8 @@ def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
 
 
 @dataclass(frozen=True)
-class PlainUsers:
-    """Names and passwords of those who may log in with SASL/PLAIN. Neither is part of the repr.
+class Users:
+    """Names and passwords of those who may log in, with any mechanism. Neither is part of the repr.
 
     Args:
         passwords: by user name.
@@ -161,8 +164,8 @@ class PlainUsers:
     passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def parse(cls, text: str, *, option: str) -> PlainUsers:
-        """Read Kafka's form: ``…PlainLoginModule required user_alice="secret" user_bob="other";``.
+    def parse(cls, text: str, *, option: str) -> Users:
+        """Read Kafka's form of SASL/PLAIN: ``…PlainLoginModule required user_alice="secret" user_bob="other";``.
 
         The options ``username`` and ``password`` are what a broker logs in to other brokers with; there are none.
 

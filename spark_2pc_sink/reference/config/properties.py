@@ -30,9 +30,11 @@ from spark_2pc_sink.options.settings import (
 )
 from spark_2pc_sink.reference.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
+    MECHANISMS,
+    PLAIN,
     PLAIN_LOGIN_MODULE,
     Listener,
-    PlainUsers,
+    Users,
     parse_listeners,
 )
 from spark_2pc_sink.reference.config.property_rules import FIXED, KNOWN_ELSEWHERE
@@ -45,7 +47,7 @@ _DAY_MS: Final = 24 * _HOUR_MS
 #: The only authorizer that the server has (KIP-801).
 _Authorizer = Literal["org.apache.kafka.metadata.authorizer.StandardAuthorizer"]
 STANDARD_AUTHORIZER: Final[str] = get_args(_Authorizer)[0]
-_NOBODY: Final = PlainUsers()
+_NOBODY: Final = Users()
 _JAAS_NAME: Final = re.compile(r"listener\.name\.(?P<listener>\w+)\.(?P<mechanism>[\w-]+)\.sasl\.jaas\.config")
 
 
@@ -225,8 +227,8 @@ class BrokerProperties:
     )
     group_max_size: int = _number("group.max.size", INT32_MAX, "how many members a group may have", at_least=1)
 
-    sasl_enabled_mechanisms: Literal["PLAIN"] = _row(
-        "sasl.enabled.mechanisms", "PLAIN", "how clients may log in; PLAIN is the only mechanism"
+    sasl_enabled_mechanisms: str = _row(
+        "sasl.enabled.mechanisms", PLAIN, f"how clients may log in, one or more of {', '.join(MECHANISMS)}"
     )
     sasl_server_max_receive_size: int = _number(
         "sasl.server.max.receive.size", 524_288, "the longest request before the login is done, in bytes", at_least=1
@@ -253,7 +255,7 @@ class BrokerProperties:
         "allow.everyone.if.no.acl.found", default=False, why="what no ACL names is open to all"
     )
 
-    users: tuple[tuple[str, PlainUsers], ...] = setting((), why="read from the JAAS properties", secret=True)
+    users: tuple[tuple[str, Users], ...] = setting((), why="read from the JAAS properties", secret=True)
     given: frozenset[str] = setting(frozenset(), why="what DescribeConfigs calls a static value")
 
     def __post_init__(self) -> None:
@@ -290,9 +292,14 @@ class BrokerProperties:
             self.listeners, advertised=self.advertised_listeners, protocol_map=self.listener_security_protocol_map
         )
 
-    def users_of(self, listener: Listener) -> PlainUsers:
+    def users_of(self, listener: Listener) -> Users:
         """Who may log in through a listener."""
         return dict(self.users).get(listener.endpoint.name, _NOBODY)
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """``sasl.enabled.mechanisms`` one by one."""
+        return tuple(part.strip() for part in self.sasl_enabled_mechanisms.split(","))
 
     @property
     def super_user_principals(self) -> frozenset[str]:
@@ -348,15 +355,17 @@ def _read(item: Field[Any], value: str) -> object:
     return None if not value and item.default is None else value
 
 
-def _users(logins: Mapping[str, str]) -> tuple[tuple[str, PlainUsers], ...]:
-    """The users of each listener; a login for a mechanism that the server has not would never be used."""
-    users: dict[str, PlainUsers] = {}
+def _users(logins: Mapping[str, str]) -> tuple[tuple[str, Users], ...]:
+    """The users of each listener; a login of another mechanism would never be used."""
+    users: dict[str, Users] = {}
     for name, value in logins.items():
         match = _JAAS_NAME.fullmatch(name)
-        if match is None or match["mechanism"].lower() != "plain":
-            rule = "the server has no such mechanism"
-            raise ConfigurationError(option=name, value=HIDDEN, rule=rule, remedy="PLAIN is the only one: …plain.sasl…")
-        users[match["listener"].upper()] = PlainUsers.parse(value, option=name)
+        if match is None or match["mechanism"].upper() != PLAIN:
+            rule = "the users of all mechanisms stand in the login of PLAIN"
+            listener = "NAME" if match is None else match["listener"]
+            remedy = f"leave it out, and give listener.name.{listener}.plain.sasl.jaas.config"
+            raise ConfigurationError(option=name, value=HIDDEN, rule=rule, remedy=remedy)
+        users[match["listener"].upper()] = Users.parse(value, option=name)
     return tuple(users.items())
 
 
@@ -368,6 +377,11 @@ def _check_together(properties: BrokerProperties) -> None:
     if properties.ssl_client_auth != "none" and properties.ssl_truststore_location is None:
         rule = "certificates of clients are checked against a truststore"
         raise refusal(ROWS["ssl.client.auth"], properties.ssl_client_auth, rule, "give ssl.truststore.location")
+    for mechanism in properties.mechanisms:
+        if mechanism not in MECHANISMS:
+            rule = f"it is a list of mechanisms, each one of {', '.join(MECHANISMS)}"
+            remedy = nearest(mechanism, MECHANISMS)
+            raise refusal(ROWS["sasl.enabled.mechanisms"], properties.sasl_enabled_mechanisms, rule, remedy)
     if properties.group_min_session_timeout_ms > properties.group_max_session_timeout_ms:
         rule = f"it is at most group.max.session.timeout.ms ({properties.group_max_session_timeout_ms})"
         raise refusal(ROWS["group.min.session.timeout.ms"], properties.group_min_session_timeout_ms, rule, "lower it")

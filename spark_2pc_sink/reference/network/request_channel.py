@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.config.listeners import PlainUsers
+from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.coordinator.events import Access
 from spark_2pc_sink.reference.network.dispatch import Call, Dispatcher, Reply
 from spark_2pc_sink.reference.network.sasl import Login, Step
@@ -48,6 +48,7 @@ class ListenerContext:
 
     Args:
         users: who may log in; None where nobody has to.
+        mechanisms: how they log in.
         advertised: host and port for Metadata.
     """
 
@@ -55,7 +56,8 @@ class ListenerContext:
     access_of: AccessOf
     metrics: NetworkMetrics
     advertised: tuple[str, int]
-    users: PlainUsers | None
+    users: Users | None
+    mechanisms: tuple[str, ...]
     failed_login_delay_ms: int
 
 
@@ -81,7 +83,7 @@ class RequestChannel:
     ) -> None:
         self._listener = listener
         self._client_host = client_host
-        self._login = None if listener.users is None else Login(listener.users)
+        self._login = None if listener.users is None else Login(listener.users, listener.mechanisms)
         self._send = send
         self._fail = fail
         self._produces: deque[asyncio.Task[None]] = deque()

@@ -1,13 +1,13 @@
-"""SASL/PLAIN on the server's side (KIP-43, KIP-152): what a connection may say before it has logged in.
+"""SASL on the server's side (KIP-43, KIP-152): what a connection may say before it has logged in.
 
-The order is Kafka's: at most one ApiVersions, then SaslHandshake, then one PLAIN message (RFC 4616): SaslAuthenticate
-after a handshake of version 1, a bare frame after one of version 0. Anything else ends the connection. The machine
-has no clock and no socket; its `Step` says what to send, and what then.
+The order is Kafka's: at most one ApiVersions, then SaslHandshake, then the messages of the mechanism, one for PLAIN and
+two for SCRAM: as SaslAuthenticate after a handshake of version 1, as bare frames after one of version 0. Anything else
+ends the connection. The machine has no clock and no socket; its `Step` says what to send, and what then.
 """
 
 from __future__ import annotations
 
-import hmac
+import struct
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -16,19 +16,17 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.config.listeners import PlainUsers
+from spark_2pc_sink.reference.config.listeners import PLAIN, Users
+from spark_2pc_sink.reference.network.exchange import Exchange, LoginRefusedError
+from spark_2pc_sink.reference.network.plain import PlainExchange
+from spark_2pc_sink.reference.network.scram import ScramExchange
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.reference.protocol.codec import Request, write_response
 
-#: ``sasl.enabled.mechanisms``.
-MECHANISMS: Final = ("PLAIN",)
 HANDSHAKE_VERSIONS: Final = (0, 1)
 AUTHENTICATE_VERSIONS: Final = (0, 2)
 #: From this version of the handshake on the messages of the mechanism are Kafka requests.
 _WRAPPED_VERSION: Final = 1
-#: The reply to a bare PLAIN message: an empty frame.
-_BARE_DONE: Final = (b"\x00\x00\x00\x00", b"")
-_REFUSED: Final = "Authentication failed: Invalid username or password"
 
 
 class Expect(Enum):
@@ -37,16 +35,8 @@ class Expect(Enum):
     VERSIONS_OR_HANDSHAKE = "ApiVersions or SaslHandshake"
     HANDSHAKE = "SaslHandshake"
     WRAPPED = "SaslAuthenticate"
-    BARE = "a PLAIN message"
+    BARE = "a message of the mechanism"
     NOTHING = "nothing"
-
-
-class _LoginError(Exception):
-    """The client may not come in.
-
-    Args:
-        detail: for the log; also for the client, where it is told.
-    """
 
 
 @dataclass(frozen=True)
@@ -70,10 +60,13 @@ class Login:
 
     Args:
         users: who may log in.
+        mechanisms: how, in the order in which clients are told.
     """
 
-    def __init__(self, users: PlainUsers) -> None:
+    def __init__(self, users: Users, mechanisms: tuple[str, ...]) -> None:
         self._users = users
+        self._mechanisms = mechanisms
+        self._exchange: Exchange = PlainExchange(users)
         self.expect = Expect.VERSIONS_OR_HANDSHAKE
 
     @property
@@ -104,55 +97,43 @@ class Login:
         raise self._unexpected(api.name)
 
     def bare_frame(self, frame: bytes | bytearray) -> Step:
-        """What follows from a PLAIN message that is no Kafka request; a wrong one has no answer, as in Kafka."""
-        self.expect = Expect.NOTHING
+        """What follows from a message that is no Kafka request; a wrong one has no answer, as in Kafka."""
         try:
-            return Step(_BARE_DONE, principal=self._principal(bytes(frame)))
-        except _LoginError as error:
-            return Step(None, refused=str(error))
+            answer, principal = self._evaluate(bytes(frame))
+        except LoginRefusedError as error:
+            return Step(None, refused=error.logged)
+        return Step((struct.pack(">i", len(answer)), answer), principal=principal)
 
     def _handshake(self, request: Request) -> Step:
         mechanism, head = request.body.mechanism, request.head
-        known = mechanism in MECHANISMS
+        known = mechanism in self._mechanisms
         code = Code.NONE if known else Code.UNSUPPORTED_SASL_MECHANISM
-        response = SaslHandshakeResponse(error_code=code, mechanisms=list(MECHANISMS))
+        response = SaslHandshakeResponse(error_code=code, mechanisms=list(self._mechanisms))
         reply = write_response(response, head.correlation_id, version=head.version)
         if not known:
             self.expect = Expect.NOTHING
             return Step(reply, refused=f"the mechanism {mechanism!r} is not enabled")
+        self._exchange = PlainExchange(self._users) if mechanism == PLAIN else ScramExchange(self._users, mechanism)
         self.expect = Expect.WRAPPED if head.version >= _WRAPPED_VERSION else Expect.BARE
         return Step(reply)
 
     def _authenticate(self, request: Request) -> Step:
-        self.expect = Expect.NOTHING
         head = request.head
         try:
-            principal = self._principal(request.body.auth_bytes)
-        except _LoginError as error:
-            response = _authenticated(Code.SASL_AUTHENTICATION_FAILED, str(error))
-            return Step(write_response(response, head.correlation_id, version=head.version), refused=str(error))
-        response = _authenticated(Code.NONE, None)
+            answer, principal = self._evaluate(request.body.auth_bytes)
+        except LoginRefusedError as error:
+            response = _authenticated(Code.SASL_AUTHENTICATION_FAILED, error.told)
+            return Step(write_response(response, head.correlation_id, version=head.version), refused=error.logged)
+        response = _authenticated(Code.NONE, None, answer)
         return Step(write_response(response, head.correlation_id, version=head.version), principal=principal)
 
-    def _principal(self, message: bytes) -> str:
-        """Who a PLAIN message proves to be; the texts are those of Kafka's PlainSaslServer."""
-        parts = message.split(b"\x00")
-        if len(parts) != 3:  # noqa: PLR2004 - authorization id, user name, password
-            raise _LoginError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
-        try:
-            authorization_id, user, password = (part.decode() for part in parts)
-        except UnicodeDecodeError:
-            raise _LoginError(_REFUSED) from None
-        if not user or not password:
-            raise _LoginError(f"Authentication failed: {'password' if user else 'username'} not specified")
-        # Compared for unknown users too, so that the time does not tell who exists; no password is empty.
-        expected = self._users.passwords.get(user, "")
-        if not hmac.compare_digest(expected.encode(), password.encode()):
-            raise _LoginError(_REFUSED)
-        if authorization_id not in {"", user}:
-            detail = "Client requested an authorization id that is different from username"
-            raise _LoginError(f"Authentication failed: {detail}")
-        return f"User:{user}"
+    def _evaluate(self, message: bytes) -> tuple[bytes, str | None]:
+        """The mechanism's answer, and who has logged in, if anybody has; after the last message comes nothing more."""
+        expected, self.expect = self.expect, Expect.NOTHING
+        answer, user = self._exchange.evaluate(message)
+        if user is None:
+            self.expect = expected
+        return answer, None if user is None else f"User:{user}"
 
     def _unexpected(self, what: str) -> RemoteProtocolError:
         return RemoteProtocolError(
@@ -160,8 +141,8 @@ class Login:
         )
 
 
-def _authenticated(code: Code, message: str | None) -> Any:
-    return SaslAuthenticateResponse(error_code=code, error_message=message, auth_bytes=b"", session_lifetime_ms=0)
+def _authenticated(code: Code, message: str | None, answer: bytes = b"") -> Any:
+    return SaslAuthenticateResponse(error_code=code, error_message=message, auth_bytes=answer, session_lifetime_ms=0)
 
 
 class SaslHandlers:

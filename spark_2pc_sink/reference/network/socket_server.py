@@ -136,6 +136,7 @@ class SocketServer:
                 metrics=self.metrics,
                 advertised=advertised,
                 users=self.properties.users_of(listener) if listener.protocol.has_sasl else None,
+                mechanisms=self.properties.mechanisms,
                 failed_login_delay_ms=self.properties.connection_failed_authentication_delay_ms,
             )
         )

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,18 +17,53 @@ ROOT = Path(__file__).parents[3]
 PROJECT = ROOT / "examples" / "testing_project"
 
 
-def run_pytest(folder: Path, path: Path, *words: str, plugin: bool = True) -> None:
-    """The project's own tests, with every warning an error."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-W", "error", "-q", "-p", "no:cacheprovider", *words],
-        cwd=folder,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(path)}
-        | ({"PYTEST_PLUGINS": "spark_2pc_sink.testing.pytest_plugin"} if plugin else {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+#: A test of somebody who has the wheel; it also sees that nothing of this repository is imported.
+FIRST_TEST = """
+from pathlib import Path
+
+import spark_2pc_sink
+
+
+def test_the_server_takes_a_topic(dual_write_kafka):
+    assert Path(spark_2pc_sink.__file__).is_relative_to({wheel!r})
+    assert dual_write_kafka.create_topic("orders") == "orders"
+"""
+FIXTURES = ("crash_at", "dual_write_kafka", "dual_write_postgres", "dual_write_stack")
+
+
+def run(*command: str, folder: Path, environment: Mapping[str, str]) -> str:
+    """What a program prints that succeeds."""
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run_pytest(folder: Path, path: Path, *words: str, plugin: bool = True) -> str:
+    """Pytest with every warning an error, in a process that imports from ``path`` first."""
+    return run(
+        *(sys.executable, "-m", "pytest", "-W", "error", "-q", "-p", "no:cacheprovider", *words),
+        folder=folder,
+        environment={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(path)}
+        | ({"PYTEST_PLUGINS": "spark_2pc_sink.testing.pytest_plugin"} if plugin else {}),
+    )
+
+
+def pip(*words: str, python: str = sys.executable) -> None:
+    """Run pip where no source is seen but that which is named."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = (python, "-m", "pip", "--disable-pip-version-check", "-q", *words)
+    run(*command, folder=Path("/"), environment=environment)
+
+
+def source_in(folder: Path) -> Path:
+    """A copy of that which a wheel is made of; a build writes into it."""
+    source = folder / "source"
+    source.mkdir()
+    for name in ("LICENSE", "README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, source)
+    for name in ("jdbc_state", "spark_2pc_sink"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return source
 
 
 @pytest.fixture
@@ -46,21 +82,41 @@ def test_its_test_kills_the_job_and_finds_both_sides_the_same(project: Path, ste
 
 
 @pytest.mark.kafka
+def test_the_plugin_works_from_the_wheel(tmp_path: Path) -> None:
+    """Pytest finds it by its entry point, and the server has all of its files."""
+    wheel, folder = tmp_path / "wheel", tmp_path / "project"
+    pip(
+        "install",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--no-compile",
+        "--target",
+        str(wheel),
+        str(source_in(tmp_path)),
+    )
+    folder.mkdir()
+    (folder / "test_first.py").write_text(FIRST_TEST.format(wheel=str(wheel)))
+    listed = run_pytest(folder, wheel, "-p", "spark-2pc-sink", "--fixtures", plugin=False)
+    assert not [name for name in FIXTURES if f"\n{name} " not in listed]
+    run_pytest(folder, wheel, "-p", "spark-2pc-sink", plugin=False)
+
+
+@pytest.mark.kafka
 @pytest.mark.postgres
 @pytest.mark.spark
 @pytest.mark.thorough
-@pytest.mark.timeout(900)
-def test_it_works_from_the_wheel(project: Path, tmp_path: Path) -> None:
-    """Pytest finds the plugin by its entry point, and nothing of this repository is imported."""
-    source, wheel = tmp_path / "source", tmp_path / "wheel"
-    ignored = shutil.ignore_patterns(".git", ".cache", ".venv", "tests", "__pycache__")
-    shutil.copytree(ROOT, source, ignore=ignored)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    subprocess.run(
-        [*pip, "install", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(wheel), str(source)],
-        check=True,
-        capture_output=True,
+@pytest.mark.timeout(1_800)
+def test_the_project_s_tests_pass_in_an_environment_of_their_own(project: Path, tmp_path: Path) -> None:
+    """From the wheel and its dependencies alone, at each step, with no variable of this repository."""
+    pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(tmp_path), str(source_in(tmp_path)))
+    (wheel,) = tmp_path.glob("*.whl")
+    run(sys.executable, "-m", "venv", str(tmp_path / "venv"), folder=tmp_path, environment=os.environ)
+    python = str(tmp_path / "venv/bin/python")
+    pip("install", f"{wheel}[testing]", "pytest", python=python)
+    inherited = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+    run(
+        *(python, "-W", "error", "-m", "pytest", "-W", "error", "-q"),
+        folder=project,
+        environment={**inherited, "PATH": "/usr/bin:/bin"},
     )
-    (entry_points,) = wheel.glob("*.dist-info/entry_points.txt")
-    assert "[pytest11]\nspark-2pc-sink = spark_2pc_sink.testing.pytest_plugin" in entry_points.read_text()
-    run_pytest(project, wheel, "-p", "spark-2pc-sink", "-k", "[PREPARE]", plugin=False)

@@ -116,8 +116,9 @@ def test_a_function_is_named_in_files() -> None:
         ({"sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer"}, "give oauth_cb"),
         ({"sasl.oauthbearer.assertion.file": "/a"}, "give oauth_cb"),
         ({"sasl.login.refresh.window.factor": "0.7"}, "tokens are renewed when 80 % of their life has passed"),
-        ({"sasl.kerberos.service.name": "kafka"}, "GSSAPI (Kerberos) is not supported"),
-        ({"oauth_cb": token, "sasl.mechanism": "GSSAPI"}, "one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
+        ({"oauth_cb": token, "sasl.kerberos.service.name": "k"}, "it would be ignored with sasl.mechanism=OAUTHBEARER"),
+        ({"oauth_cb": token, "sasl.mechanism": "GSSAPI"}, "it would be ignored with sasl.mechanism=GSSAPI"),
+        ({"oauth_cb": token, "sasl.kerberos.keytab": "/etc/kafka.keytab"}, "set KRB5_CLIENT_KTNAME (a keytab)"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(properties: dict[str, Any], said: str) -> None:

@@ -9,8 +9,8 @@ from spark_2pc_sink.reference.config.listeners import (
     DEFAULT_PROTOCOL_MAP,
     Endpoint,
     Listener,
-    PlainUsers,
     SecurityProtocol,
+    Users,
     parse_endpoints,
     parse_listeners,
 )
@@ -83,7 +83,7 @@ def test_what_does_not_fit_together_is_refused(
     ],
 )
 def test_users_are_read_from_the_jaas_text(text: str, users: dict[str, str]) -> None:
-    found = PlainUsers.parse(text, option="o")
+    found = Users.parse(text, option="o")
     assert found.passwords == users
     assert "secret" not in repr(found)
 
@@ -105,5 +105,5 @@ def test_users_are_read_from_the_jaas_text(text: str, users: dict[str, str]) -> 
 )
 def test_another_form_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        PlainUsers.parse(text, option="o")
+        Users.parse(text, option="o")
     assert caught.value.value == "***"

@@ -98,6 +98,8 @@ def test_texts_are_read_by_type() -> None:
         ("transaction.state.log.min.isr", "2", "there is one node"),
         ("log.retention.ms", "1000", "the server deletes no records"),
         ("sasl.enabled.mechanisms", "GSSAPI", "one of PLAIN"),
+        ("sasl.enabled.mechanisms", "PLAIN,scram-sha-256", "'SCRAM-SHA-256'"),
+        ("sasl.enabled.mechanisms", "", "a text that is not empty"),
         ("ssl.keystore.type", "JKS", "one of PEM"),
         ("authorizer.class.name", "kafka.security.authorizer.AclAuthorizer", "one of org.apache.kafka.metadata"),
         ("group.min.session.timeout.ms", "1800001", "at most group.max.session.timeout.ms (1800000)"),
@@ -108,7 +110,7 @@ def test_texts_are_read_by_type() -> None:
         ("listeners", "SSL://h:1", "ssl.keystore.location"),
         ("listeners", "SASL_PLAINTEXT://h:1", "this listener asks for a login"),
         ("listener.name.plaintext.plain.sasl.jaas.config", JAAS, "no listener of this name asks for a login"),
-        ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", JAAS, "the server has no such mechanism"),
+        ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", JAAS, "stand in the login of PLAIN"),
     ],
 )
 def test_a_property_that_would_not_be_honoured_is_refused_with_its_rule(name: str, value: str, text: str) -> None:

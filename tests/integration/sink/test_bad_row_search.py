@@ -66,7 +66,7 @@ def test_a_bad_row_is_found_by_its_fingerprint(spark: SparkSession) -> None:
 
 
 def test_a_row_with_the_fingerprint_of_a_bad_one_stays(spark: SparkSession) -> None:
-    """Spark makes none of maps, so two rows that differ in nothing else have one: the next sift is exact."""
+    """A26: Spark makes none of maps, so two rows that differ in nothing else have one: the next sift is exact."""
     batch = spark.sql("SELECT 1 AS id, map('a', n) AS tags FROM VALUES (1), (2) AS t(n)")
     split = split_of(batch)
     assert split.leave_out([refused(batch, "tags['a'] = 2")])

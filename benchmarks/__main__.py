@@ -31,6 +31,7 @@ BENCHMARKS = {
 }
 #: Those that run when they are named.
 MORE = {
+    "bad_rows": "one bad row in a batch, and the option where no row is bad",
     "service": "transactions of a service beside a plain COMMIT and an outbox with a poller",
     "tuning": "the pair's Kafka producer with other settings",
     "verify": "verify over ten million rows: time, and memory of the client",

@@ -19,7 +19,7 @@ class RefusedRow:
     """A row that an output refused. Can be pickled.
 
     Attributes:
-        identity: the same for equal rows of a batch, see `row_identity`.
+        identity: the same for equal rows of a batch, see `row_identity`; a fingerprint until the row is looked up.
         number: tells equal rows apart, within one job of Spark.
         output: which output refused it.
         reason: what it said.
@@ -62,6 +62,7 @@ class BadRow:
         sqlstate: PostgreSQL's code; '' where it was not asked.
         row: the row as JSON.
         equal_rows: how many of them the batch has in all; None where that was not counted.
+        fingerprint: theirs; None where it was not asked for.
     """
 
     identity: bytes
@@ -71,6 +72,7 @@ class BadRow:
     sqlstate: str = ""
     row: str = "{}"
     equal_rows: int | None = None
+    fingerprint: int | None = None
 
     @property
     def all_of_them(self) -> bool:
@@ -81,6 +83,23 @@ class BadRow:
         code = f" [{self.sqlstate}]" if self.sqlstate else ""
         times = f"{self.occurrences} times " if self.occurrences > 1 else ""
         return f"{times}{self.row}, refused by {self.output}: {self.reason}{code}"
+
+
+@dataclass(frozen=True)
+class LookedUpRow:
+    """What the batch itself says of equal rows.
+
+    Attributes:
+        fingerprint: theirs.
+        identity: theirs.
+        equal_rows: how many there are.
+        row: the row as JSON.
+    """
+
+    fingerprint: int
+    identity: bytes
+    equal_rows: int
+    row: str
 
 
 class BadRows(Mapping[bytes, BadRow]):
@@ -130,15 +149,12 @@ class BadRows(Mapping[bytes, BadRow]):
             more[identity] = replace(known, occurrences=known.occurrences + bad[identity])
         return BadRows(more.values())
 
-    def described(self, texts: Mapping[bytes, tuple[int, str]]) -> BadRows:
-        """The same rows with their JSON, and how many equal ones the batch has.
-
-        Args:
-            texts: by identity both.
-        """
+    def described(self, looked_up: Iterable[LookedUpRow]) -> BadRows:
+        """The same rows with what the batch says of them."""
+        by_identity = {found.identity: found for found in looked_up}
         return BadRows(
-            replace(row, equal_rows=texts[row.identity][0], row=texts[row.identity][1])
-            if row.identity in texts
+            replace(row, equal_rows=found.equal_rows, row=found.row, fingerprint=found.fingerprint)
+            if (found := by_identity.get(row.identity))
             else row
             for row in self.values()
         )

@@ -100,28 +100,41 @@ class DeadLetters:
             ConfigurationError: it is another application's, or this role may not make or write it.
         """
         with self._transaction("preparing the dead-letter table") as connection:
-            if not self._exists(connection):
-                # What the role may not do is asked for before the server refuses it, as that ends the transaction.
-                if not _may_create(connection, self.table.schema):
-                    raise self._refused(
-                        "it does not exist, and the role may create no table in its schema",
-                        f"have its owner run: {' '.join(self.ddl.split())}; GRANT {', '.join(PRIVILEGES)} ON "
-                        f"{self._quoted} TO the role of the job",
-                    )
+            refusal = self.refusal(connection)
+            if refusal is not None:
+                raise refusal
+            if not self.exists(connection):
                 connection.execute(CreateTable(self.table, if_not_exists=True))
-            there = set(connection.execute(_COLUMNS, {"table": self._quoted}).scalars())
-            missing = [column.name for column in self.table.columns if column.name not in there]
-            if missing:
-                raise self._refused(
-                    f"the table has no column {', '.join(missing)}: it is another application's",
-                    "choose another dead_letter_table",
-                )
-            lacking = connection.execute(_LACKING, {"table": self._quoted, "privileges": list(PRIVILEGES)}).scalars()
-            if privileges := list(lacking):
-                raise self._refused(
-                    f"the role may not {', '.join(privileges)}",
-                    f"have its owner run: GRANT {', '.join(privileges)} ON {self._quoted} TO the role of the job",
-                )
+
+    def refusal(self, connection: Connection) -> ConfigurationError | None:
+        """Why the sink could not start with the table; None where it could, also where it has to make it."""
+        if not self.exists(connection):
+            # What the role may not do is asked for before the server refuses it, as that ends the transaction.
+            if _may_create(connection, self.table.schema):
+                return None
+            return self._refused(
+                "it does not exist, and the role may create no table in its schema",
+                f"have its owner run: {' '.join(self.ddl.split())}; GRANT {', '.join(PRIVILEGES)} ON "
+                f"{self._quoted} TO the role of the job",
+            )
+        there = set(connection.execute(_COLUMNS, {"table": self._quoted}).scalars())
+        missing = [column.name for column in self.table.columns if column.name not in there]
+        if missing:
+            return self._refused(
+                f"the table has no column {', '.join(missing)}: it is another application's",
+                "choose another dead_letter_table",
+            )
+        lacking = connection.execute(_LACKING, {"table": self._quoted, "privileges": list(PRIVILEGES)}).scalars()
+        if privileges := list(lacking):
+            return self._refused(
+                f"the role may not {', '.join(privileges)}",
+                f"have its owner run: GRANT {', '.join(privileges)} ON {self._quoted} TO the role of the job",
+            )
+        return None
+
+    def exists(self, connection: Connection) -> bool:
+        """True where the table is there."""
+        return bool(connection.execute(_FOUND, {"table": self._quoted}).scalar())
 
     def read(self, batch_id: int) -> BadRows:
         """The bad rows of a batch that was decided; none where the table does not exist.
@@ -135,7 +148,7 @@ class DeadLetters:
             cast(columns.row, Text).label("row"),
         ).where(*self._of(batch_id))
         with self._transaction("reading the dead-letter table") as connection:
-            if not self._exists(connection):
+            if not self.exists(connection):
                 return BadRows()
             found = connection.execute(query).all()
         return BadRows(
@@ -186,9 +199,6 @@ class DeadLetters:
             columns.query_id == self._query_id,
             columns.batch_id == batch_id,
         )
-
-    def _exists(self, connection: Connection) -> bool:
-        return bool(connection.execute(_FOUND, {"table": self._quoted}).scalar())
 
     def _transaction(self, operation: str) -> Any:
         return self._database.transaction(

@@ -5,6 +5,10 @@ from an empty text, and where one column ends from where the next begins. It fol
 cast of a timestamp to text does, and keeps bytes that are no text, which to_json replaces.
 
 The hash is the first half of a SHA-256: nobody who writes rows can make another row that is taken for a bad one.
+
+A search goes by a fingerprint of 64 bits, since a SHA-256 of every row takes longer than to write it. Rows with equal
+identities have equal fingerprints. Different rows may have one too, so a fingerprint alone never says that a row is
+bad: the identity of the few rows that have it is looked at.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from spark_2pc_sink.sink.table.spark_sql import quoted
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-#: The columns that a sift adds to a batch.
+#: The columns that a sift adds to a batch. The first is an identity, or a fingerprint.
 IDENTITY: Final = "_2pc_identity"
 NUMBER: Final = "_2pc_number"
 #: True for a row that no other of its key supersedes.
@@ -44,6 +48,10 @@ _FORMS: Final = (
 )
 
 
+#: Of these Spark has no hash.
+_WITHOUT_FINGERPRINT: Final = frozenset({"MapType", "VariantType"})
+
+
 def identity_sql(schema: StructType) -> str:
     """The identity of a row of this schema, of type binary.
 
@@ -56,6 +64,20 @@ def identity_sql(schema: StructType) -> str:
         raise _refused(twice, "two columns of the batch have this name", "rename one of them before the sink")
     parts = [_encoded(quoted(field.name), field.dataType, field.name) for field in schema.fields]
     return f"unhex(left(sha2({_joined(parts)}, 256), {2 * IDENTITY_BYTES}))"
+
+
+def fingerprint_sql(schema: StructType) -> str:
+    """The fingerprint of a row of this schema, of type bigint. Spark makes none of maps: they do not count."""
+    names = [quoted(field.name) for field in schema.fields if _has_fingerprint(field.dataType)]
+    return f"xxhash64({', '.join(names)})" if names else "0L"
+
+
+def _has_fingerprint(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return all(_has_fingerprint(part.dataType) for part in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _has_fingerprint(kind.elementType)
+    return type(kind).__name__ not in _WITHOUT_FINGERPRINT
 
 
 def _joined(parts: list[str]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY_BYTES
 from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
@@ -16,7 +18,7 @@ from spark_2pc_sink.wire.arrow_layout import binary_layout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COUNT: Final = struct.Struct("!q")
+_SIZES: Final = struct.Struct("!qq")
 _NUMBER: Final = np.dtype(np.int64)
 
 
@@ -25,7 +27,7 @@ class RowNames:
     """The names of some rows, in order.
 
     Attributes:
-        identities: of each row its identity, see `row_identity`.
+        identities: of each row its identity or its fingerprint, see `row_identity`; all of one length.
         numbers: of each what tells it from equal rows, see `RefusedRow`; native integers of 64 bits.
         wins: of each a byte, 0 where another row of its key supersedes it.
     """
@@ -37,25 +39,22 @@ class RowNames:
     @classmethod
     def of(cls, batch: Any) -> RowNames:
         """The names of the rows of an Arrow batch that has the columns of `row_identity`."""
-        layout = binary_layout(batch.column(IDENTITY))
-        begin = int(layout.starts[0]) if len(batch) else 0
-        identities = layout.data[begin : begin + len(batch) * IDENTITY_BYTES]
         numbers = batch.column(NUMBER).to_numpy(zero_copy_only=False)
         wins = batch.column(WINS).to_numpy(zero_copy_only=False)
-        return cls(identities.tobytes(), numbers.tobytes(), wins.tobytes())
+        return cls(_fixed(batch.column(IDENTITY)), numbers.tobytes(), wins.tobytes())
 
     def __len__(self) -> int:
         return len(self.wins)
 
     def __getitem__(self, row: int) -> tuple[bytes, int]:
         """Identity and number of a row."""
-        identity = self.identities[row * IDENTITY_BYTES : (row + 1) * IDENTITY_BYTES]
+        identity = self.identities[row * self._width : (row + 1) * self._width]
         return identity, int(np.frombuffer(self.numbers, _NUMBER)[row])
 
     def between(self, start: int, stop: int) -> RowNames:
         """Those of the rows from ``start`` to below ``stop``."""
         return RowNames(
-            self.identities[start * IDENTITY_BYTES : stop * IDENTITY_BYTES],
+            self.identities[start * self._width : stop * self._width],
             self.numbers[start * _NUMBER.itemsize : stop * _NUMBER.itemsize],
             self.wins[start:stop],
         )
@@ -81,12 +80,36 @@ class RowNames:
 
     def packed(self) -> list[bytes]:
         """Bytes that `unpack` finds in front of others."""
-        return [_COUNT.pack(len(self)), self.identities, self.numbers, self.wins]
+        return [_SIZES.pack(len(self), self._width), self.identities, self.numbers, self.wins]
 
     @classmethod
     def unpack(cls, content: bytes) -> tuple[RowNames, bytes]:
         """The names that stand in front, and what is behind them."""
-        (count,) = _COUNT.unpack_from(content)
-        ends = np.cumsum([_COUNT.size, count * IDENTITY_BYTES, count * _NUMBER.itemsize, count]).tolist()
+        count, width = _SIZES.unpack_from(content)
+        ends = np.cumsum([_SIZES.size, count * width, count * _NUMBER.itemsize, count]).tolist()
         columns = (content[begin:end] for begin, end in pairwise(ends))
         return cls(*columns), content[ends[-1] :]
+
+    @property
+    def _width(self) -> int:
+        """Bytes of an identity."""
+        return len(self.identities) // max(len(self), 1)
+
+
+def fingerprint_bytes(fingerprint: int) -> bytes:
+    """A fingerprint as `RowNames` has it."""
+    return fingerprint.to_bytes(_NUMBER.itemsize, sys.byteorder, signed=True)
+
+
+def fingerprint_of(name: bytes) -> int:
+    """The other way."""
+    return int.from_bytes(name, sys.byteorder, signed=True)
+
+
+def _fixed(column: Any) -> bytes:
+    """The values of a column, each with the same number of bytes."""
+    if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
+        return bytes(column.to_numpy(zero_copy_only=False).tobytes())
+    layout = binary_layout(column)
+    begin = int(layout.starts[0]) if len(column) else 0
+    return bytes(layout.data[begin : begin + len(column) * IDENTITY_BYTES].tobytes())

@@ -27,6 +27,8 @@ def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator
     yield _state(options, database)
     for table in database.tables:
         yield _table(table, database)
+    if database.dead_letters is not None:
+        yield _dead_letters(database.dead_letters)
     for schema, may_make in database.staging.items():
         yield _staging(schema, database, may_make=may_make)
 
@@ -66,6 +68,13 @@ def _table(table: TableFacts, database: DatabaseFacts) -> Finding:
         grant = f"GRANT INSERT ON {table.name} TO {quote_identifier(database.role)}"
         return Finding(subject, "problem", f"role {database.role} lacks INSERT", f"have the owner run: {grant}")
     return Finding(subject, "ok", f"it can be written; {table.columns} columns")
+
+
+def _dead_letters(table: TableFacts) -> Finding:
+    subject = f"dead-letter table {table.name}"
+    if table.refusal is not None:
+        return Finding(subject, "problem", table.refusal.rule, table.refusal.remedy)
+    return Finding(subject, "ok", "it is not there; the first start makes it" if table.created else "it can be written")
 
 
 def _staging(schema: str, database: DatabaseFacts, *, may_make: bool | None) -> Finding:

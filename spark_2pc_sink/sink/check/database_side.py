@@ -11,6 +11,7 @@ from sqlalchemy import text
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.table.catalog import read_target
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class DatabaseFacts:
         state_ready: whether this version's driver can start with it.
         state_lines: what was found there.
         tables: the targets.
+        dead_letters: the table of bad rows; None where the sink has none.
         staging: of each staging schema that the options name, whether the role may make tables there; None: no such
             schema.
     """
@@ -83,6 +85,7 @@ class DatabaseFacts:
     state_ready: bool = True
     state_lines: tuple[str, ...] = ()
     tables: tuple[TableFacts, ...] = ()
+    dead_letters: TableFacts | None = None
     staging: dict[str, bool | None] = field(default_factory=dict)
 
 
@@ -90,12 +93,12 @@ def look_at_database(options: SinkOptions) -> DatabaseFacts:
     """Ask the database of a sink."""
     with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
         try:
-            return _ask(store, options)
+            return _ask(store, options, DeadLetters(options, store.database, query_id=""))
         except StateStoreError as error:
             return DatabaseFacts(problem=str(error))
 
 
-def _ask(store: SqlStateStore, options: SinkOptions) -> DatabaseFacts:
+def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> DatabaseFacts:
     with store.database.transaction(
         "check of the database",
         lock_timeout_ms=options.lock_timeout_ms,
@@ -109,6 +112,7 @@ def _ask(store: SqlStateStore, options: SinkOptions) -> DatabaseFacts:
             found = connection.execute(_MAY_CREATE, {"schema": options.staging_schema}).scalar()
             staging[options.staging_schema] = found
         tables = tuple(_table(connection, lane.rows) for lane in options.lanes if lane.rows is not None)
+        dead_letters = None if options.bad_rows == "fail" else _dead_letters(connection, letters)
     state = store.check_schema()
     return DatabaseFacts(
         version=version,
@@ -121,8 +125,14 @@ def _ask(store: SqlStateStore, options: SinkOptions) -> DatabaseFacts:
         state_ready=state.ready,
         state_lines=state.lines,
         tables=tables,
+        dead_letters=dead_letters,
         staging=staging,
     )
+
+
+def _dead_letters(connection: Connection, letters: DeadLetters) -> TableFacts:
+    there, refusal = letters.exists(connection), letters.refusal(connection)
+    return TableFacts(str(letters.table), there=there, refusal=refusal, created=not there and refusal is None)
 
 
 def _table(connection: Connection, rows: Rows) -> TableFacts:

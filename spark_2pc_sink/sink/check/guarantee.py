@@ -44,7 +44,8 @@ def _promise(options: SinkOptions) -> str:
 
 def _bad_rows(options: SinkOptions) -> Iterator[str]:
     if options.bad_rows == "dead_letter":
-        yield f"A row that a side cannot take gets to table {options.dead_letter_table} alone, exactly once too."
+        name = options.dead_letter_name
+        yield f"A row that a side cannot take gets to table {name.schema}.{name.name} alone, exactly once too."
 
 
 def _crash(options: SinkOptions, kafka: KafkaFacts) -> Iterator[str]:

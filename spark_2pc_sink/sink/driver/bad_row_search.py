@@ -45,5 +45,5 @@ def search_bad_rows(store: StateStore, work: BatchWork, ticket: TransactionTicke
         return failure
     if not found:
         raise error
-    log.warning("bad rows were found, and are left out of the next attempt; the first error was: %s", error)
+    log.warning("bad rows were looked for: the next attempt leaves out those that were found; the error was: %s", error)
     return error

@@ -19,7 +19,7 @@ from spark_2pc_sink.errors import (
     RecordTooLargeError,
     UnstorableValueError,
 )
-from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS, identity_sql
+from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS, fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
 from spark_2pc_sink.sink.contract.lane_frames import packed_name
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL
@@ -64,6 +64,7 @@ class BatchSift:
         plans: of each lane what tasks do with its rows, as if there were no other.
         map_in_arrow: runs a function of tasks over rows.
         most: look no further when more rows than these are refused.
+        exact: tell rows by their identity, and not by their fingerprint.
     """
 
     def __init__(
@@ -75,12 +76,14 @@ class BatchSift:
         map_in_arrow: Callable[[DataFrame, TaskFunction, str], DataFrame],
         *,
         most: int,
+        exact: bool,
     ) -> None:
         self._batch = batch
         self._tasks = tasks
         self._lanes = list(zip(lanes, plans, strict=True))
         self._map_in_arrow = map_in_arrow
         self._most = most
+        self._name_sql = identity_sql if exact else fingerprint_sql
 
     def run(self, error: DataError, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
         """Find the rows for which an attempt has failed: of each lane those that were refused.
@@ -134,7 +137,7 @@ class BatchSift:
     def _rows_of(self, lane: LaneWork, *, staged: bool) -> DataFrame:
         """What tasks get of a lane, with the columns of `row_identity`; they are none of the lane's expressions."""
         batch, name = self._batch, packed_name(lane.lane.index)
-        identity = f"{identity_sql(batch.schema)} AS {IDENTITY}"
+        identity = f"{self._name_sql(batch.schema)} AS {IDENTITY}"
         packed = batch.coalesce(self._tasks).selectExpr(
             lane.packed(batch, kafka_only=False), identity, f"monotonically_increasing_id() AS {NUMBER}"
         )

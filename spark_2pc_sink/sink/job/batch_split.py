@@ -6,18 +6,20 @@ know of them. A batch without bad rows is the frame that Spark has handed over.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import TooManyBadRowsError
-from spark_2pc_sink.sink.bad_rows.bad_row import BadRows
-from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, identity_sql
+from spark_2pc_sink.sink.bad_rows.bad_row import BadRows, LookedUpRow
+from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, fingerprint_sql, identity_sql
+from spark_2pc_sink.sink.bad_rows.row_names import fingerprint_bytes, fingerprint_of
 from spark_2pc_sink.sink.table.spark_sql import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 #: Of too many bad rows, how many an error describes, and with how many characters.
 _SHOWN_MAX: Final = 3
 _SHOWN_CHARACTERS_MAX: Final = 1_000
+_FINGERPRINT: Final = "_2pc_fingerprint"
+_JSON: Final = "_2pc_row"
 _OCCURRENCES: Final = "_2pc_occurrences"
 _LISTED_DDL: Final = f"{IDENTITY} binary, {_OCCURRENCES} bigint"
 #: Types of which to_json makes no text in every Spark that is supported; their own text is shown in its place.
@@ -48,6 +52,7 @@ class BatchSplit:
     Attributes:
         frame: the batch without its bad rows.
         bad_rows: those that are left out.
+        exact: a sift tells rows by their identity, and not by a fingerprint that others may have.
     """
 
     def __init__(self, batch: DataFrame, batch_id: int, options: SinkOptions, dead_letters: DeadLetters) -> None:
@@ -56,6 +61,7 @@ class BatchSplit:
         self._options = options
         self._dead_letters = dead_letters
         self.bad_rows = BadRows()
+        self.exact = False
 
     @property
     def sifts(self) -> bool:
@@ -66,8 +72,11 @@ class BatchSplit:
         """Leave out what was left out when the batch was decided."""
         self._leave_out(self._dead_letters.read(self._batch_id))
 
-    def leave_out(self, lanes: Iterable[Iterable[RefusedRow]]) -> bool:
+    def leave_out(self, lanes: Sequence[Sequence[RefusedRow]]) -> bool:
         """Leave out rows that a sift has found in `frame`; False where it has found none.
+
+        Where another row of the batch has the fingerprint of a bad one, none is left out: the attempt that follows
+        fails as the last one did, and the sift after it tells rows by their `exact` identity.
 
         Args:
             lanes: what it has found in each.
@@ -75,21 +84,17 @@ class BatchSplit:
         Raises:
             TooManyBadRowsError: with them there are more than max_bad_rows.
         """
-        found = self.bad_rows.with_refused(lanes)
-        if found.occurrences == self.bad_rows.occurrences:
+        found = BadRows().with_refused(lanes)
+        if not found:
             return False
-        limit = self._options.max_bad_rows
-        # A share is of rows that nobody has counted: a table may get none of them, or several of each.
-        if found.occurrences > limit.rows or (limit.share and found.occurrences > limit.of(self._batch.count())):
-            rows = self._batch.count()
-            first = BadRows(list(found.values())[:_SHOWN_MAX])
-            raise TooManyBadRowsError(
-                found=found.occurrences,
-                rows=rows,
-                limit=str(limit),
-                first=tuple(str(row)[:_SHOWN_CHARACTERS_MAX] for row in self._described(first).values()),
-            )
-        self._leave_out(self._described(found))
+        self._refuse_too_many(found)
+        looked_up = self._looked_up(found)
+        identities = {self._name(row): row.identity for row in looked_up}
+        if len(identities) < len(looked_up):
+            self.exact = True
+            return True
+        lanes = [[replace(row, identity=identities[row.identity]) for row in lane] for lane in lanes]
+        self._leave_out(self.bad_rows.with_refused(lanes).described(looked_up))
         return True
 
     def write_dead_letters(self, connection: Connection) -> None:
@@ -101,11 +106,40 @@ class BatchSplit:
         self.bad_rows = bad_rows
         self.frame = without(self._batch, bad_rows) if bad_rows else self._batch
 
-    def _described(self, bad_rows: BadRows) -> BadRows:
-        """The same with what the rows are. One more evaluation of the batch: only now it is known which are wanted."""
-        meant = _identified(self._batch).filter(_is_one_of(bad_rows))
-        rows = meant.groupBy(IDENTITY).agg(F.count("*"), F.first(F.expr(_row_json(self._batch.schema)))).collect()
-        return bad_rows.described({bytes(identity): (count, json) for identity, count, json in rows})
+    def _refuse_too_many(self, found: BadRows) -> None:
+        limit, bad = self._options.max_bad_rows, self.bad_rows.occurrences + found.occurrences
+        # A share is of rows that nobody has counted: a table may get none of them, or several of each.
+        if bad <= limit.rows and not (limit.share and bad > limit.of(self._batch.count())):
+            return
+        first = BadRows(list(found.values())[:_SHOWN_MAX])
+        texts = {self._name(row): row.row for row in self._looked_up(first)}
+        shown = [
+            *self.bad_rows.values(),
+            *(replace(row, row=texts.get(row.identity, row.row)) for row in first.values()),
+        ]
+        raise TooManyBadRowsError(
+            found=bad,
+            rows=self._batch.count(),
+            limit=str(limit),
+            first=tuple(str(row)[:_SHOWN_CHARACTERS_MAX] for row in shown[:_SHOWN_MAX]),
+        )
+
+    def _looked_up(self, found: BadRows) -> list[LookedUpRow]:
+        """What the batch says of rows that a sift has named. One more evaluation: only now it is known which."""
+        schema = self._batch.schema
+        if self.exact:
+            meant = f"{identity_sql(schema)} IN ({', '.join(_binary(name) for name in found)})"
+        else:
+            meant = _has_one_of(schema, [fingerprint_of(name) for name in found])
+        named = (f"{fingerprint_sql(schema)} AS {_FINGERPRINT}", f"{identity_sql(schema)} AS {IDENTITY}")
+        # Few rows, in one partition: grouping them needs no shuffle with as many as the session has by default.
+        rows = self._batch.filter(meant).selectExpr(*named, f"{_row_json(schema)} AS {_JSON}").repartition(1)
+        grouped = rows.groupBy(_FINGERPRINT, IDENTITY).agg(F.count("*"), F.first(_JSON)).collect()
+        return [LookedUpRow(number, bytes(identity), count, json) for number, identity, count, json in grouped]
+
+    def _name(self, row: LookedUpRow) -> bytes:
+        """As a sift names it."""
+        return row.identity if self.exact else fingerprint_bytes(row.fingerprint)
 
 
 def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
@@ -117,25 +151,40 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
         batch: all of it.
         bad_rows: at least one.
     """
-    identified = _identified(batch)
     if all(row.all_of_them for row in bad_rows.values()):
-        kept = identified.filter(f"NOT {_is_one_of(bad_rows)}")
-    else:
-        listed = _listed(batch, bad_rows)
-        # Equal rows have no order among them, and need none.
-        ranked = identified.withColumn(NUMBER, F.row_number().over(Window.partitionBy(IDENTITY).orderBy(IDENTITY)))
-        kept = ranked.join(listed, IDENTITY, "left").filter(f"{_OCCURRENCES} IS NULL OR {NUMBER} > {_OCCURRENCES}")
+        return batch.filter(f"NOT ({_is_one_of(batch, bad_rows)})")
+    identified = batch.withColumn(IDENTITY, F.expr(identity_sql(batch.schema)))
+    listed = _listed(batch, bad_rows)
+    # Equal rows have no order among them, and need none.
+    ranked = identified.withColumn(NUMBER, F.row_number().over(Window.partitionBy(IDENTITY).orderBy(IDENTITY)))
+    kept = ranked.join(listed, IDENTITY, "left").filter(f"{_OCCURRENCES} IS NULL OR {NUMBER} > {_OCCURRENCES}")
     return kept.select(*(F.col(quoted(name)) for name in batch.columns))
 
 
-def _identified(batch: DataFrame) -> DataFrame:
-    return batch.withColumn(IDENTITY, F.expr(identity_sql(batch.schema)))
+def _is_one_of(batch: DataFrame, bad_rows: BadRows) -> str:
+    """SQL that is true for a bad row: of more than a few values Spark makes a set, as it does not for a join.
+
+    The identity is made only of rows with the fingerprint of a bad one.
+    """
+    identities = f"{identity_sql(batch.schema)} IN ({', '.join(map(_binary, bad_rows))})"
+    fingerprints = [row.fingerprint for row in bad_rows.values() if row.fingerprint is not None]
+    if len(fingerprints) < len(bad_rows):
+        return identities
+    return f"{_has_one_of(batch.schema, fingerprints)} AND {identities}"
 
 
-def _is_one_of(bad_rows: BadRows) -> str:
-    """SQL that is true for a bad row: of more than a few values Spark makes a set, as it does not for a join."""
-    listed = ", ".join(f"X'{identity.hex()}'" for identity in bad_rows)
-    return f"{IDENTITY} IN ({listed})"
+def _has_one_of(schema: StructType, fingerprints: Iterable[int]) -> str:
+    """SQL that is true for a row with one of some fingerprints.
+
+    By their hexadecimal digits: Spark writes a number into the code that it compiles, and would compile it anew for
+    each batch.
+    """
+    digits = ", ".join(f"'{fingerprint % 2**64:X}'" for fingerprint in fingerprints)
+    return f"hex({fingerprint_sql(schema)}) IN ({digits})"
+
+
+def _binary(content: bytes) -> str:
+    return f"X'{content.hex()}'"
 
 
 def _listed(batch: DataFrame, bad_rows: BadRows) -> DataFrame:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError, DataError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
@@ -189,6 +188,7 @@ class SparkBatchWork:
             [replace(plan, lanes=(replace(lane, packed=None),)) for lane in plan.lanes],
             self._map_in_arrow,
             most=self._options.max_bad_rows.rows,
+            exact=self._split.exact,
         )
         with self._described("look for bad rows"):
             return self._split.leave_out(sift.run(error, open_decision))
@@ -285,6 +285,9 @@ class SparkBatchWork:
         sent = self._sent(plan, shape, at_once)
         try:
             results = read_results(sent.toArrow(), tasks_expected=shape.senders if shape.exchange else None)
+        except DataError:
+            # It says nothing of the size of the batch, which another attempt may follow.
+            raise
         except Exception:
             self._arrow.forget()
             raise

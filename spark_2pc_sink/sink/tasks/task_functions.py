@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
@@ -40,8 +41,12 @@ def task_function(
     """The function that `mapInArrow` calls in a task: ``run``, told which task it is."""
 
     def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        remaining = iter(batches)
         with at_work_for(plan.ticket.transactional_id):
-            yield from run(batches, plan, _task_identity())
+            yield from run(remaining, plan, _task_identity())
+        # A task that has given up has not read all of them. Spark ends a worker process that leaves some, and the next
+        # task waits while a new one imports everything.
+        deque(remaining, maxlen=0)
 
     return run_in_task
 

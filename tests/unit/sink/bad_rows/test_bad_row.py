@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_2pc_sink.errors import ConstraintError, RecordTooLargeError, UnstorableValueError
-from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, RefusedRow
+from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, LookedUpRow, RefusedRow
 
 ONE, TWO = b"1" * 16, b"2" * 16
 
@@ -35,7 +35,7 @@ def test_whether_equal_rows_stay_in_the_batch() -> None:
     """Only then they have to be counted."""
     found = BadRows().with_refused([[refused(ONE, 1), refused(TWO, 2)]])
     assert not found[ONE].all_of_them
-    described = found.described({ONE: (2, '{"id":1}'), TWO: (1, '{"id":2}')})
+    described = found.described([LookedUpRow(7, ONE, 2, '{"id":1}'), LookedUpRow(-8, TWO, 1, '{"id":2}')])
     assert (described[ONE].all_of_them, described[TWO].all_of_them) == (False, True)
     assert str(described[TWO]) == '{"id":2}, refused by table t: why [23514]'
     assert str(BadRow(ONE, 3, "topic t", "why")) == "3 times {}, refused by topic t: why"

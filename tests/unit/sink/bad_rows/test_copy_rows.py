@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
 from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
-from spark_2pc_sink.sink.bad_rows.row_names import RowNames
+from spark_2pc_sink.sink.bad_rows.row_names import RowNames, fingerprint_bytes, fingerprint_of
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
 from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
 
@@ -57,3 +57,17 @@ def test_a_part_keeps_the_names_of_its_rows() -> None:
     assert some.names.winners == [0]
     assert len(part.only([]).names) == 0
     assert b"".join(some.rows.between(1, 2)) == HEADER + encoded([b"\x02"]) + TRAILER
+
+
+def test_fingerprints_are_names_too() -> None:
+    """Of the smallest number and the largest; and an Arrow batch may begin anywhere in its columns."""
+    fingerprints = [-(2**63), -1, 0, 2**63 - 1]
+    columns = [pa.array(fingerprints, pa.int64()), pa.array(range(4), pa.int64()), pa.array([True] * 4)]
+    names = RowNames.of(pa.RecordBatch.from_arrays(columns, [IDENTITY, NUMBER, WINS]).slice(1))
+    unpacked, rest = RowNames.unpack(b"".join([*names.packed(), b"rest"]))
+    assert (unpacked, rest) == (names, b"rest")
+    found = [unpacked[row] for row in range(3)]
+    assert [(fingerprint_of(name), number) for name, number in found] == list(
+        zip(fingerprints[1:], range(1, 4), strict=True)
+    )
+    assert [name for name, _ in found] == [fingerprint_bytes(number) for number in fingerprints[1:]]

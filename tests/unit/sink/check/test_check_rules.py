@@ -129,6 +129,12 @@ REFUSED = ConfigurationError(option="table", value="orders", rule="it is a view"
         ({"state_there": False, "may_make_state": False}, "state table", "problem", "spark-2pc state ddl"),
         ({"tables": (TableFacts("t", refusal=REFUSED),)}, "table t", "problem", "it is a view name a table"),
         ({"tables": (TableFacts("t", may_insert=False),)}, "table t", "problem", 'GRANT INSERT ON t TO "job"'),
+        (
+            {"dead_letters": TableFacts("d", refusal=REFUSED)},
+            "dead-letter table d",
+            "problem",
+            "it is a view name a table",
+        ),
         ({"staging": {"s": None}}, "staging schema s", "problem", 'CREATE SCHEMA "s" AUTHORIZATION "job"'),
         ({"staging": {"s": False}}, "staging schema s", "problem", 'ON SCHEMA "s" TO "job"'),
     ],
@@ -141,7 +147,8 @@ def test_what_is_said_of_a_database(changed: dict[str, Any], subject: str, level
 
 def test_what_the_first_start_makes_is_no_problem() -> None:
     facts = replace(DATABASE, state_there=False, tables=(TableFacts("t", created=True),), staging={"s": True})
-    assert of_database(facts) == []
+    for letters in (TableFacts("d", created=True), TableFacts("d")):
+        assert of_database(replace(facts, dead_letters=letters)) == []
 
 
 @pytest.mark.parametrize(
@@ -171,6 +178,8 @@ def test_the_paragraph_names_every_output() -> None:
     several = options(writes=[Records("a"), Records("b", where="c > 1"), Rows("t")])
     words = "gets to topic b, topic a and table t exactly once, as far as where lets it, whichever"
     assert words in guarantee(several, KAFKA, DATABASE)
+    letters = guarantee(options(bad_rows="dead_letter"), KAFKA, DATABASE)
+    assert "gets to table public.kafka_transaction_state_dead_letters alone" in letters
     assert "gets to table t exactly once" in guarantee(options(writes=[Rows("t")]), KAFKA, DATABASE)
     assert "gets to the topic that it names exactly once" in guarantee(options(writes=[Records()]), KAFKA, DATABASE)
 

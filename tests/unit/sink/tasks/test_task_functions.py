@@ -1,16 +1,50 @@
-"""The garbage collection of a worker process."""
+"""What a task of Spark does for its worker process: it reads its input to the end, and spares the collector."""
 
 from __future__ import annotations
 
 import gc
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from spark_2pc_sink.sink.tasks.task_functions import GarbageCollection
+import pyarrow as pa
+
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract.task_plan import TaskIdentity
+from spark_2pc_sink.sink.tasks import task_functions
+from spark_2pc_sink.sink.tasks.task_functions import GarbageCollection, task_function
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     import pytest
+
+PRODUCER: Any = None
+
+
+class Plan:
+    """What a task is told."""
+
+    ticket = TransactionTicket("orders", PRODUCER, 2, 1, 1, "app", kafka_only=False)
+
+
+def test_a_task_that_gives_up_reads_its_input_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind its answer: Spark would end the worker process, and the next task would wait for a new one."""
+    monkeypatch.setattr(task_functions, "_task_identity", lambda: TaskIdentity(0, 0))
+    batch = pa.record_batch({"id": [1]})
+    events: list[str] = []
+
+    def given() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            events.append(f"read {number}")
+            yield batch
+
+    def give_up(batches: Iterable[pa.RecordBatch], plan: Plan, identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
+        del plan, identity
+        yield next(iter(batches))
+
+    events.extend("answer" for _ in task_function(give_up, Plan())(given()))
+    assert events == ["read 0", "answer", "read 1", "read 2"]
 
 
 def test_the_collector_is_spared_again_only_after_further_imports(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,14 +48,6 @@ class Sides:
     proxied_database: str
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Both sides of a job against its input."""
-
-    records: MultisetDifference
-    rows: MultisetDifference
-
-
 class ChaosJob(ABC):
     """A job whose drivers are started one after the other.
 
@@ -67,6 +59,8 @@ class ChaosJob(ABC):
 
     #: How long it may take to come back, on a machine that is busy with ten other things.
     back_deadline_s: float
+    #: Whether `spark_2pc_sink.verify` compares its table, and not its topics alone.
+    verifies_table = True
 
     def __init__(self, name: str, sides: Sides, folder: Path) -> None:
         self.name = name
@@ -95,8 +89,12 @@ class ChaosJob(ABC):
         """End the input. The driver ends when it has written all of it."""
 
     @abstractmethod
-    def compare(self) -> Comparison:
-        """Read both sides to their end, by clients that know nothing of the sink, and compare with the input."""
+    def compare(self) -> dict[str, MultisetDifference]:
+        """Read both sides to their end, by clients that know nothing of the sink, and compare with the input.
+
+        Returns:
+            how each output differs from what it must hold, by its name.
+        """
 
     @abstractmethod
     def verify(self) -> VerifyReport:

@@ -10,7 +10,6 @@ from confluent_kafka import KafkaException
 from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import multiset_difference
 from spark_2pc_sink.verification.report import BatchResult
-from tests.chaos.jobs import Comparison
 from tests.chaos.run import Tally
 from tests.chaos.times import Restart, blocked_s, blocked_without_death_s, restart, summary
 from tests.chaos.verdict import Verdict
@@ -22,7 +21,8 @@ PARTITION = ("rows", 0)
 
 def judged(records: list[tuple[int, str]], rows: list[tuple[int, str]]) -> Verdict:
     verdict = Verdict()
-    verdict.compared("rows", Comparison(multiset_difference(records, INPUT), multiset_difference(rows, INPUT)))
+    sides = {"Kafka": records, "PostgreSQL": rows}
+    verdict.compared("rows", {side: multiset_difference(found, INPUT) for side, found in sides.items()})
     return verdict
 
 
@@ -47,7 +47,7 @@ def test_something_that_was_never_in_the_input_is_seen() -> None:
 
 def test_an_empty_comparison_shows_nothing() -> None:
     verdict = Verdict()
-    verdict.compared("rows", Comparison(multiset_difference([], []), multiset_difference([], [])))
+    verdict.compared("rows", {"Kafka": multiset_difference([], [])})
     assert not Tally(verdict=verdict).good
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 ROWS = 1_000_000
 OUTPUTS = 2
-_WARM_UP_RUNS = 2
 WAYS: dict[str, Callable[[Workbench, writers.Task], writers.Writer]] = {
     "ours": writers.ours,
     "two_sinks": writers.ours_each,
@@ -36,13 +35,13 @@ def measure(scale: Scale) -> dict[str, Any]:
     rows = scale.batch_rows(ROWS)
     runs: dict[str, list[RunFigures]] = {way: [] for way in WAYS}
     with Workbench() as bench:
-        batches = 1 + scale.pick(full=3, quick=2)
+        batches = 1 + scale.pick(full=3, quick=1)
         source = write_source(bench.spark, bench.directory / "outputs", NARROW, rows=rows, batches=batches)
         once = partial(run, bench, key="id", outputs=OUTPUTS)
         first = {way: once(source.first(1), make_writer, look=True).contents for way, make_writer in WAYS.items()}
         for contents in first.values():
             compare(first["ours"], contents)
-        for _ in range(_WARM_UP_RUNS):
+        for _ in range(scale.pick(full=2, quick=1)):
             for make_writer in WAYS.values():
                 once(source, make_writer)
         for _ in range(scale.pick(full=5, quick=3)):

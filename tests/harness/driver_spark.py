@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-#: The query over files needs no connector. A task is tried four times, as in a cluster.
-_SETTINGS = {"spark.jars": "", "spark.sql.shuffle.partitions": "2", "spark.master": "local[2,4]"}
+#: The query over files needs no connector.
+_SETTINGS = {"spark.jars": "", "spark.sql.shuffle.partitions": "2"}
+#: A task is tried four times, as in a cluster: its Python worker may be killed.
+_TASK_RETRIES = {"spark.master": "local[2,4]"}
 #: Executors of one core, two of them at a time, so that a second driver finds room beside a stopped one.
 _EXAMPLE_SETTINGS = {
     "spark.driver.memory": "512m",
@@ -71,7 +73,8 @@ def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
     stop_inside_copy(faults)
     if config.by_tasks:
         setattr(SmallBatches, "expected", False)  # noqa: B010 - a property is not assignable for type checkers
-    spark = start_spark(Path(config.checkpoint).parent / "spark", python_path=ROOT, quick=True, settings=_SETTINGS)
+    settings = {**_SETTINGS, **_TASK_RETRIES} if config.follow else _SETTINGS
+    spark = start_spark(Path(config.checkpoint).parent / "spark", python_path=ROOT, quick=True, settings=settings)
     journal.write("spark", version=spark.version)
     sink = WatchedSink(journal, faults, **_options(config.sink))
     stream = _files(spark, config.input, config.schema, config.files_per_batch)

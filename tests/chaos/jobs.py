@@ -12,6 +12,7 @@ from pathlib import Path
 
 from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import MultisetDifference, wait_until
+from spark_2pc_sink.verification.report import Verdict
 from tests.chaos.plan import ANYWHERE, Planned
 from tests.chaos.processes import GONE_DEADLINE_S, MissedError
 from tests.harness.driver_process import DriverProcess
@@ -59,8 +60,8 @@ class ChaosJob(ABC):
 
     #: How long it may take to come back, on a machine that is busy with ten other things.
     back_deadline_s: float
-    #: Whether `spark_2pc_sink.verify` compares its table, and not its topics alone.
-    verifies_table = True
+    #: What `spark_2pc_sink.verify` says of it when nothing is wrong.
+    verify_says: Verdict = "same"
 
     def __init__(self, name: str, sides: Sides, folder: Path) -> None:
         self.name = name

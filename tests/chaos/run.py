@@ -90,7 +90,7 @@ class Run:
         )
         for job in world.jobs:
             verdict.compared(job.name, job.compare())
-            verdict.verified(job.name, job.verify(), table=job.verifies_table)
+            verdict.verified(job.name, job.verify(), says=job.verify_says)
         for job in world.jobs:
             self._tally.gave_up += job.gave_up
         self._measure(list(world.watch.standstills))

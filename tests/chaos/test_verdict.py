@@ -73,6 +73,21 @@ def test_a_difference_that_verify_finds_and_a_comparison_of_nothing_are_seen() -
     assert len(verdict.verdicts) == 5
 
 
+def test_of_topics_alone_verify_must_find_no_difference() -> None:
+    topics = VerifyReport(
+        transactional_id="outputs",
+        verdict="not_checked",
+        records=4,
+        batches=(BatchResult(batch=0, decision=1, records=4),),
+    )
+    verdict = Verdict()
+    verdict.verified("outputs", topics, says="not_checked")
+    assert verdict.complaints == []
+    for report in (replace(topics, verdict="different"), replace(topics, records=0), replace(topics, batches=())):
+        verdict.verified("outputs", report, says="not_checked")
+    assert len(verdict.complaints) == 3
+
+
 def test_an_open_transaction_and_a_state_row_in_doubt_are_seen() -> None:
     verdict = Verdict()
     verdict.at_rest({PARTITION: Ends(7, 7)}, {"rows": "done"})

@@ -81,7 +81,8 @@ class OutputsJob(SparkJob):
 
     # Of several outputs it compares the topics with the history; digests also have rows that go to a table alone.
     verify_says = "not_checked"
-    files_ahead = 6
+    # As many as a batch takes: none pile up.
+    files_ahead = _FILES_PER_BATCH
 
     def __init__(self, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:
         super().__init__(NAME, sides, folder, nursery, seed)

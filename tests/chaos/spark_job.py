@@ -29,7 +29,7 @@ class SparkJob(ChaosJob):
     """
 
     back_deadline_s = 300.0
-    #: Files that wait for the driver, at most: what comes in while it starts again.
+    #: Files that come in since the last batch was done, at most: as while a driver starts again.
     files_ahead = 40
 
     def __init__(self, name: str, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:

@@ -23,6 +23,7 @@ from benchmarks.scale import Scale
 BENCHMARKS = {
     "encoding": "encoding of records alone, on one core",
     "throughput": "throughput and CPU time beside Spark's own Kafka and JDBC sinks",
+    "outputs": "two topics and two tables in one decision, beside Spark's own sinks",
     "price": "with the transaction, the state row and the generation check, and without",
     "small_batches": "batches of 1, 100 and 1 000 rows",
     "latency": "creation to visible at 5 000 rows/s",

@@ -28,6 +28,17 @@ class Contents:
 
 
 def contents(bench: Workbench, task: Task) -> Contents:
+    """Read both sides; of several topics and tables the counts are sums, and the digests stand side by side."""
+    found = [_contents(bench, each) for each in task.all]
+    return Contents(
+        rows=sum(each.rows for each in found),
+        row_digest=" ".join(each.row_digest for each in found),
+        records=sum(each.records for each in found),
+        record_digest=" ".join(each.record_digest for each in found),
+    )
+
+
+def _contents(bench: Workbench, task: Task) -> Contents:
     """Read both sides. The topic is read with Spark's own connector, which shares no code with the sink."""
     with bench.engine.connect() as connection:
         rows, row_digest = connection.exec_driver_sql(

@@ -159,6 +159,17 @@ def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
     yield table(("", "", *_KINDS), cpu)
 
 
+def _outputs(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Two topics and two tables, batches of {figures['rows']:,} rows, warm"
+    rows = [
+        (what, _thousands(figures[f"{way}_rows_per_s"]), f"{figures[f'{way}_cpu_s']['all']:.2f}")
+        for way, what in (("ours", "one sink"), ("two_sinks", "two sinks"), ("pair", "the pair, twice, persisted"))
+    ]
+    yield table(("", "thousand rows/s", "CPU s per million rows"), rows)
+    ratio = figures["ratio_to_two_sinks"]
+    yield f"One sink writes {ratio['median']:.2f} times as fast as two ({ratio['low']:.2f} to {ratio['high']:.2f})."
+
+
 def _price(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "## Price of exactly once"
     rows = [
@@ -217,6 +228,7 @@ def _curves(figures: Mapping[str, Any]) -> Iterator[str]:
 
 _SECTIONS = {
     "throughput": _throughput,
+    "outputs": _outputs,
     "price": _price,
     "small_batches": _small_batches,
     "encoding": _encoding,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.checks import Contents, contents
@@ -84,9 +84,10 @@ def run(
     key: str | None,
     upsert: bool = False,
     partitions: int = PARTITIONS,
+    outputs: int = 1,
     look: bool = False,
 ) -> RunFigures:
-    """Run a query over the whole source into a new topic and a new table, and remove the table.
+    """Run a query over the whole source into new topics and new tables, and remove the tables.
 
     Args:
         bench: servers and session.
@@ -94,37 +95,53 @@ def run(
         make_writer: makes the writer.
         key: of the records.
         upsert: the table has all rows of the first batch before, and each batch replaces them.
-        partitions: of the topic.
+        partitions: of a topic.
+        outputs: how many topics and how many tables, each of which gets all rows.
         look: read both sides at the end.
 
     Raises:
-        SystemExit: the table has not all rows afterwards.
+        SystemExit: a table has not all rows afterwards.
     """
     name = bench.new_name()
-    task = Task(topic=name, table=name, key=key, upsert=upsert)
-    bench.new_topic(name, partitions=partitions)
-    bench.execute(f"CREATE TABLE {name} ({source.shape.table}) {source.shape.storage}")
-    if upsert:
-        _fill(bench, name, source)
+    names = [name, *(bench.new_name() for _ in range(outputs - 1))]
+    for new in names:
+        bench.new_topic(new, partitions=partitions)
+        bench.execute(f"CREATE TABLE {new} ({source.shape.table}) {source.shape.storage}")
+        if upsert:
+            _fill(bench, new, source)
+    task, *more = (Task(topic=new, table=new, key=key, upsert=upsert) for new in names)
+    task = replace(task, more=tuple(more))
     writer = make_writer(bench, task)
     bench.settle()
     observer = _Observer(bench, writer)
     source.run(bench.spark, observer, bench.directory / f"checkpoint-{name}")
-    check_count(bench, task, source, len(observer.batches))
+    for each in task.all:
+        check_count(bench, each, source, len(observer.batches))
     found = contents(bench, task) if look else None
-    bench.execute(f"DROP TABLE {name}", f"DROP TABLE IF EXISTS {name}_staging")
+    for each in task.all:
+        bench.execute(f"DROP TABLE {each.table}", f"DROP TABLE IF EXISTS {each.table}_staging")
     batches = ", ".join(f"{batch.seconds:.2f}" for batch in observer.batches)
     print(f"    {type(writer).__name__}: batches of {source.rows} rows took {batches} s", flush=True)
     cold, *warm = observer.batches
     return RunFigures(cold, tuple(warm), found)
 
 
-def throughput(runs: list[RunFigures], rows: int) -> Spread:
+def throughput(runs: Sequence[RunFigures], rows: int) -> Spread:
     """Rows each second over the warm batches of several runs."""
     return Spread.of([rate for found in runs for rate in found.rows_per_s(rows)])
 
 
-def cpu_per_million(runs: list[RunFigures], rows: int) -> dict[str, float]:
+def ratio(ours: Sequence[RunFigures], theirs: Sequence[RunFigures], rows: int) -> dict[str, float]:
+    """Of the medians over all turns, with the lowest and the highest of one turn."""
+    turns = [
+        throughput([first], rows).median / throughput([second], rows).median
+        for first, second in zip(ours, theirs, strict=True)
+    ]
+    median = throughput(ours, rows).median / throughput(theirs, rows).median
+    return {**Spread.of(turns).json(), "median": median}
+
+
+def cpu_per_million(runs: Sequence[RunFigures], rows: int) -> dict[str, float]:
     """CPU seconds for a million rows over the warm batches of several runs, by kind of process and for all."""
     return cpu_of_batches([batch for found in runs for batch in found.warm], rows)
 

@@ -16,7 +16,7 @@ from benchmarks import fresh, writers
 from benchmarks.checks import Contents, compare
 from benchmarks.figures import Spread
 from benchmarks.inputs import NARROW, NARROW_WITH_ROOM, WIDE, Shape, Source, write_source
-from benchmarks.runs import RunFigures, cpu_per_million, run, throughput
+from benchmarks.runs import RunFigures, cpu_per_million, ratio, run, throughput
 from benchmarks.workbench import Servers, Workbench
 
 if TYPE_CHECKING:
@@ -131,15 +131,11 @@ def _compare(bench: Workbench, source: Source, variant: Variant, *, runs: int) -
 
 def _figures(ours: list[RunFigures], theirs: list[RunFigures], rows: int) -> dict[str, Any]:
     our_rate, their_rate = throughput(ours, rows), throughput(theirs, rows)
-    paired = [
-        throughput([first], rows).median / throughput([second], rows).median
-        for first, second in zip(ours, theirs, strict=True)
-    ]
     our_cpu, their_cpu = cpu_per_million(ours, rows), cpu_per_million(theirs, rows)
     return {
         "ours_rows_per_s": our_rate.json(),
         "pair_rows_per_s": their_rate.json(),
-        "ratio": {**Spread.of(paired).json(), "median": our_rate.median / their_rate.median},
+        "ratio": ratio(ours, theirs, rows),
         "ours_cpu_s": our_cpu,
         "pair_cpu_s": their_cpu,
         "cpu_ratio": our_cpu["all"] / their_cpu["all"],

@@ -8,12 +8,12 @@ it writes to an unlogged staging table without an index, and moves the rows by o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import sqlalchemy
 
-from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink import DualWriteSink, Records, Rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,51 +41,68 @@ class Task:
         table: exists already; its first column is ``id``, the primary key.
         key: SQL expression of the record's key, None for records without one.
         upsert: rows replace those with the same id.
+        more: other topics and tables that get the same rows.
     """
 
     topic: str
     table: str
     key: str | None
     upsert: bool = False
+    more: tuple[Task, ...] = ()
+
+    @property
+    def all(self) -> tuple[Task, ...]:
+        """Each topic with its table."""
+        return (self, *self.more)
 
 
 def ours(bench: Workbench, task: Task, **options: Any) -> Writer:
-    """This sink, with its defaults and zstd."""
-    return DualWriteSink(
-        transactional_id=task.topic,
-        kafka={"bootstrap.servers": bench.servers.bootstrap, "compression.type": "zstd"},
-        database=bench.servers.url,
-        topic=task.topic,
-        key=task.key,
-        table=task.table,
-        mode="upsert" if task.upsert else "append",
-        upsert_keys=["id"] if task.upsert else [],
+    """This sink, with its defaults and zstd; of several topics and tables it is one sink."""
+    common = {
+        "transactional_id": task.topic,
+        "kafka": {"bootstrap.servers": bench.servers.bootstrap, "compression.type": "zstd"},
+        "database": bench.servers.url,
         **options,
-    )
+    }
+    mode: Literal["append", "upsert"] = "upsert" if task.upsert else "append"
+    keys = ["id"] if task.upsert else []
+    if not task.more:
+        return DualWriteSink(topic=task.topic, key=task.key, table=task.table, mode=mode, upsert_keys=keys, **common)
+    topics = [Records(each.topic, key=each.key) for each in task.all]
+    return DualWriteSink(writes=[*topics, *(Rows(each.table, mode=mode, keys=keys) for each in task.all)], **common)
+
+
+def ours_each(bench: Workbench, task: Task) -> Writer:
+    """A sink, and so a decision, for each topic and its table, one after the other from a batch that is kept."""
+    sinks = [ours(bench, replace(each, more=())) for each in task.all]
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        batch.persist()
+        for sink in sinks:
+            sink(batch, batch_id)
+        batch.unpersist()
+
+    return write
 
 
 def pair(bench: Workbench, task: Task, *, persist: bool) -> Writer:
-    """Spark's Kafka sink, then Spark's JDBC sink.
+    """Spark's Kafka sink, then Spark's JDBC sink, for each topic and its table.
 
     Args:
         bench: the servers.
         task: what and where.
-        persist: keep the batch between the two, instead of reading it again.
+        persist: keep the batch between the writes, instead of reading it again.
     """
-    staging = f"{task.table}_staging" if task.upsert else None
-    if staging is not None:
-        bench.execute(f"CREATE UNLOGGED TABLE {staging} (LIKE {task.table})")
+    for each in task.all:
+        if each.upsert:
+            bench.execute(f"CREATE UNLOGGED TABLE {_staging(each)} (LIKE {each.table})")
 
     def write(batch: DataFrame, _: int) -> None:
         if persist:
             batch.persist()
-        write_kafka(bench, task, batch, KAFKA_TUNED)
-        if staging is None:
-            _write_jdbc(bench, task.table, batch)
-        else:
-            bench.execute(f"TRUNCATE {staging}")
-            _write_jdbc(bench, staging, batch)
-            bench.execute(_merge(task.table, staging, batch.columns))
+        for each in task.all:
+            write_kafka(bench, each, batch, KAFKA_TUNED)
+            _write_table(bench, each, batch)
         if persist:
             batch.unpersist()
 
@@ -103,6 +120,19 @@ def write_kafka(bench: Workbench, task: Task, batch: DataFrame, tuned: Mapping[s
         .option("topic", task.topic)
         .save()
     )
+
+
+def _write_table(bench: Workbench, task: Task, batch: DataFrame) -> None:
+    if not task.upsert:
+        _write_jdbc(bench, task.table, batch)
+        return
+    bench.execute(f"TRUNCATE {_staging(task)}")
+    _write_jdbc(bench, _staging(task), batch)
+    bench.execute(_merge(task.table, _staging(task), batch.columns))
+
+
+def _staging(task: Task) -> str:
+    return f"{task.table}_staging"
 
 
 def _write_jdbc(bench: Workbench, table: str, batch: DataFrame) -> None:

@@ -7,14 +7,15 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tests.chaos import orders_job, outputs_job
 from tests.chaos.faults import Kind, possible
 from tests.chaos.plan import plan
 from tests.chaos.run import Run, Tally
 from tests.chaos.times import summary
-from tests.chaos.world import BROKERS, JOBS, World
+from tests.chaos.world import BROKERS, JOBS, JOBS_DEFAULT, World
 
 #: Kept of the time for the jobs' end and the comparison.
 _END_S = 25.0
@@ -25,13 +26,11 @@ _KILLS_MAX = 100_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; 0 when nothing was lost, nothing is there twice, every fault hit, and every job came back."""
     options = _parser().parse_args(arguments)
-    jobs = tuple(options.jobs.split(","))
+    jobs = _jobs(options.jobs)
     kinds = possible(jobs)
     if options.faults:
         wanted = options.faults.split(",")
-        unknown = sorted(set(wanted) - set(kinds))
-        if unknown:
-            sys.exit(f"no such fault: {', '.join(unknown)}; there are {', '.join(kinds)}")
+        _check_known("fault", wanted, kinds)
         kinds = {name: kinds[name] for name in wanted}
     brokers = tuple(BROKERS) if options.broker == "both" else (options.broker,)
     print(f"seed {options.seed}", flush=True)
@@ -92,6 +91,21 @@ def _run(world: World, kinds: dict[str, Kind], tally: Tally, part: _Part) -> Non
         tally.verdict.complaints.append(f"{type(error).__name__}: {error}")
 
 
+def _jobs(text: str) -> tuple[str, ...]:
+    """The names of jobs that the command line has."""
+    jobs = tuple(text.split(","))
+    _check_known("job", jobs, JOBS)
+    if {orders_job.NAME, outputs_job.NAME} <= set(jobs):
+        sys.exit("orders and outputs do not run together, as each starts Spark: name one of them")
+    return jobs
+
+
+def _check_known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        sys.exit(f"no such {what}: {', '.join(unknown)}; there are {', '.join(known)}")
+
+
 def report(tally: Tally, kinds: dict[str, Kind]) -> str:
     """The lines at the end; the line of sums is the last."""
     width = max(map(len, kinds))
@@ -118,7 +132,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, help=f"for all of it; default without --kills: {_MINUTES_DEFAULT:g}")
     parser.add_argument("--broker", choices=(*BROKERS, "both"), default="both", help="both: one after the other")
     parser.add_argument("--faults", help="only these, by name, with commas")
-    parser.add_argument("--jobs", default=",".join(JOBS), help="only these, by name, with commas")
+    jobs_help = f"of {', '.join(JOBS)}, with commas; default: %(default)s"
+    parser.add_argument("--jobs", default=",".join(JOBS_DEFAULT), help=jobs_help)
     parser.add_argument("--patience", type=float, default=1.0, help="of a busy machine: every deadline this many times")
     parser.add_argument("--verbose", action="store_true", help="print each fault")
     return parser

@@ -1,4 +1,4 @@
-"""Faults of the orders example: the parts of its driver, and the executors and Python workers that run its tasks."""
+"""Faults of a job on Spark: the parts of its driver, and the executors and Python workers that run its tasks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _TASKS_S = 0.3
 
 def driver_kill(world: World, planned: Planned) -> int:
     """SIGKILL to the driver's process group: Python, and the JVM. Executors are left alone."""
-    world.orders.kill(world.orders.stop_at(planned.place, planned))
+    world.spark_job.kill(world.spark_job.stop_at(planned.place, planned))
     return 1
 
 
 def python_driver_kill(world: World, planned: Planned) -> int:
     """SIGKILL to Python only: the JVM and the tasks of the dead driver go on for a moment beside the next one's."""
-    job = world.orders
+    job = world.spark_job
     driver = job.stop_at(planned.place, planned)
     job.strike(driver)
     os.kill(driver.pid, signal.SIGKILL)
@@ -37,7 +37,7 @@ def python_driver_kill(world: World, planned: Planned) -> int:
 
 def jvm_kill(world: World, planned: Planned) -> int:
     """SIGKILL to the JVM only: Python finds its calls fail in the middle of a batch."""
-    job = world.orders
+    job = world.spark_job
     driver = job.stop_at(planned.place, planned)
     job.strike(driver)
     try:
@@ -49,18 +49,18 @@ def jvm_kill(world: World, planned: Planned) -> int:
 
 def driver_pause(world: World, planned: Planned) -> int:
     """SIGSTOP and SIGCONT of the Python driver."""
-    return pause_driver(world.orders, planned)
+    return pause_driver(world.spark_job, planned)
 
 
 def jvm_pause(world: World, planned: Planned) -> int:
     """SIGSTOP and SIGCONT of the driver's JVM."""
     time.sleep(planned.delay_s)
-    return _pause(world.orders.virtual_machine(), planned)
+    return _pause(world.spark_job.virtual_machine(), planned)
 
 
 def zombie(world: World, planned: Planned) -> int:
     """SIGSTOP, a second driver takes over, SIGCONT: the first ends, with Spark's error or with the sink's."""
-    take_over(world, world.orders, planned)
+    take_over(world, world.spark_job, planned)
     return 0
 
 
@@ -80,18 +80,18 @@ def executor_pause(world: World, planned: Planned) -> int:
 def worker_kill(world: World, planned: Planned) -> int:
     """SIGKILL to a Python worker, while tasks run."""
     _wait_for_tasks(world, planned)
-    kill(_one_of(world.spark_cluster.python_workers(), planned))
+    kill(_one_of(world.spark_job.python_workers(), planned))
     return 1
 
 
 def _wait_for_tasks(world: World, planned: Planned) -> None:
     """Until a transaction has begun: the tasks of its batch run now."""
-    driver = world.orders.driver
+    driver = world.spark_job.driver
     begun = _begun(driver.events("step"))
     wait_until(
         lambda: _begun(driver.events("step")) > begun or not driver.running,
         deadline_s=_BUSY_DEADLINE_S,
-        what="the orders job to begin a transaction",
+        what="the job on Spark to begin a transaction",
     )
     time.sleep(planned.chance * _TASKS_S)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import MultisetDifference, wait_until
+from spark_2pc_sink.verification.report import Verdict
 from tests.chaos.plan import ANYWHERE, Planned
 from tests.chaos.processes import GONE_DEADLINE_S, MissedError
 from tests.harness.driver_process import DriverProcess
@@ -48,14 +49,6 @@ class Sides:
     proxied_database: str
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Both sides of a job against its input."""
-
-    records: MultisetDifference
-    rows: MultisetDifference
-
-
 class ChaosJob(ABC):
     """A job whose drivers are started one after the other.
 
@@ -67,6 +60,8 @@ class ChaosJob(ABC):
 
     #: How long it may take to come back, on a machine that is busy with ten other things.
     back_deadline_s: float
+    #: What `spark_2pc_sink.verify` says of it when nothing is wrong.
+    verify_says: Verdict = "same"
 
     def __init__(self, name: str, sides: Sides, folder: Path) -> None:
         self.name = name
@@ -95,8 +90,12 @@ class ChaosJob(ABC):
         """End the input. The driver ends when it has written all of it."""
 
     @abstractmethod
-    def compare(self) -> Comparison:
-        """Read both sides to their end, by clients that know nothing of the sink, and compare with the input."""
+    def compare(self) -> dict[str, MultisetDifference]:
+        """Read both sides to their end, by clients that know nothing of the sink, and compare with the input.
+
+        Returns:
+            how each output differs from what it must hold, by its name.
+        """
 
     @abstractmethod
     def verify(self) -> VerifyReport:

@@ -6,14 +6,16 @@ import random
 from pathlib import Path
 
 from spark_2pc_sink import VerifyReport, verify
-from spark_2pc_sink.testing import multiset_difference, read_topic
-from tests.chaos.jobs import ChaosJob, Comparison, Sides
+from spark_2pc_sink.testing import MultisetDifference, multiset_difference, read_topic
+from tests.chaos.jobs import ChaosJob, Sides
 from tests.harness.driver_config import END
 from tests.harness.driver_job import Job, make_rows
 from tests.harness.driver_process import DriverProcess, Nursery
 from tests.harness.providers import Broker
 
 NAME = "rows"
+#: The topic, and how many partitions it has.
+TOPICS = {NAME: 3}
 #: Rows of a batch: also none, and more than COPY keeps in buffers.
 SIZES = (20, 20, 0, 5, 100, 600)
 #: Batches that wait for the driver.
@@ -70,13 +72,13 @@ class RowsJob(ChaosJob):
         """Say that there are no more batches."""
         (self._job.folder / "input" / END).touch()
 
-    def compare(self) -> Comparison:
+    def compare(self) -> dict[str, MultisetDifference]:
         """Every row, on both sides."""
         expected = [row for rows in self._job.input().values() for row in rows]
         records = read_topic(self.sides.kafka, self.topic, deadline_s=_READ_DEADLINE_S)
         found = [(int((record.key or b"").decode()), (record.value or b"").decode()) for record in records]
         stored = self._job.sql(f"SELECT id, payload FROM {NAME}")
-        return Comparison(multiset_difference(found, expected), multiset_difference(stored, expected))
+        return {"Kafka": multiset_difference(found, expected), "PostgreSQL": multiset_difference(stored, expected)}
 
     def verify(self) -> VerifyReport:
         """With what this driver, unlike a sink, has not noted."""

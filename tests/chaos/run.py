@@ -72,7 +72,7 @@ class Run:
     def strike_all(self, plan: Iterator[Planned], enough: Callable[[], bool]) -> None:
         """Carry out the plan until there is enough."""
         self._world.wait_for(tuple(job.name for job in self._world.jobs))
-        self._say("both jobs run")
+        self._say("all jobs run")
         for planned in plan:
             if enough():
                 return
@@ -90,7 +90,7 @@ class Run:
         )
         for job in world.jobs:
             verdict.compared(job.name, job.compare())
-            verdict.verified(job.name, job.verify())
+            verdict.verified(job.name, job.verify(), says=job.verify_says)
         for job in world.jobs:
             self._tally.gave_up += job.gave_up
         self._measure(list(world.watch.standstills))

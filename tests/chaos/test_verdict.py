@@ -10,7 +10,6 @@ from confluent_kafka import KafkaException
 from spark_2pc_sink import VerifyReport
 from spark_2pc_sink.testing import multiset_difference
 from spark_2pc_sink.verification.report import BatchResult
-from tests.chaos.jobs import Comparison
 from tests.chaos.run import Tally
 from tests.chaos.times import Restart, blocked_s, blocked_without_death_s, restart, summary
 from tests.chaos.verdict import Verdict
@@ -22,7 +21,8 @@ PARTITION = ("rows", 0)
 
 def judged(records: list[tuple[int, str]], rows: list[tuple[int, str]]) -> Verdict:
     verdict = Verdict()
-    verdict.compared("rows", Comparison(multiset_difference(records, INPUT), multiset_difference(rows, INPUT)))
+    sides = {"Kafka": records, "PostgreSQL": rows}
+    verdict.compared("rows", {side: multiset_difference(found, INPUT) for side, found in sides.items()})
     return verdict
 
 
@@ -47,7 +47,7 @@ def test_something_that_was_never_in_the_input_is_seen() -> None:
 
 def test_an_empty_comparison_shows_nothing() -> None:
     verdict = Verdict()
-    verdict.compared("rows", Comparison(multiset_difference([], []), multiset_difference([], [])))
+    verdict.compared("rows", {"Kafka": multiset_difference([], [])})
     assert not Tally(verdict=verdict).good
 
 
@@ -71,6 +71,21 @@ def test_a_difference_that_verify_finds_and_a_comparison_of_nothing_are_seen() -
         verdict.verified("rows", report)
     assert [complaint.startswith("rows, verify: ") for complaint in verdict.complaints] == [True] * 4
     assert len(verdict.verdicts) == 5
+
+
+def test_of_topics_alone_verify_must_find_no_difference() -> None:
+    topics = VerifyReport(
+        transactional_id="outputs",
+        verdict="not_checked",
+        records=4,
+        batches=(BatchResult(batch=0, decision=1, records=4),),
+    )
+    verdict = Verdict()
+    verdict.verified("outputs", topics, says="not_checked")
+    assert verdict.complaints == []
+    for report in (replace(topics, verdict="different"), replace(topics, records=0), replace(topics, batches=())):
+        verdict.verified("outputs", report, says="not_checked")
+    assert len(verdict.complaints) == 3
 
 
 def test_an_open_transaction_and_a_state_row_in_doubt_are_seen() -> None:

@@ -31,7 +31,7 @@ class Restart:
     """One restart after a kill; times of the machine's monotonic clock.
 
     Attributes:
-        job: its name, also the topic's.
+        job: its name.
         struck_s: when the driver before was killed.
         recovering_s: the first call of recovery.
         settled_s: when nothing of the driver before was in doubt any more.
@@ -65,7 +65,7 @@ def blocked_s(one: Restart, standstills: Iterable[Standstill]) -> float | None:
     found = [
         still.last_seen_s - one.recovering_s
         for still in standstills
-        if still.topic == one.job and still.since_s <= one.recovering_s <= still.last_seen_s
+        if _of(still, one.job) and still.since_s <= one.recovering_s <= still.last_seen_s
     ]
     return max(found, default=None)
 
@@ -78,7 +78,7 @@ def blocked_without_death_s(
     Args:
         faults: begin and end of each.
         standstills: all.
-        deaths: topic and time.
+        deaths: job and time.
     """
     for begun_s, ended_s in faults:
         found = [
@@ -86,8 +86,7 @@ def blocked_without_death_s(
             for still in standstills
             if still.since_s <= ended_s <= still.last_seen_s
             and not any(
-                topic == still.topic and min(begun_s, still.since_s) <= at_s <= still.last_seen_s
-                for topic, at_s in deaths
+                _of(still, job) and min(begun_s, still.since_s) <= at_s <= still.last_seen_s for job, at_s in deaths
             )
         ]
         if found:
@@ -100,6 +99,11 @@ def summary(what: str, seconds: Sequence[float]) -> str:
         return f"{what}: none"
     middle, most = statistics.median(seconds) * 1000, max(seconds) * 1000
     return f"{what}: n={len(seconds)} p50={middle:.0f} ms max={most:.0f} ms"
+
+
+def _of(still: Standstill, job: str) -> bool:
+    """A job's topics are its own name, and names that begin with it and a dot."""
+    return still.topic.partition(".")[0] == job
 
 
 def _first(events: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:

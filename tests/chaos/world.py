@@ -1,4 +1,4 @@
-"""Everything that runs: broker, PostgreSQL, proxies, Spark cluster, the two jobs, and who feeds and watches them."""
+"""Everything that runs: broker, PostgreSQL, proxies, Spark cluster, the jobs, and who feeds and watches them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
-from tests.chaos import orders_job, rows_job
+from tests.chaos import orders_job, outputs_job, rows_job
 from tests.chaos.cluster import SparkCluster
 from tests.chaos.jobs import BrokenError, ChaosJob, Sides
 from tests.chaos.orders_job import OrdersJob
+from tests.chaos.outputs_job import OutputsJob
 from tests.chaos.rows_job import RowsJob
+from tests.chaos.spark_job import SparkJob
 from tests.chaos.watch import Watch
 from tests.harness.driver_process import Nursery
 from tests.harness.sql import run_sql
@@ -22,9 +24,11 @@ from tests.harness.sql import run_sql
 T = TypeVar("T")
 
 BROKERS: dict[str, Callable[[], LocalBroker]] = {"kafka": KafkaBroker, "reference": ReferenceCoordinator}
-JOBS = (rows_job.NAME, orders_job.NAME)
+#: The topics of each job, with their partitions; all names of a job's topics begin with its own.
+JOBS = {job.NAME: job.TOPICS for job in (rows_job, orders_job, outputs_job)}
+#: Those that run unless others are named.
+JOBS_DEFAULT = (rows_job.NAME, orders_job.NAME)
 _DATABASE = "shop"
-_PARTITIONS = {rows_job.NAME: 3, orders_job.NAME: 4}
 _FEED_PERIOD_S = 0.1
 _STOP_DEADLINE_S = 20.0
 _CONNECT_TIMEOUT_S = 5
@@ -49,7 +53,8 @@ class World:
         self._seed = seed
         self._patience = patience
         self._stack = ExitStack()
-        self._partitions = [(name, number) for name in jobs for number in range(_PARTITIONS[name])]
+        self._topics = {topic: partitions for name in jobs for topic, partitions in JOBS[name].items()}
+        self._partitions = [(topic, number) for topic, count in self._topics.items() for number in range(count)]
         self._fed = threading.Event()
         self._feeder = threading.Thread(target=self._feed, name="feeder", daemon=True)
         self._feed_error: BaseException | None = None
@@ -61,8 +66,8 @@ class World:
             self.kafka_proxy: TcpProxy = stack.enter_context(self.kafka.proxy())
             self.postgres_proxy: TcpProxy = stack.enter_context(self.postgres.proxy())
             self.postgres.create_database(_DATABASE)
-            for name in self._wanted:
-                self.kafka.create_topic(name, partitions=_PARTITIONS[name])
+            for topic, partitions in self._topics.items():
+                self.kafka.create_topic(topic, partitions=partitions)
             self._start_jobs(stack)
             self._feeder.start()
             stack.callback(self._end_feeding)
@@ -79,9 +84,9 @@ class World:
         return next(job for job in self.jobs if isinstance(job, RowsJob))
 
     @property
-    def orders(self) -> OrdersJob:
-        """The example."""
-        return next(job for job in self.jobs if isinstance(job, OrdersJob))
+    def spark_job(self) -> SparkJob:
+        """The job on Spark; there is one at most."""
+        return next(job for job in self.jobs if isinstance(job, SparkJob))
 
     def wait(self, condition: Callable[[], T], *, deadline_s: float, what: str) -> T:
         """Wait for a condition, and start drivers that die meanwhile.
@@ -154,15 +159,18 @@ class World:
             proxied_database=self.postgres.database_url(_DATABASE, port=self.postgres_proxy.port),
         )
         nursery = stack.enter_context(Nursery(self.folder))
-        if rows_job.NAME in self._wanted:
-            folder = self.folder / rows_job.NAME
+        for name in self._wanted:
+            folder = self.folder / name
             folder.mkdir()
-            self._add(RowsJob(self.kafka, sides, folder, nursery, self._seed), stack)
-        if orders_job.NAME in self._wanted:
-            folder = self.folder / orders_job.NAME
-            folder.mkdir()
-            self.spark_cluster = stack.enter_context(SparkCluster(folder))
-            self._add(OrdersJob(sides, folder, nursery, self._seed, self.spark_cluster.master), stack)
+            self._add(self._job(name, sides, folder, nursery, stack), stack)
+
+    def _job(self, name: str, sides: Sides, folder: Path, nursery: Nursery, stack: ExitStack) -> ChaosJob:
+        if name == rows_job.NAME:
+            return RowsJob(self.kafka, sides, folder, nursery, self._seed)
+        if name == outputs_job.NAME:
+            return OutputsJob(sides, folder, nursery, self._seed)
+        self.spark_cluster = stack.enter_context(SparkCluster(folder))
+        return OrdersJob(sides, folder, nursery, self._seed, self.spark_cluster)
 
     def _add(self, job: ChaosJob, stack: ExitStack) -> None:
         stack.callback(job.close)

@@ -15,6 +15,9 @@ from spark_2pc_sink.errors import HaltError
 #: A row of a batch: its key, and the rest.
 Row = tuple[int, str]
 
+#: The same as Spark has it.
+ROWS = "id BIGINT, payload STRING"
+
 KILL = "kill"
 STOP = "stop"
 #: A file of this name ends an input that grows.
@@ -55,8 +58,11 @@ class DriverConfig:
         sink: keyword arguments of the sink.
         faults: what it does to itself.
         spark: run a streaming query in Spark, in place of the batch driver alone.
+        schema: of the input, with Spark.
+        files_per_batch: with Spark.
+        by_tasks: with Spark, tasks write small batches too, in place of the driver.
         example: in place of either, the orders example: its command line.
-        follow: the input grows: wait for each batch's file, until the input holds `END`.
+        follow: the input grows: wait for each batch's file; without Spark until the input holds `END`.
         left_out: batches that the job's function does not hand over to the sink. Only without Spark.
         orders: file in which the driver is told, while it runs, at which place to stop itself next; '' for none.
     """
@@ -70,6 +76,9 @@ class DriverConfig:
     faults: tuple[Fault, ...] = field(default=())
     spark: bool = False
     example: tuple[str, ...] = ()
+    schema: str = ROWS
+    files_per_batch: int = 1
+    by_tasks: bool = False
     follow: bool = False
     left_out: tuple[int, ...] = ()
     orders: str = ""

@@ -32,7 +32,7 @@ LONG_MS = 60_000
 #: For readers of committed data to see what is committed.
 READ_DEADLINE_S = 30
 #: Short is only the time after which a claim that finds the row locked ends the older driver's session.
-_SINK_OPTIONS: dict[str, Any] = {
+SINK_OPTIONS: dict[str, Any] = {
     "claim_lock_timeout_ms": 200,
     "claim_deadline_ms": LONG_MS,
     "lock_timeout_ms": LONG_MS,
@@ -40,7 +40,7 @@ _SINK_OPTIONS: dict[str, Any] = {
     "connect_deadline_ms": LONG_MS,
     "settle_deadline_ms": LONG_MS,
 }
-_KAFKA_OPTIONS: dict[str, Any] = {
+KAFKA_OPTIONS: dict[str, Any] = {
     "request.timeout.ms": 10_000,
     "delivery.timeout.ms": LONG_MS,
     "max.block.ms": LONG_MS,
@@ -136,12 +136,12 @@ class Job:
         """Keyword arguments of the sink, with changes."""
         return {
             "transactional_id": self.transactional_id,
-            "kafka": {"bootstrap.servers": self.broker.bootstrap, **_KAFKA_OPTIONS, **(kafka or {})},
+            "kafka": {"bootstrap.servers": self.broker.bootstrap, **KAFKA_OPTIONS, **(kafka or {})},
             "database": self.database,
             "topic": self.topic,
             "table": self.table,
             **({"key": "cast(id AS string)", "value": "payload"} if self.spark else {}),
-            **_SINK_OPTIONS,
+            **SINK_OPTIONS,
             **options,
         }
 
@@ -277,7 +277,7 @@ class Job:
     @contextmanager
     def coordinator(self) -> Iterator[TransactionClient]:
         """A client of the sink's transactions that belongs to nobody: an operator, or another application."""
-        options = KafkaOptions.parse({"bootstrap.servers": self.broker.bootstrap, **_KAFKA_OPTIONS})
+        options = KafkaOptions.parse({"bootstrap.servers": self.broker.bootstrap, **KAFKA_OPTIONS})
         with Cluster(options) as cluster:
             yield TransactionClient(cluster, self.transactional_id, options)
 

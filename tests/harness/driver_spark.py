@@ -6,16 +6,19 @@ import functools
 import os
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 
 from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.options.output_tables import outputs_of_tables
+from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.table.copy_stream import CopyReader
 from spark_2pc_sink.testing.spark import quick_java_options, start_spark
 from tests.harness import ROOT, streams
-from tests.harness.driver_config import DriverConfig, Journal
+from tests.harness.driver_config import ROWS, DriverConfig, Journal
 from tests.harness.driver_faults import Faults
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 #: The query over files needs no connector.
 _SETTINGS = {"spark.jars": "", "spark.sql.shuffle.partitions": "2"}
+#: A task is tried four times, as in a cluster: its Python worker may be killed.
+_TASK_RETRIES = {"spark.master": "local[2,4]"}
 #: Executors of one core, two of them at a time, so that a second driver finds room beside a stopped one.
 _EXAMPLE_SETTINGS = {
     "spark.driver.memory": "512m",
@@ -57,7 +62,7 @@ class WatchedSink(DualWriteSink):
 
 
 def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
-    """Run the query over all files of the input, one in each batch, and wait for its end.
+    """Run the query over all files of the input, and wait for its end; of an input that grows there is none.
 
     Returns:
         False when the sink raised an error, which is in the journal then.
@@ -66,11 +71,15 @@ def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
         StreamingQueryException: the query failed for another reason.
     """
     stop_inside_copy(faults)
-    spark = start_spark(Path(config.checkpoint).parent / "spark", python_path=ROOT, quick=True, settings=_SETTINGS)
+    if config.by_tasks:
+        setattr(SmallBatches, "expected", False)  # noqa: B010 - a property is not assignable for type checkers
+    settings = {**_SETTINGS, **_TASK_RETRIES} if config.follow else _SETTINGS
+    spark = start_spark(Path(config.checkpoint).parent / "spark", python_path=ROOT, quick=True, settings=settings)
     journal.write("spark", version=spark.version)
-    sink = WatchedSink(journal, faults, **config.sink)
+    sink = WatchedSink(journal, faults, **_options(config.sink))
+    stream = _files(spark, config.input, config.schema, config.files_per_batch)
     try:
-        start_query(spark, config.input, config.checkpoint, sink).awaitTermination()
+        streams.start_query(stream, sink, config.checkpoint, follow=config.follow).awaitTermination()
     except StreamingQueryException:
         if not sink.failed:
             raise
@@ -82,8 +91,17 @@ def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
 
 def start_query(spark: SparkSession, folder: str, checkpoint: str, sink: DualWriteSink) -> StreamingQuery:
     """Start the query over the files of ``folder``: one file is one batch, in the order of the files' times."""
-    stream = spark.readStream.schema("id BIGINT, payload STRING").option("maxFilesPerTrigger", 1).json(folder)
-    return streams.start_query(stream, sink, checkpoint)
+    return streams.start_query(_files(spark, folder, ROWS, 1), sink, checkpoint)
+
+
+def _files(spark: SparkSession, folder: str, schema: str, files_per_batch: int) -> DataFrame:
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", files_per_batch).json(folder)
+
+
+def _options(sink: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of the sink; outputs are tables, as a file of the configuration has them."""
+    writes = {"writes": outputs_of_tables(sink["writes"])} if "writes" in sink else {}
+    return {**sink, **writes}
 
 
 def run_example(config: DriverConfig, journal: Journal, faults: Faults) -> bool:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 QUERY_DEADLINE_S = 100
 
 
-def start_query(stream: DataFrame, sink: Any, checkpoint: Path | str) -> StreamingQuery:
-    """Start a query that ends when it has handed over what is there now."""
+def start_query(stream: DataFrame, sink: Any, checkpoint: Path | str, *, follow: bool = False) -> StreamingQuery:
+    """Start a query that ends when it has handed over what is there now, or that follows what comes."""
     writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    return writer.trigger(availableNow=True).start()
+    return (writer if follow else writer.trigger(availableNow=True)).start()
 
 
 @dataclass

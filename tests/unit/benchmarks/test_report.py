@@ -59,6 +59,13 @@ def figures(worse: float) -> dict[str, dict[str, Any]]:
             "wide": comparison(1.3 / worse, 0.5),
             "cold": {"ours_s": spread(1), "pair_s": spread(2), "ratio": spread(2)},
         },
+        "outputs": {
+            **{f"{way}_rows_per_s": spread(100e3) for way in ("ours", "two_sinks", "pair")},
+            **{f"{way}_cpu_s": {"all": 5.0} for way in ("ours", "two_sinks", "pair")},
+            "ratio": spread(2.0 / worse),
+            "ratio_to_two_sinks": spread(1.0),
+            "rows": 1000,
+        },
         "price": {
             "with_rows_per_s": spread(300e3),
             "without_rows_per_s": spread(310e3),

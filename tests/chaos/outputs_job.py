@@ -1,0 +1,176 @@
+"""A job with several outputs: three topics, three tables and the dead letters, in one decision of the real sink."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from spark_2pc_sink.testing import MultisetDifference, TopicRecord, multiset_difference, read_topic
+from tests.chaos.jobs import Sides
+from tests.chaos.outputs_events import SCHEMA, Event, expected, make_events
+from tests.chaos.processes import descendants
+from tests.chaos.spark_job import SparkJob
+from tests.harness.driver_config import DriverConfig
+from tests.harness.driver_job import KAFKA_OPTIONS, SINK_OPTIONS
+from tests.harness.driver_process import DriverProcess, Nursery
+from tests.harness.sql import run_sql
+
+NAME = "outputs"
+#: The topics, and how many partitions each has.
+TOPICS = {NAME: 3, f"{NAME}.lines": 2, f"{NAME}.paid": 1}
+DDL = (
+    "CREATE TABLE outputs_log (id bigint PRIMARY KEY, item int NOT NULL, note text CHECK (note <> 'refused'))",
+    "CREATE TABLE outputs_state (item int PRIMARY KEY, id bigint NOT NULL, note text)",
+    # No primary key: nothing but the sink keeps rows from being there twice.
+    "CREATE TABLE outputs_lines (id bigint NOT NULL REFERENCES outputs_log, sku text, n int CHECK (n >= 0))",
+)
+_LINES = "explode(lines) AS line"
+WRITES: tuple[dict[str, Any], ...] = (
+    {
+        "kind": "records",
+        "topic": NAME,
+        "key": "cast(item AS string)",
+        "tombstone_when": "gone",
+        "value": "to_json(struct(id, note))",
+    },
+    {
+        "kind": "records",
+        "topic": f"{NAME}.lines",
+        "rows": _LINES,
+        "key": "line.sku",
+        "value": "to_json(struct(id, line.n))",
+    },
+    {"kind": "records", "topic": f"{NAME}.paid", "where": "paid", "key": "cast(id AS string)", "value": "note"},
+    {"kind": "rows", "table": "outputs_log", "columns": {name: name for name in ("id", "item", "note")}},
+    {
+        "kind": "rows",
+        "table": "outputs_state",
+        "columns": {name: name for name in ("item", "id", "note")},
+        "mode": "upsert",
+        "keys": ["item"],
+        "order_by": "id",
+        "delete_when": "gone",
+    },
+    {
+        "kind": "rows",
+        "table": "outputs_lines",
+        "rows": _LINES,
+        "columns": {"id": "id", "sku": "line.sku", "n": "line.n"},
+    },
+)
+_FILES_PER_ROUND = 40
+_EVENTS_PER_FILE = (1, 20, 60)
+_BAD_SHARE = 0.2
+_FILES_PER_BATCH = 2
+#: As in a cluster: tasks write, and stage their rows in tables.
+_STAGED = {"local_files": False, "inline_copy_bytes_max": 0}
+_LETTERS = (
+    "SELECT (letter.row->>'id')::bigint FROM kafka_transaction_state_dead_letters AS letter, "
+    "generate_series(1, letter.occurrences)"
+)
+_READ_DEADLINE_S = 300.0
+
+
+class OutputsJob(SparkJob):
+    """See `SparkJob`."""
+
+    # Of several outputs it compares the topics with the history; digests also have rows that go to a table alone.
+    verify_says = "not_checked"
+    # As many as a batch takes: none pile up.
+    files_ahead = _FILES_PER_BATCH
+
+    def __init__(self, sides: Sides, folder: Path, nursery: Nursery, seed: int) -> None:
+        super().__init__(NAME, sides, folder, nursery, seed)
+        self._draw = random.Random(f"outputs {seed}")
+        self._events = 0
+        for statement in DDL:
+            self._sql(statement)
+
+    def launch(self, folder: Path) -> DriverProcess:
+        """Start a query. Every second one leaves its batches, small as they are, to tasks that stage their rows."""
+        staged = len(self.drivers) % 2 == 1
+        config = DriverConfig(
+            journal=str(folder / "journal"),
+            input=str(self.input),
+            checkpoint=str(self.checkpoint),
+            query_id="",
+            batches=0,
+            sink={
+                "transactional_id": NAME,
+                "kafka": {"bootstrap.servers": self.sides.proxied_kafka, **KAFKA_OPTIONS},
+                "database": self.sides.proxied_database,
+                "writes": WRITES,
+                "bad_rows": "dead_letter",
+                **SINK_OPTIONS,
+                **(_STAGED if staged else {}),
+            },
+            spark=True,
+            schema=SCHEMA,
+            files_per_batch=_FILES_PER_BATCH,
+            by_tasks=staged,
+            follow=not self.finishing,
+            orders=str(folder / "orders"),
+        )
+        return self.nursery.start(config, folder)
+
+    def compare(self) -> dict[str, MultisetDifference]:
+        """Every topic, every table and the dead letters."""
+        wanted = expected(self._given())
+        found = {**self._records(), **self._rows()}
+        return {output: multiset_difference(found[output], rows) for output, rows in wanted.items()}
+
+    def python_workers(self) -> list[psutil.Process]:
+        """Below the driver's virtual machine; they are forked by a daemon."""
+        return descendants(self.driver.pid, command="pyspark.daemon", parent="pyspark.daemon")
+
+    def write_round(self, folder: Path, number: int) -> None:
+        """Files of few and of more events; in many of them one is bad."""
+        del number  # ids go on from round to round
+        folder.mkdir()
+        for file in range(_FILES_PER_ROUND):
+            count = self._draw.choice(_EVENTS_PER_FILE)
+            events = make_events(self._draw, self._events, count, bad=self._draw.random() < _BAD_SHARE)
+            self._events += count
+            (folder / f"{file:06}.jsonl").write_text("".join(json.dumps(asdict(event)) + "\n" for event in events))
+
+    def _given(self) -> list[Event]:
+        lines = [line for file in sorted(self.input.glob("*.jsonl")) for line in file.read_text().splitlines()]
+        return [Event(**json.loads(line)) for line in lines]
+
+    def _records(self) -> dict[str, list[tuple[Any, ...]]]:
+        whole, lines, paid = (self._read(topic) for topic in TOPICS)
+        return {
+            "topic outputs": [
+                (_text(record.key), None if record.value is None else _fields(record, "id", "note")) for record in whole
+            ],
+            "topic outputs.lines": [(_text(record.key), *_fields(record, "id", "n")) for record in lines],
+            "topic outputs.paid": [(_text(record.key), _text(record.value)) for record in paid],
+        }
+
+    def _rows(self) -> dict[str, list[tuple[Any, ...]]]:
+        return {
+            "table outputs_log": self._sql("SELECT id, item, note FROM outputs_log"),
+            "table outputs_state": self._sql("SELECT item, id, note FROM outputs_state"),
+            "table outputs_lines": self._sql("SELECT id, sku, n FROM outputs_lines"),
+            "dead letters": self._sql(_LETTERS),
+        }
+
+    def _read(self, topic: str) -> list[TopicRecord]:
+        return read_topic(self.sides.kafka, topic, deadline_s=_READ_DEADLINE_S)
+
+    def _sql(self, statement: str) -> list[tuple[Any, ...]]:
+        return run_sql(self.sides.database, statement)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _fields(record: TopicRecord, *names: str) -> tuple[Any, ...]:
+    value = json.loads(record.value or b"null")
+    return tuple(value[name] for name in names)

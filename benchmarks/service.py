@@ -1,38 +1,50 @@
 """Transactions of a service: `DualWrite` beside a plain COMMIT, and beside an outbox table with a poller.
 
-Threads of one process insert a row by an ORM session, and each transaction tells one record. The four ways take turns
-on the same servers:
+Clients of one process, threads or tasks, insert a row by an ORM session, and each transaction tells one record. The
+ways take turns on the same servers, for each number of clients:
 
 * ``commit``: the row alone, which is the floor.
 * ``outbox``: the row and a row of an outbox, by one COMMIT. A poller in a process of its own reads the outbox in order,
   sends by an idempotent producer (librdkafka), and deletes. Its transactions are told when the poller has sent them,
   after the caller is gone; and again, where it dies between sending and deleting.
 * ``before_return``, ``in_background``: `DualWrite`, by its option ``kafka_commit``.
+* ``commit_async``, ``async``: the row alone, and `AsyncDualWrite`, by asyncpg on one event loop.
+
+Beside the times there is the processor's time of the process that has the clients, for 1 000 transactions: on a machine
+that others use, too, it says more than the rate. That of the poller is not in it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from confluent_kafka import Producer
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from benchmarks.figures import Spread, quantile
-from spark_2pc_sink import DualWrite
+from spark_2pc_sink import AsyncDualWrite, DualWrite
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, read_topic, wait_until
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from benchmarks.scale import Scale
     from spark_2pc_sink.testing.local_broker import LocalBroker
 
-THREADS: Final = 16
+CLIENTS: Final = (1, 8, 32)
+#: Transactional ids for each client: one rests while its end markers are written.
+IDS_EACH: Final = 2
 VALUE: Final = "v" * 200
 FULL_SECONDS, QUICK_SECONDS = 10.0, 3.0
 FULL_ROUNDS, QUICK_ROUNDS = 5, 2
@@ -45,8 +57,11 @@ BROKERS: Final[dict[str, Callable[[], LocalBroker]]] = {
     "kafka": lambda: KafkaBroker(two_phase_commit=False),
     "keeps_prepared": ReferenceCoordinator,
 }
-#: Runs one transaction.
+#: Runs one transaction, in a thread or as a part of a task.
 Transaction: TypeAlias = Callable[[], None]
+AsyncTransaction: TypeAlias = Callable[[], Awaitable[None]]
+#: Runs transactions for some seconds, and answers with the milliseconds of each.
+Run: TypeAlias = Callable[[float], list[float]]
 
 
 class Base(DeclarativeBase):
@@ -75,29 +90,35 @@ def measure(scale: Scale) -> dict[str, Any]:
     """Figures by broker and way."""
     seconds = scale.pick(full=FULL_SECONDS, quick=QUICK_SECONDS)
     rounds = scale.pick(full=FULL_ROUNDS, quick=QUICK_ROUNDS)
-    found: dict[str, Any] = {"threads": THREADS, "seconds": seconds}
+    found: dict[str, Any] = {"seconds": seconds}
     for name, make in BROKERS.items():
-        with make() as broker, PostgresServer() as postgres:
+        with make() as broker, PostgresServer(settings={"max_connections": "200"}) as postgres:
             broker.create_topic(TOPIC, partitions=8)
-            found[name] = _measure_on(broker, postgres.create_database("shop"), seconds, rounds)
-        for way, figures in found[name].items():
-            print(_line(name, way, figures), flush=True)
+            url = postgres.create_database("shop")
+            for clients in CLIENTS:
+                figures = found[f"{name}, {clients} clients"] = _measure_on(broker, url, clients, seconds, rounds)
+                print(f"{name}, {clients} clients, load {os.getloadavg()[0]:.1f}")
+                for way, line in figures.items():
+                    print(_line(way, line), flush=True)
     return found
 
 
-def _measure_on(broker: LocalBroker, url: str, seconds: float, rounds: int) -> dict[str, Any]:
-    engine = create_engine(url, pool_size=THREADS)
+def _measure_on(broker: LocalBroker, url: str, clients: int, seconds: float, rounds: int) -> dict[str, Any]:
+    engine = create_engine(url, pool_size=clients)
     Base.metadata.create_all(engine)
     per_s: dict[str, list[float]] = {}
+    cpu_s: dict[str, list[float]] = {}
     times_ms: dict[str, list[float]] = {}
-    ways = {"commit": _commit, "outbox": _outbox, "before_return": _dual, "in_background": _in_background}
     # One turn more, which is not counted: connections, plans of statements and the virtual machine become warm.
     for turn in range(rounds + 1):
-        for name, way in ways.items():
-            with way(engine, url, broker) as transaction:
-                taken_ms = _run(transaction, 1.0 if not turn else seconds)
+        for name, way in WAYS.items():
+            with way(engine, url, broker, clients) as run:
+                begun_s = time.process_time()
+                taken_ms = run(1.0 if not turn else seconds)
+                used_s = time.process_time() - begun_s
             if turn:
                 per_s.setdefault(name, []).append(len(taken_ms) / seconds)
+                cpu_s.setdefault(name, []).append(used_s / len(taken_ms) * 1000)
                 times_ms.setdefault(name, []).extend(taken_ms)
     _check(engine, broker)
     engine.dispose()
@@ -107,6 +128,7 @@ def _measure_on(broker: LocalBroker, url: str, seconds: float, rounds: int) -> d
         name: {
             "per_s": Spread.of(rates).json(),
             "of_commit": median(rates) / floor,
+            "cpu_s_per_1000": median(cpu_s[name]),
             "p50_ms": quantile(times_ms[name], 0.5),
             "p99_ms": quantile(times_ms[name], 0.99),
             "p99_beyond_commit_ms": quantile(times_ms[name], 0.99) - floor_p99,
@@ -115,8 +137,7 @@ def _measure_on(broker: LocalBroker, url: str, seconds: float, rounds: int) -> d
     }
 
 
-def _run(transaction: Transaction, seconds: float) -> list[float]:
-    """Milliseconds of each transaction of all threads."""
+def _in_threads(transaction: Transaction, clients: int, seconds: float) -> list[float]:
     end_s = time.perf_counter() + seconds
     taken_ms: list[float] = []
 
@@ -125,7 +146,7 @@ def _run(transaction: Transaction, seconds: float) -> list[float]:
             transaction()
             taken_ms.append((time.perf_counter() - begun_s) * 1000)
 
-    threads = [threading.Thread(target=serve) for _ in range(THREADS)]
+    threads = [threading.Thread(target=serve) for _ in range(clients)]
     for each in threads:
         each.start()
     for each in threads:
@@ -133,8 +154,21 @@ def _run(transaction: Transaction, seconds: float) -> list[float]:
     return taken_ms
 
 
+async def _in_tasks(transaction: AsyncTransaction, clients: int, seconds: float) -> list[float]:
+    end_s = time.perf_counter() + seconds
+    taken_ms: list[float] = []
+
+    async def serve() -> None:
+        while (begun_s := time.perf_counter()) < end_s:
+            await transaction()
+            taken_ms.append((time.perf_counter() - begun_s) * 1000)
+
+    await asyncio.gather(*(serve() for _ in range(clients)))
+    return taken_ms
+
+
 @contextmanager
-def _commit(engine: Engine, url: str, broker: LocalBroker) -> Iterator[Transaction]:
+def _commit(engine: Engine, url: str, broker: LocalBroker, clients: int) -> Iterator[Run]:
     del url, broker
 
     def transaction() -> None:
@@ -142,11 +176,11 @@ def _commit(engine: Engine, url: str, broker: LocalBroker) -> Iterator[Transacti
             session.add(Order(value="alone"))
             session.commit()
 
-    yield transaction
+    yield partial(_in_threads, transaction, clients)
 
 
 @contextmanager
-def _outbox(engine: Engine, url: str, broker: LocalBroker) -> Iterator[Transaction]:
+def _outbox(engine: Engine, url: str, broker: LocalBroker, clients: int) -> Iterator[Run]:
     def transaction() -> None:
         with Session(engine) as session:
             session.add(Order(value=VALUE))
@@ -156,7 +190,7 @@ def _outbox(engine: Engine, url: str, broker: LocalBroker) -> Iterator[Transacti
     poller = multiprocessing.get_context("spawn").Process(target=_poll, args=(url, broker.bootstrap), daemon=True)
     poller.start()
     try:
-        yield transaction
+        yield partial(_in_threads, transaction, clients)
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             wait_until(
                 lambda: not connection.scalar(text("SELECT count(*) FROM outbox")),
@@ -187,12 +221,9 @@ def _poll(url: str, bootstrap: str) -> None:
 
 @contextmanager
 def _dual(
-    engine: Engine, url: str, broker: LocalBroker, *, kafka_commit: Any = "before_return"
-) -> Iterator[Transaction]:
-    kafka = {"bootstrap.servers": broker.bootstrap}
-    with DualWrite(
-        transactional_id="service", kafka=kafka, database=url, ids=THREADS, kafka_commit=kafka_commit
-    ) as dual:
+    engine: Engine, url: str, broker: LocalBroker, clients: int, *, kafka_commit: Any = "before_return"
+) -> Iterator[Run]:
+    with DualWrite(**_options(url, broker, clients), kafka_commit=kafka_commit) as dual:
 
         def transaction() -> None:
             with Session(engine) as session, dual.transaction(session) as tx:
@@ -201,11 +232,67 @@ def _dual(
                 session.flush()
                 tx.send(TOPIC, str(order.id), VALUE)
 
-        yield transaction
+        yield partial(_in_threads, transaction, clients)
 
 
-def _in_background(engine: Engine, url: str, broker: LocalBroker) -> Any:
-    return _dual(engine, url, broker, kafka_commit="in_background")
+@contextmanager
+def _dual_async(engine: Engine, url: str, broker: LocalBroker, clients: int) -> Iterator[Run]:
+    del engine
+    with _on_event_loop(url, clients) as (loop, engine_of_loop):
+        dual = AsyncDualWrite(**_options(url, broker, clients))
+
+        async def transaction() -> None:
+            async with AsyncSession(engine_of_loop) as session, dual.transaction(session) as tx:
+                order = Order(value=VALUE)
+                session.add(order)
+                await session.flush()
+                tx.send(TOPIC, str(order.id), VALUE)
+
+        loop.run_until_complete(dual.start())
+        try:
+            yield lambda seconds: loop.run_until_complete(_in_tasks(transaction, clients, seconds))
+        finally:
+            loop.run_until_complete(dual.close())
+
+
+@contextmanager
+def _commit_async(engine: Engine, url: str, broker: LocalBroker, clients: int) -> Iterator[Run]:
+    del engine, broker
+    with _on_event_loop(url, clients) as (loop, engine_of_loop):
+
+        async def transaction() -> None:
+            async with AsyncSession(engine_of_loop) as session:
+                session.add(Order(value="alone"))
+                await session.commit()
+
+        yield lambda seconds: loop.run_until_complete(_in_tasks(transaction, clients, seconds))
+
+
+@contextmanager
+def _on_event_loop(url: str, clients: int) -> Iterator[tuple[asyncio.AbstractEventLoop, AsyncEngine]]:
+    loop = asyncio.new_event_loop()
+    engine = create_async_engine(make_url(url).set(drivername="postgresql+asyncpg"), pool_size=clients)
+    try:
+        yield loop, engine
+    finally:
+        loop.run_until_complete(engine.dispose())
+        loop.close()
+
+
+def _options(url: str, broker: LocalBroker, clients: int) -> dict[str, Any]:
+    kafka = {"bootstrap.servers": broker.bootstrap}
+    ids = clients * IDS_EACH
+    return {"transactional_id": "service", "kafka": kafka, "database": url, "ids": ids, "ids_max": ids}
+
+
+WAYS: Final[dict[str, Callable[[Engine, str, LocalBroker, int], AbstractContextManager[Run]]]] = {
+    "commit": _commit,
+    "outbox": _outbox,
+    "before_return": _dual,
+    "in_background": partial(_dual, kafka_commit="in_background"),
+    "commit_async": _commit_async,
+    "async": _dual_async,
+}
 
 
 def _check(engine: Engine, broker: LocalBroker) -> None:
@@ -218,8 +305,10 @@ def _check(engine: Engine, broker: LocalBroker) -> None:
         raise SystemExit(message)
 
 
-def _line(broker: str, way: str, figures: dict[str, Any]) -> str:
+def _line(way: str, figures: dict[str, Any]) -> str:
     return (
-        f"{broker:15} {way:14} {figures['per_s']['median']:7.0f}/s ({figures['of_commit']:.2f} of a COMMIT)  "
-        f"p50 {figures['p50_ms']:6.1f} ms  p99 {figures['p99_ms']:6.1f} ms ({figures['p99_beyond_commit_ms']:+.1f} ms)"
+        f"  {way:14} {figures['per_s']['median']:7.0f}/s ({figures['of_commit']:.2f} of a COMMIT)  "
+        f"p50 {figures['p50_ms']:6.1f} ms  "
+        f"p99 {figures['p99_ms']:6.1f} ms ({figures['p99_beyond_commit_ms']:+.1f} ms)  "
+        f"{figures['cpu_s_per_1000']:.2f} CPU s for 1 000"
     )

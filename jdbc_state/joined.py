@@ -16,12 +16,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Executable, Select, bindparam, case, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    CursorResult,
+    Executable,
+    Select,
+    Update,
+    bindparam,
+    case,
+    func,
+    select,
+)
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.sql.dml import ReturningUpdate
 
 from jdbc_state.claim import row_columns, row_of
-from jdbc_state.model import DECIDE, Decision, Move, StateRow
+from jdbc_state.model import DECIDE, Decision, Move, StateRow, legal_before
 from jdbc_state.moves import Moves
 from jdbc_state.schema import StateTables
 from jdbc_state.sessions import application_name
@@ -73,13 +83,37 @@ class JoinedDecisions:
         kept: KeptRecords | None = None,
     ) -> None:
         """Write the state row; see ``SqlStateStore.decide_within``."""
+        columns, expected = decision.columns(), decision.expected
+        move = Move(DECIDE, transactional_id, generation, columns, expected=expected)
+        if not self._moves.keeps_lines and self._is_moved_at_once(connection, move, kept, noted=settled is not None):
+            return
         if settled is not None:
             self._move(connection, Move(_MARK_DONE, transactional_id, generation, {"settled": settled}), None)
-        columns, expected = decision.columns(), decision.expected
-        self._move(connection, Move(DECIDE, transactional_id, generation, columns, expected=expected), kept)
+        self._move(connection, move, kept)
+
+    def _is_moved_at_once(self, connection: Connection, move: Move, kept: KeptRecords | None, *, noted: bool) -> bool:
+        """Note and decide by one change of the row; False where it fits none, and the moves one by one tell why.
+
+        The note leaves nothing in the row that the decision does not write over: what is left of it is where it may
+        start. A history would have a line of it.
+        """
+        before = legal_before(_MARK_DONE if noted else DECIDE)
+        plain, parameters = self._moves.update(move, before)
+        return self._execute(connection, plain, parameters, move, kept).first() is not None
 
     def _move(self, connection: Connection, move: Move, kept: KeptRecords | None) -> None:
         plain, parameters = self._moves.statement(move)
+        if self._execute(connection, plain, parameters, move, kept).first() is None:
+            move.refused_by(self._read(connection, move.transactional_id))
+
+    def _execute(
+        self,
+        connection: Connection,
+        plain: Executable,
+        parameters: dict[str, object],
+        move: Move,
+        kept: KeptRecords | None,
+    ) -> CursorResult[Any]:
         key = (plain, kept is not None)
         if key not in self._made:
             self._made[key] = self._beside(plain, kept=kept is not None)
@@ -87,12 +121,11 @@ class JoinedDecisions:
         if kept is not None:
             parameters |= {_KEPT + "id": move.transactional_id, _KEPT + "batch_id": kept.batch_id}
             parameters |= {_KEPT + "partitions": list(kept.partitions), _KEPT + "batches": kept.batches}
-        if connection.execute(self._made[key], parameters).first() is None:
-            move.refused_by(self._read(connection, move.transactional_id))
+        return connection.execute(self._made[key], parameters)
 
     def _beside(self, plain: Any, *, kept: bool) -> Executable:
         """The move, with the settings of its transaction, and with the records beside it."""
-        statement: Select[Any] | ReturningUpdate[Any] = plain
+        statement: Select[Any] | Update = plain
         columns = self._settings_of_transaction()
         more = statement.add_columns if isinstance(statement, Select) else statement.returning
         statement = more(*columns)

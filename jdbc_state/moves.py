@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, Text, bindparam, case, func, literal, null, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Text,
+    Update,
+    bindparam,
+    case,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 from jdbc_state.actions import ActionLines
@@ -47,13 +60,11 @@ class Moves:
         #: Whether the history has the column; False until somebody has looked.
         self.figures_there = False
         self._made: dict[tuple[str, ...], Executable] = {}
+        self._updates: dict[tuple[object, ...], Update] = {}
 
     def statement(self, move: Move) -> tuple[Executable, dict[str, object]]:
         """A statement that answers with the row, or with nothing and has then changed nothing; and its parameters."""
-        parameters = {_VALUE + name: value for name, value in move.values.items()}
-        parameters |= {_ID: move.transactional_id, _GENERATION: move.generation}
-        if move.expected is not None:
-            parameters[_EXPECTED] = move.expected
+        parameters = _parameters(move)
         if move.action and self._keep:
             parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail)}
         if move.figures is not None and self._keep and self.figures_there:
@@ -63,18 +74,27 @@ class Moves:
             self._made[key] = self._make(move, with_figures=_FIGURES in parameters)
         return self._made[key], parameters
 
+    @property
+    def keeps_lines(self) -> bool:
+        """Whether a move writes lines beside the row."""
+        return self._keep > 0
+
+    def update(self, move: Move, before: tuple[str, ...]) -> tuple[Update, dict[str, object]]:
+        """The change of the row alone, which writes no line and answers nothing; and its parameters.
+
+        Args:
+            move: what to write.
+            before: the statuses from which it may start.
+        """
+        parameters = _parameters(move)
+        key = (move.operation, before, *parameters)
+        if key not in self._updates:
+            self._updates[key] = self._update(move, before)
+        return self._updates[key], parameters
+
     def _make(self, move: Move, *, with_figures: bool) -> Executable:
         state, operation = self._state, move.operation
-        new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in move.values}
-        fits = [
-            state.c.transactional_id == bindparam(_ID),
-            state.c.generation == bindparam(_GENERATION),
-            state.c.status.in_(legal_before(operation)),
-        ]
-        if move.expected is not None:
-            fits.append(state.c.prepared_transaction_state == bindparam(_EXPECTED))
-        written = {"status": status_after(operation), **self._times(operation), **self._number(operation, new), **new}
-        moved = update(state).where(*fits).values(written).returning(*row_columns(state))
+        moved = self._update(move, legal_before(operation)).returning(*row_columns(state))
         if not self._keep:
             return moved
         keep = self._keep if operation in EVENT_OF else None
@@ -85,6 +105,20 @@ class Moves:
             return statement
         action, detail = bindparam(_ACTION, type_=Text), bindparam(_DETAIL, type_=JSONB)
         return statement.add_cte(self._actions.line(row, action=action, detail=detail).cte("told"))
+
+    def _update(self, move: Move, before: tuple[str, ...]) -> Update:
+        state, operation = self._state, move.operation
+        new = {name: bindparam(_VALUE + name, type_=state.c[name].type) for name in move.values}
+        fits = [
+            state.c.transactional_id == bindparam(_ID),
+            state.c.generation == bindparam(_GENERATION),
+            # Not IN, whose text SQLAlchemy makes anew for each execution.
+            or_(*(state.c.status == status for status in before)),
+        ]
+        if move.expected is not None:
+            fits.append(state.c.prepared_transaction_state == bindparam(_EXPECTED))
+        written = {"status": status_after(operation), **self._times(operation), **self._number(operation, new), **new}
+        return update(state).where(*fits).values(written)
 
     def _times(self, operation: str) -> dict[str, Any]:
         if operation in (DECIDE, _ACCEPT_OPEN):
@@ -107,3 +141,11 @@ class Moves:
             before = select(state.c.status).where(state.c.transactional_id == bindparam(_ID)).scalar_subquery()
             return case((before == OWED, literal(RESENT)), else_=literal(EVENT_OF[DECIDE]))
         return EVENT_OF.get(operation, NOTED)
+
+
+def _parameters(move: Move) -> dict[str, object]:
+    parameters: dict[str, object] = {_VALUE + name: value for name, value in move.values.items()}
+    parameters |= {_ID: move.transactional_id, _GENERATION: move.generation}
+    if move.expected is not None:
+        parameters[_EXPECTED] = move.expected
+    return parameters

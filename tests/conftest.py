@@ -201,6 +201,20 @@ def kafka_each_version(request: pytest.FixtureRequest, brokers: BrokerPool) -> B
     return or_skip(request.config, lambda: brokers.get(transaction_version=version, two_phase_commit=False))
 
 
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(0, id="tv0", marks=pytest.mark.thorough),
+        pytest.param(1, id="tv1", marks=pytest.mark.thorough),
+        pytest.param(2, id="tv2"),
+    ],
+)
+def kafka_any_version(request: pytest.FixtureRequest, brokers: BrokerPool) -> Broker:
+    """As kafka_each_version, where older versions decide nothing: they are for ``--thorough``. Shared."""
+    version: int = request.param
+    return or_skip(request.config, lambda: brokers.get(transaction_version=version, two_phase_commit=False))
+
+
 class StartKafka(Protocol):
     """The type of the fixture start_kafka."""
 

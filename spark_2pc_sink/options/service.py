@@ -31,8 +31,8 @@ class ServiceOptions(CommonOptions):
         at_least=1,
         at_most=1_024,
         why="transactional ids that one process holds: so many transactions commit at the same time, from their first "
-        "record to EndTxn. Each has a connection of its own to each broker, as a broker answers the requests of one "
-        "connection one after the other",
+        "record to EndTxn. Have twice as many: before an id is used again its end markers are written. Each has a "
+        "connection of its own to each broker, as a broker answers the requests of one connection one after the other",
     )
     ids_max: int = setting(
         64,

@@ -10,16 +10,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.batch_sender import BatchSender, Lane
+from spark_2pc_sink.producer.batch_sender import REQUEST_BYTES, BatchSender, Lane, produce_version_max
+from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.error_policy import PRODUCE_RETRIED, produce_error
 from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
-from spark_2pc_sink.producer.partition_queue import PartitionQueue
+from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header
-from spark_2pc_sink.wire.messages import RecordBytes
+from spark_2pc_sink.wire.messages import RecordBytes, produce_request
 from spark_2pc_sink.wire.record_batch import assign_producer
+from spark_2pc_sink.wire.replies import ProducedPartition
+from spark_2pc_sink.wire.responses import read_produce
+
+_log = sink_log(__name__)
 
 #: What is not asked of the topic: the broker refuses a batch that is too large for it.
 _NOT_ASKED: Final = TopicLimits(message_bytes_max=None, create_time=None)
@@ -89,8 +98,55 @@ class BatchListSender:
         Raises:
             FencedError, AbortableError, UnknownTopicError, AuthorizationError, KafkaError: a broker refused.
             ConfigurationError: a batch is larger than its topic takes.
-            KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``.
+            KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, beside the first try.
         """
+        version_max = produce_version_max(transaction_version)
+        return self._send_at_once(producer, version_max, batches) or self._send_queued(
+            producer, transaction_version, batches
+        )
+
+    def _send_at_once(
+        self, producer: ProducerIdAndEpoch, version_max: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches | None:
+        """One request to one broker, as most transactions need; None where they need more.
+
+        What has to be sent again is left to the queue, in the same order with the same sequence numbers: what the
+        broker has appended already it appends no second time.
+        """
+        payloads = {
+            each.partition: assign_producer(each.payload, producer=producer, base_sequence=0) for each in batches
+        }
+        leaders = {self._cluster.leader(partition) for partition in payloads}
+        leader = leaders.pop() if len(leaders) == 1 else None
+        fits = sum(len(each) for each in payloads.values()) + REQUEST_BYTES <= self._options.max_request_bytes
+        if leader is None or len(payloads) < len(batches) or not fits or not self._cluster.at_rest(leader):
+            return None
+        deadline = self._cluster.deadline(self._options.request_timeout_ms)
+        try:
+            request = produce_request(
+                self._transactional_id,
+                payloads,
+                version=self._cluster.version(leader, Api.PRODUCE, deadline, at_most=version_max),
+                timeout_ms=self._options.request_timeout_ms,
+            )
+            answers = read_produce(self._cluster.request(leader, request, deadline))
+        except NodeUnavailableError as error:
+            _log.info("Produce: %s; sending again", error)
+            return None
+        offsets: dict[TopicPartition, tuple[int, int]] = {}
+        for batch in batches:
+            answer = answers.get(batch.partition)
+            if answer is None or answer.error_code in PRODUCE_RETRIED or _is_placeless(answer):
+                return None
+            if answer.error_code != Code.NONE:
+                unsent = Batch(0, batch.payload, batch.record_count, None, deadline_s=0.0)
+                raise produce_error(batch.partition, unsent, answer, producer)
+            offsets[batch.partition] = (answer.base_offset, answer.base_offset + batch.record_count - 1)
+        return self._acknowledged(offsets)
+
+    def _send_queued(
+        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches:
         sender = BatchSender(
             self._cluster,
             transactional_id=self._transactional_id,
@@ -110,10 +166,16 @@ class BatchListSender:
                 sender.push(lane, payload, record_count=batch.record_count, row_key=None)
             while not sender.idle:  # bounded: every batch has a deadline
                 sender.pump(self._options.retry_backoff_ms / 1000)
-        return AcknowledgedBatches(
-            offsets={partition: _range_of(lane) for partition, lane in lanes.items()},
-            topic_ids={each.topic: found for each in lanes if (found := self._cluster.topic_id(each.topic))},
-        )
+        return self._acknowledged({partition: _range_of(lane) for partition, lane in lanes.items()})
+
+    def _acknowledged(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> AcknowledgedBatches:
+        topic_ids = {each.topic: found for each in offsets if (found := self._cluster.topic_id(each.topic))}
+        return AcknowledgedBatches(offsets, topic_ids)
+
+
+def _is_placeless(answer: ProducedPartition) -> bool:
+    """A success without an offset: for a batch of ours there is one."""
+    return answer.error_code == Code.NONE and answer.base_offset < 0
 
 
 def _range_of(lane: Lane) -> tuple[int, int]:

@@ -32,7 +32,12 @@ from spark_2pc_sink.wire.replies import ProducedPartition
 #: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added before.
 _ADDING_VERSION: Final = 12
 #: Bytes of a Produce request beside its batches, with room for a long topic name and transactional id.
-_REQUEST_BYTES: Final = 1024
+REQUEST_BYTES: Final = 1024
+
+
+def produce_version_max(transaction_version: int) -> int:
+    """The newest version of Produce that does what a cluster of this transaction.version needs."""
+    return _ADDING_VERSION if transaction_version >= EPOCH_BUMP_VERSION else _ADDING_VERSION - 1
 
 
 @dataclass(eq=False)
@@ -77,7 +82,7 @@ class BatchSender:
         self._cluster = cluster
         self._transactional_id = transactional_id
         self._producer = producer
-        self._version_max = _ADDING_VERSION if transaction_version >= EPOCH_BUMP_VERSION else _ADDING_VERSION - 1
+        self._version_max = produce_version_max(transaction_version)
         self._options = options
         self._active: dict[TopicPartition, Lane] = {}
         self._requests: list[_Request] = []
@@ -159,7 +164,7 @@ class BatchSender:
             node_id = None if batch is None else self._ready_leader(lane, batch, now_s)
             if batch is None or node_id is None:
                 continue
-            fits = sizes[node_id] + len(batch.payload) + _REQUEST_BYTES <= self._options.max_request_bytes
+            fits = sizes[node_id] + len(batch.payload) + REQUEST_BYTES <= self._options.max_request_bytes
             if fits or node_id not in groups:
                 groups.setdefault(node_id, []).append((lane, batch))
                 sizes[node_id] += len(batch.payload)

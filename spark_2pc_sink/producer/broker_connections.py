@@ -25,6 +25,7 @@ from spark_2pc_sink.logins.token_sources import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
 from spark_2pc_sink.producer.broker_tokens import BrokerTokens
+from spark_2pc_sink.producer.direct_exchange import at_rest, exchange
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
 from spark_2pc_sink.producer.tls import client_context
@@ -220,6 +221,11 @@ class BrokerConnections:
             AuthorizationError: the broker refused the credentials.
         """
         self._silent.add(node_id)
+        resting = self._at_rest(node_id)
+        if resting is not None:
+            response = self._exchange(node_id, resting, request, deadline)
+            self._silent.discard(node_id)
+            return response
         self._connect(node_id, deadline)
         pending = self.send(node_id, request)
         self.wait(pending, deadline)
@@ -229,6 +235,10 @@ class BrokerConnections:
             raise self._unavailable(node_id, pending.exception)
         self._silent.discard(node_id)
         return pending.value
+
+    def at_rest(self, node_id: int | str) -> bool:
+        """True when there is a connection to this broker on which nothing is under way."""
+        return self._at_rest(node_id) is not None
 
     def by_promise(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
         """Those of equal knowledge, the most promising first: who has not failed us last, and has a connection."""
@@ -316,6 +326,25 @@ class BrokerConnections:
         return api_versions.choose_version(self.api_versions(node_id, deadline), api, at_most=at_most)
 
     # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _at_rest(self, node_id: int | str) -> Any:
+        """The connection to a broker on which nothing is under way; None where there is none."""
+        known, _ = self._connecting.get(node_id, (None, 0.0))
+        if known is None or not at_rest(known):
+            return None
+        left_s = self._net._next_scheduled_timeout(time.monotonic())  # noqa: SLF001 - it tells nowhere else
+        if left_s is not None and left_s <= 0:
+            # A new login (KIP-368), or the end of what nobody has used for long: only the loop has timers.
+            self.poll(0)
+        return known if at_rest(known) else None
+
+    def _exchange(self, node_id: int | str, connection: Any, request: KafkaRequest, deadline: Deadline) -> Any:
+        timeout_s = min(deadline.remaining_s, self.options.request_timeout_ms / 1000)
+        with library_log.quiet(self._events):
+            try:
+                return exchange(connection, request, timeout_s=timeout_s)
+            except kafka_errors.KafkaError as error:
+                raise self._unavailable(node_id, error) from error
 
     def _connection(self, node_id: int | str) -> Any:
         """The connection to a broker, new or old, in whatever state.

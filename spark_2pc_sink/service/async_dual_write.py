@@ -166,7 +166,7 @@ class AsyncDualWrite(ServiceBase):
         elif self._service.options.kafka_commit == "before_return":
             await self._blocking(commitment.complete)
         else:
-            self._threads.submit(commitment.complete_in_background)
+            self._complete_in_background(commitment)
 
     async def _decide(self, session: AsyncWritable, enlisted: Enlisted, commitment: Commitment) -> bool:
         """COMMIT; True where Kafka has followed already, as its outcome had to be found out."""

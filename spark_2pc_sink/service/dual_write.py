@@ -142,7 +142,7 @@ class DualWrite(ServiceBase):
         elif self._service.options.kafka_commit == "before_return":
             commitment.complete()
         else:
-            self._threads.submit(commitment.complete_in_background)
+            self._complete_in_background(commitment)
 
     def _decide(self, session: Writable, enlisted: Enlisted, commitment: Commitment) -> bool:
         """COMMIT; True where Kafka has followed already, as its outcome had to be found out."""

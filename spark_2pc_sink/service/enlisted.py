@@ -2,12 +2,15 @@
 
 A COMMIT inside the block would make rows durable that no state row speaks of, and a ROLLBACK would leave the records
 without their rows. So both are watched at the connection, whoever asks for them: the session, its connection, or a
-``with session.begin()`` inside the block.
+``with session.begin()`` inside the block. The listeners are those of the engine, added once: to add and remove them for
+each transaction takes as long as its COMMIT.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from sqlalchemy import event
 
@@ -15,7 +18,7 @@ from jdbc_state.connections import driver_connection
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, RootTransaction
+    from sqlalchemy import Connection, Engine, RootTransaction
 
 #: Drivers whose COMMIT can be cut off from outside, by their socket.
 SYNC_DRIVERS: Final = ("psycopg2", "psycopg")
@@ -23,6 +26,10 @@ ASYNC_DRIVERS: Final = ("asyncpg", "psycopg", "psycopg_async")
 _OPERATION: Final = "transaction"
 _RULE: Final = "the block of a dual write ends the transaction itself: leave commit() and rollback() out of it"
 _KEY: Final = "spark_2pc_sink.enlisted"
+#: By the identity of the connection, which each keeps alive until `Enlisted.release`.
+_joined: Final[dict[int, Enlisted]] = {}
+_watched: Final[WeakSet[Engine]] = WeakSet()
+_watching: Final = threading.Lock()
 
 
 class Enlisted:
@@ -40,8 +47,8 @@ class Enlisted:
         #: Whether COMMIT was sent.
         self.committed = False
         self._rolled_back = False
-        event.listen(connection, "commit", self._on_commit)
-        event.listen(connection, "rollback", self._on_rollback)
+        _watch(connection.engine)
+        _joined[id(connection)] = self
         # It stays with the driver's connection, which another thread may have the moment after COMMIT.
         self._info = connection.info
         self._info[_KEY] = self
@@ -66,25 +73,49 @@ class Enlisted:
 
     def release(self) -> None:
         """The block has ended; whoever uses the connection next is free to."""
-        event.remove(self.connection, "commit", self._on_commit)
-        event.remove(self.connection, "rollback", self._on_rollback)
+        _joined.pop(id(self.connection), None)
         self._unmark()
 
-    def _on_commit(self, connection: Connection) -> None:
-        del connection
+    def on_commit(self) -> None:
+        """COMMIT is about to be sent.
+
+        Raises:
+            LocalProtocolError: by somebody else than the dual write.
+        """
         if not self._ours:
             raise LocalProtocolError(operation="commit", state="inside the block of a dual write", rule=_RULE)
         self.committed = True
         self._unmark()
 
-    def _on_rollback(self, connection: Connection) -> None:
-        del connection
+    def on_rollback(self) -> None:
+        """ROLLBACK is about to be sent."""
         self._rolled_back = True
         self._unmark()
 
     def _unmark(self) -> None:
         if self._info.get(_KEY) is self:
             del self._info[_KEY]
+
+
+def _watch(engine: Engine) -> None:
+    """Hear of every COMMIT and ROLLBACK of an engine, from now on."""
+    with _watching:
+        if engine not in _watched:
+            event.listen(engine, "commit", _on_commit)
+            event.listen(engine, "rollback", _on_rollback)
+            _watched.add(engine)
+
+
+def _on_commit(connection: Connection) -> None:
+    joined = _joined.get(id(connection))
+    if joined is not None:
+        joined.on_commit()
+
+
+def _on_rollback(connection: Connection) -> None:
+    joined = _joined.get(id(connection))
+    if joined is not None:
+        joined.on_rollback()
 
 
 def enlist(connection: Connection, drivers: tuple[str, ...]) -> Enlisted:

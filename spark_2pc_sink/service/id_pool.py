@@ -177,11 +177,12 @@ class IdPool:
             if not self._open:
                 raise LocalProtocolError(operation="transaction", state="closed", rule="close() comes last")
             if not self._free:
+                unsettled = len(self._lines) - self._lent
                 raise KafkaTimeoutError(
                     operation=f"waiting for one of {len(self._lines)} transactional ids of "
                     f"{self._options.transactional_id!r}",
                     deadline_ms=limit_ms,
-                    last_error=f"{self._lent} are in use, {len(self._unsettled)} have to be settled first; raise ids "
+                    last_error=f"{self._lent} are in use, {unsettled} have to be settled first; raise ids "
                     "where that is usual",
                 )
             self._lent += 1

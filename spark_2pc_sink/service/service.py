@@ -146,20 +146,26 @@ class Service:
         """
         if self.started:
             return
+        if self._is_forked:
+            raise LocalProtocolError(
+                operation="transaction",
+                state="started before a fork",
+                rule="connections are not shared by processes: make a DualWrite in each, after the fork",
+            )
         with self._lock:
             if self._closed:
                 raise LocalProtocolError(operation="transaction", state="closed", rule="close() comes last")
             if self._process is None:
                 self._begin()
-            elif self._process != os.getpid():
-                raise LocalProtocolError(
-                    operation="transaction",
-                    state="started before a fork",
-                    rule="connections are not shared by processes: make a DualWrite in each, after the fork",
-                )
 
     def close(self) -> None:
-        """Wait for the transactions under way, note what is not noted, and close every connection."""
+        """Wait for the transactions under way, note what is not noted, and close every connection.
+
+        Nothing happens in a process that was forked from the one that has started: to close its connections would end
+        them on the other side, for the process that goes on with them.
+        """
+        if self._is_forked:
+            return
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None
@@ -180,6 +186,11 @@ class Service:
         if pool is None:
             raise LocalProtocolError(operation="transaction", state="closed", rule="close() comes last")
         return Commitment(pool, self._encode)
+
+    @property
+    def _is_forked(self) -> bool:
+        """Asked before the lock is taken: a thread that was not forked may have it for ever."""
+        return self._process not in (None, os.getpid())
 
     def _begin(self) -> None:
         options = self.options

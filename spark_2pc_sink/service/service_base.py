@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.options import ServiceOptions, checks_keywords
 from spark_2pc_sink.service.service import Service
 from spark_2pc_sink.service.transaction import OpenBlocks
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.service.commitment import Commitment
+
+_log = sink_log(__name__)
 
 
 class ServiceBase:
@@ -59,3 +65,14 @@ class ServiceBase:
         self._blocks = OpenBlocks()
         # One more than there are ids: who has an id waits for no thread. They begin when they are first needed.
         self._threads = ThreadPoolExecutor(self._service.options.ids + 1, "spark_2pc_sink service")
+
+    def _complete_in_background(self, commitment: Commitment) -> None:
+        """Let a thread commit in Kafka what is decided. At most ``ids`` wait for it: each keeps its id until then."""
+        self._threads.submit(commitment.complete_in_background).add_done_callback(_tell)
+
+
+def _tell(done: Future[None]) -> None:
+    """Log what nobody waits for, and no error of ours has explained: the keeper of the ids settles it."""
+    error = done.exception()
+    if error is not None:
+        _log.error("a decided transaction is not complete in Kafka yet: %r", error, exc_info=error)

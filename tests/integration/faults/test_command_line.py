@@ -135,9 +135,9 @@ def test_a_replay_that_is_accepted(decided: Job, run: Run) -> None:
     assert run(decided, "status")[0] == exits.EXIT_SETTLED
 
 
-def test_recover_stops_a_job_that_runs(kafka_each_version: Broker, make_job: MakeJob, run: Run) -> None:
+def test_recover_stops_a_job_that_runs(kafka_any_version: Broker, make_job: MakeJob, run: Run) -> None:
     """A12, D1: with --take-over the running driver is superseded; started again it goes on where it was."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     running = job.stop_at("step:PREPARE", batch=BATCH)
     before = sides(job)
     code, text = run(job, "recover")

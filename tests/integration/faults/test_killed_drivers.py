@@ -33,12 +33,12 @@ def killed_and_restarted(job: Job, step: Step) -> None:
 
 
 @EACH_STEP
-def test_killed_after_a_step(step: Step, kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_killed_after_a_step(step: Step, kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A1, A15, A16, B3, B6, B8: any step, on transaction.version 0, 1 and 2, without two-phase commit.
 
     KIP-939, "Recovery recipe": a decided transaction is committed, any other one is aborted. An empty batch follows.
     """
-    killed_and_restarted(make_job(kafka_each_version, primary_key=False), step)
+    killed_and_restarted(make_job(kafka_any_version, primary_key=False), step)
 
 
 @EACH_STEP
@@ -61,12 +61,12 @@ def test_killed_at_every_step_in_turn(kafka_without_2pc: Broker, make_job: MakeJ
 
 
 @pytest.mark.parametrize("step", [Step.BEGIN, Step.PRODUCE], ids=lambda step: step.name)
-def test_killed_in_an_empty_batch_that_is_the_last(step: Step, kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_killed_in_an_empty_batch_that_is_the_last(step: Step, kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A16, B16: below transaction.version 2 its partitions were added, so that Kafka has a transaction to be ended.
 
     It must not stay open when the input ends: the sink would seem to be in doubt, until it times out.
     """
-    job = make_job(kafka_each_version, sizes=(20, 0))
+    job = make_job(kafka_any_version, sizes=(20, 0))
     job.kill_at(f"step:{step.name}", batch=1)
     job.run()
     assert job.state("status", "batch_id", "row_count") == ("done", 1, 0)

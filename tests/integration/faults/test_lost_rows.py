@@ -55,10 +55,10 @@ WAYS: dict[str, Callable[[Job, Run], None]] = {
     "place", ["step:DECIDE", pytest.param("step:PREPARE", marks=pytest.mark.thorough), "step:COMPLETE"]
 )
 def test_a_row_that_is_lost_is_made_again(
-    place: str, way: str, kafka_each_version: Broker, make_job: MakeJob, run: Run
+    place: str, way: str, kafka_any_version: Broker, make_job: MakeJob, run: Run
 ) -> None:
     """C13: adopt aborted a decided transaction, and the batch was in the table twice."""
-    job = killed_and_lost(make_job, kafka_each_version, place)
+    job = killed_and_lost(make_job, kafka_any_version, place)
     WAYS[way](job, run)
     job.check()
 
@@ -84,10 +84,10 @@ def test_a_row_that_is_lost_is_shown_as_lost(kafka: Broker, make_job: MakeJob, r
 
 @pytest.mark.parametrize(("place", "word"), [("step:DECIDE", "commit"), ("step:PREPARE", "abort")])
 def test_row_and_history_are_lost(
-    place: str, word: str, kafka_each_version: Broker, make_job: MakeJob, run: Run
+    place: str, word: str, kafka_any_version: Broker, make_job: MakeJob, run: Run
 ) -> None:
     """C14: nobody but a person, who looks into the table, can tell what the database has decided."""
-    job = killed_and_lost(make_job, kafka_each_version, place, history=False)
+    job = killed_and_lost(make_job, kafka_any_version, place, history=False)
     described = job.describe()
     assert job.fail().cause == HaltCause.ID_IN_USE
     for _ in range(2):
@@ -111,10 +111,10 @@ def test_row_and_history_are_lost(
 
 
 def test_row_and_history_are_lost_and_the_transaction_times_out_behind_the_word(
-    kafka_each_version: Broker, make_job: MakeJob, run: Run
+    kafka_any_version: Broker, make_job: MakeJob, run: Run
 ) -> None:
     """C14, B1: a person has said commit, and Kafka aborts it all the same: its records are sent again, its rows not."""
-    job = killed_and_lost(make_job, kafka_each_version, "step:DECIDE", history=False)
+    job = killed_and_lost(make_job, kafka_any_version, "step:DECIDE", history=False)
     with job.coordinator() as client:
         described = client.describe()
         pair = described.producer

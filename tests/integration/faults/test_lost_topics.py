@@ -69,10 +69,10 @@ def settle(job: Job, decision: OperatorDecision) -> None:
 @DECISIONS
 @pytest.mark.parametrize("place", ["step:DECIDE", pytest.param("end", marks=pytest.mark.thorough), "step:COMPLETE"])
 def test_the_topic_is_made_anew_behind_a_driver_that_died(
-    place: str, decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob
+    place: str, decision: OperatorDecision, kafka_any_version: Broker, make_job: MakeJob
 ) -> None:
     """B18: recovery tells it by the topic's id, before the commit and after it, at every start, and changes nothing."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at(place, batch=BATCH)
     (ids,) = job.state("topic_ids")
     old = ids[job.topic]
@@ -108,19 +108,19 @@ def test_the_topic_is_made_anew_under_a_driver_that_lives(
 
 
 def test_the_topic_is_made_anew_before_the_decision_of_a_driver_that_died(
-    kafka_each_version: Broker, make_job: MakeJob
+    kafka_any_version: Broker, make_job: MakeJob
 ) -> None:
     """B18: nothing was decided, so the batch goes to the new topic as a whole."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:PREPARE", batch=BATCH)
     remake_topic(job)
     job.run()
     check_behind(job, dropped=False)
 
 
-def test_the_topic_is_made_anew_behind_a_batch_that_is_done(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_the_topic_is_made_anew_behind_a_batch_that_is_done(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """B18: readers could have it; what its topic loses later is the history of the topic, and nothing is in doubt."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:NOTE", batch=BATCH)
     remake_topic(job)
     assert recover(**sides_of(job)).settled
@@ -142,9 +142,9 @@ def test_the_row_has_the_id_of_the_topic(kafka: Broker, make_job: MakeJob) -> No
 # --- the log --------------------------------------------------------------------------------------------------------
 
 
-def test_the_log_begins_behind_records_that_no_reader_has_seen(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_the_log_begins_behind_records_that_no_reader_has_seen(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """B18: retention, or a person, deletes from the start of a log what is prepared and not yet committed."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:DECIDE", batch=BATCH)
     delete_records(job)
     outcome = job.fail()
@@ -153,9 +153,9 @@ def test_the_log_begins_behind_records_that_no_reader_has_seen(kafka_each_versio
     settle(job, OperatorDecision.ACCEPT_REPLAY)
 
 
-def test_the_log_begins_behind_records_that_were_committed(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_the_log_begins_behind_records_that_were_committed(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """B18: once they are committed it is retention, as with any record."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:COMPLETE", batch=BATCH)
     delete_records(job)
     assert recover(**sides_of(job)).settled
@@ -179,10 +179,10 @@ def delete_records(job: Job) -> None:
 
 @DECISIONS
 def test_the_topic_is_deleted_while_a_batch_is_in_doubt(
-    decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob
+    decision: OperatorDecision, kafka_any_version: Broker, make_job: MakeJob
 ) -> None:
     """B18: the job stops and names the topic, and so does recovery: made anew later it would be another topic."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:DECIDE", batch=BATCH)
     delete_topic(job)
     outcome = job.fail()
@@ -199,10 +199,10 @@ def test_the_topic_is_deleted_while_a_batch_is_in_doubt(
 @pytest.mark.slow
 @DECISIONS
 def test_the_topic_is_deleted_and_nothing_tells_how_the_batch_ended(
-    decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob
+    decision: OperatorDecision, kafka_any_version: Broker, make_job: MakeJob
 ) -> None:
     """B7, B18: a halt that names the topic, until a person decides; what was decided is carried out without it."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:DECIDE", batch=BATCH)
     job.terminate()
     delete_topic(job)

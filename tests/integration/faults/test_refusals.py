@@ -72,9 +72,9 @@ def test_another_cluster(kafka: Broker, kafka_without_2pc: Broker, make_job: Mak
     job.check()
 
 
-def test_an_id_that_another_application_uses(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_an_id_that_another_application_uses(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A10, B21: a plain transactional producer with the sink's id and an open transaction, which goes on unharmed."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     other = Producer({"bootstrap.servers": job.broker.bootstrap, "transactional.id": job.transactional_id})
     other.init_transactions(30)
     other.begin_transaction()
@@ -91,13 +91,13 @@ def test_an_id_that_another_application_uses(kafka_each_version: Broker, make_jo
 # --- what was lost -------------------------------------------------------------------------------------------------
 
 
-def test_the_state_row_is_lost(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_the_state_row_is_lost(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """C5, D2: Kafka knows the id, the database does not. Refused, also at the second start; adopting names batches.
 
     Nothing was open, and no history is left: else see test_lost_rows.py. Adopted alone the job could write a batch
     that both sides have once more: only a person knows what they have.
     """
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:PLACE", batch=BATCH)
     job.sql("DELETE FROM kafka_transaction_state")
     job.sql("DELETE FROM kafka_transaction_state_history")
@@ -115,10 +115,10 @@ def test_the_state_row_is_lost(kafka_each_version: Broker, make_job: MakeJob) ->
 
 
 def test_the_state_row_is_lost_behind_a_batch_that_both_sides_have(
-    kafka_each_version: Broker, make_job: MakeJob
+    kafka_any_version: Broker, make_job: MakeJob
 ) -> None:
     """C5: Spark replays that batch. Named, it is skipped and not written twice."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:NOTE", batch=BATCH)
     job.sql("DELETE FROM kafka_transaction_state")
     job.sql("DELETE FROM kafka_transaction_state_history")
@@ -129,9 +129,9 @@ def test_the_state_row_is_lost_behind_a_batch_that_both_sides_have(
     job.check()
 
 
-def test_the_checkpoint_is_wiped(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_the_checkpoint_is_wiped(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A8: a new query with batch 0 again. Refused by name of the remedy; adopted, its batches are new ones."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.run()
     shutil.rmtree(job.checkpoint)
     job.checkpoint.mkdir()
@@ -144,9 +144,9 @@ def test_the_checkpoint_is_wiped(kafka_each_version: Broker, make_job: MakeJob) 
     job.check({0: [row for rows in before.values() for row in rows] + make_rows(10, 20)})
 
 
-def test_a_gap_between_the_batches(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_a_gap_between_the_batches(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A11, B8: the checkpoint is ahead of the database, and of Kafka. What is left out has to be named."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:PLACE", batch=BATCH)
     (job.checkpoint / str(BATCH)).touch()
     for sink in ({}, {"adopt": True}):
@@ -193,13 +193,13 @@ def check_without(job: Job, lost: range) -> None:
 
 
 @pytest.mark.parametrize("place", ["step:NOTE", "step:DECIDE"])
-def test_the_database_is_restored_from_a_backup(place: str, kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_the_database_is_restored_from_a_backup(place: str, kafka_any_version: Broker, make_job: MakeJob) -> None:
     """C5: the row and the table are older than what Kafka has. Nothing is sent again, or passed over, by itself.
 
     A commit of a pair that it does not know shows it, or the log behind the row's own. Batch 2 has no records, so the
     logs show two batches of three.
     """
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     restore_a_backup(job, place)
     add_a_batch(job)
     described = job.describe()
@@ -217,9 +217,9 @@ def test_the_database_is_restored_from_a_backup(place: str, kafka_each_version: 
     check_without(job, range(1, 4))
 
 
-def test_a_replay_of_the_last_batch_that_was_lost_is_skipped(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_a_replay_of_the_last_batch_that_was_lost_is_skipped(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """C5: Spark does not know that the last one is done, and Kafka has it: nothing is sent twice."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     restore_a_backup(job, "step:NOTE")
     (job.checkpoint / "3").unlink()
     assert job.fail().cause == HaltCause.DATABASE_BEHIND
@@ -230,10 +230,10 @@ def test_a_replay_of_the_last_batch_that_was_lost_is_skipped(kafka_each_version:
 @pytest.mark.slow
 @pytest.mark.parametrize("seen", [True, False], ids=["kafka shows it", "the logs show it"])
 def test_a_loss_is_named_on_the_command_line(
-    seen: bool, kafka_each_version: Broker, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
+    seen: bool, kafka_any_version: Broker, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """C5: at night, as the refusal is printed. A wrong range is refused with the right one; twice changes nothing."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     restore_a_backup(job, "step:NOTE")
     add_a_batch(job)
     if not seen:
@@ -258,12 +258,12 @@ def test_a_loss_is_named_on_the_command_line(
     check_without(job, range(1, 4))
 
 
-def test_the_replayed_batch_itself_is_what_the_database_lost(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_the_replayed_batch_itself_is_what_the_database_lost(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """C5: the row is right before the batch that Spark replays, and a recovery has taken a new pair since.
 
     Nothing but the log shows that Kafka has that batch, which would else be written to it a second time.
     """
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:NOTE", batch=0)
     backup = Backup.make(job, batches=1)
     job.kill_at("step:NOTE", batch=BATCH)

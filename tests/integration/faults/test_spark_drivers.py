@@ -28,6 +28,7 @@ def test_killed_again_and_again(kafka_without_2pc: Broker, make_job: MakeJob) ->
     job.check()
 
 
+@pytest.mark.thorough  # test_zombies.py stops a driver there without Spark
 def test_stopped_inside_copy(kafka: Broker, make_job: MakeJob) -> None:
     """A12, C2, D1: the Python driver stands still inside COPY, and another one runs on the same checkpoint.
 

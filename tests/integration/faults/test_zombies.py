@@ -50,18 +50,18 @@ def backends(job: Job) -> list[str]:
     ]
 
 
-def test_stopped_after_prepare(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_stopped_after_prepare(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A12, B12, D1: the new driver aborts the prepared transaction; the old one comes too late to decide it."""
-    job = make_job(kafka_each_version, primary_key=False)
+    job = make_job(kafka_any_version, primary_key=False)
     zombie = job.stop_at("step:PREPARE", batch=BATCH)
     new = taken_over(job, zombie)
     assert "aborted the open transaction" in new.actions
     assert ("DECIDE", BATCH) not in [(event["step"], event["batch"]) for event in zombie.events("step")]
 
 
-def test_stopped_inside_copy(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_stopped_inside_copy(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """C2, D1: the old driver's session holds rows with the keys that the new one is about to write; it is ended."""
-    job = make_job(kafka_each_version, sizes=LARGE_INPUT)
+    job = make_job(kafka_any_version, sizes=LARGE_INPUT)
     zombie = job.stop_at("copy", batch=BATCH)
     wait_until(lambda: backends(job), deadline_s=30, what="the deciding transaction of the stopped driver")
     (held,) = job.sql(
@@ -73,18 +73,18 @@ def test_stopped_inside_copy(kafka_each_version: Broker, make_job: MakeJob) -> N
     assert backends(job) == []
 
 
-def test_stopped_before_commit(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_stopped_before_commit(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """C2: the row is written and locked, COMMIT is not sent. The claim ends that session, and nothing was decided."""
-    job = make_job(kafka_each_version, primary_key=False)
+    job = make_job(kafka_any_version, primary_key=False)
     zombie = job.stop_at("commit", batch=BATCH)
     assert len(backends(job)) == 1
     new = taken_over(job, zombie)
     assert "aborted the open transaction" in new.actions
 
 
-def test_stopped_inside_commit(kafka_each_version: Broker, make_job: MakeJob, postgres: Database) -> None:
+def test_stopped_inside_commit(kafka_any_version: Broker, make_job: MakeJob, postgres: Database) -> None:
     """C1, C2: the server has committed, and the old driver stands still before it reads the answer."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     with postgres.proxy() as proxy:
         name = make_url(job.database).database
         zombie = job.stop_at("commit", batch=BATCH, database=postgres.database_url(str(name), port=proxy.port))
@@ -102,19 +102,19 @@ def test_stopped_inside_commit(kafka_each_version: Broker, make_job: MakeJob, po
         job.check()
 
 
-def test_stopped_before_end_of_transaction(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_stopped_before_end_of_transaction(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """B5, B12, D1: decided and not completed. The new driver commits; the old one's EndTxn must not end another one."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     zombie = job.stop_at("end", batch=BATCH)
     new = taken_over(job, zombie)
     assert "committed" in new.actions
 
 
 def test_stopped_before_end_while_the_new_one_has_a_transaction_open(
-    kafka_each_version: Broker, make_job: MakeJob
+    kafka_any_version: Broker, make_job: MakeJob
 ) -> None:
     """B5: the old driver's EndTxn(commit) comes while the next transaction of the id is open, and must not end that."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     zombie = job.stop_at("end", batch=0)
     new = job.stop_at("step:PRODUCE", batch=BATCH)
     job.superseded(zombie)
@@ -124,22 +124,22 @@ def test_stopped_before_end_while_the_new_one_has_a_transaction_open(
     job.check()
 
 
-def test_stopped_before_init_producer_id(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_stopped_before_init_producer_id(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """B12, D1: the last thing that a recovery does fences whoever came after it; with nothing open that is all."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:DECIDE", batch=BATCH)
     zombie = job.stop_at("init", batch=BATCH)
     taken_over(job, zombie)
 
 
 def test_stopped_before_init_producer_id_that_aborts_a_decided_transaction(
-    kafka_each_version: Broker, make_job: MakeJob
+    kafka_any_version: Broker, make_job: MakeJob
 ) -> None:
     """B12, B28, D1: the old driver's InitProducerId aborts what the new one has decided a moment ago.
 
     The claim cannot prevent it, because Kafka does not know of claims. The batch is owed, and sent again.
     """
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:PRODUCE", batch=BATCH)
     zombie = job.stop_at("init", batch=BATCH)
     new = job.stop_at("step:DECIDE", batch=BATCH)
@@ -151,13 +151,13 @@ def test_stopped_before_init_producer_id_that_aborts_a_decided_transaction(
 
 
 @pytest.mark.parametrize("reached", ["BEGIN", "PRODUCE"])
-def test_a_task_that_outlives_its_driver(reached: str, kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_a_task_that_outlives_its_driver(reached: str, kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A4, B5, B12: a dead driver's task still has its pair, and has not sent anything yet.
 
     Kafka shows nothing open then, so it is only the new pair of every recovery that keeps the task's records out of
     the new driver's transaction: it must be refused before and after the new one has written to the partitions.
     """
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:BEGIN", batch=BATCH)
     orphans_pair = job.describe().producer
     assert orphans_pair is not None
@@ -165,7 +165,7 @@ def test_a_task_that_outlives_its_driver(reached: str, kafka_each_version: Broke
     ticket = TransactionTicket(
         transactional_id=job.transactional_id,
         producer=orphans_pair,
-        transaction_version=kafka_each_version.transaction_version,
+        transaction_version=kafka_any_version.transaction_version,
         generation=1,
         transaction=BATCH + 1,
         application_name="",
@@ -183,13 +183,13 @@ def _no_database() -> Connection:
     raise AssertionError("a task has no part in the deciding transaction")
 
 
-def test_several_drivers_at_once(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_several_drivers_at_once(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A12, C3: the very first start of a sink, three times at once: one table, one row, one driver that is the last.
 
     The others are superseded, or find that the checkpoint which they read is behind the row; whatever they did before
     is part of the result.
     """
-    job = make_job(kafka_each_version, sizes=(20,) * 6, primary_key=False)
+    job = make_job(kafka_any_version, sizes=(20,) * 6, primary_key=False)
     drivers = [job.start() for _ in range(3)]
     outcomes = [driver.outcome() for driver in drivers]
     assert {outcome.error for outcome in outcomes} <= {"", "SupersededError", "HaltError"}, outcomes

@@ -26,7 +26,7 @@ from tests.integration.incidents.conftest import Ask, MakeIncident
 ON_KAFKA = ("in_doubt", "database_behind", "topic_remade")
 #: One for each side that lost something, and one for each kind of way on; the others are for `--thorough`, for the
 #: whole night takes continuous integration two minutes.
-SHORT_NIGHT = (*ON_KAFKA, "open_transaction", "gap", "resend_differs")
+SHORT_NIGHT = (*ON_KAFKA, "open_transaction")
 #: The claim refuses the job by the name of the cluster, before anything halts it.
 REFUSED_BY_NAME = ("other_cluster",)
 #: Begins a remedy that can be pasted.

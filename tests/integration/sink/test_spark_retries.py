@@ -43,9 +43,8 @@ def test_a_task_that_has_sent_nothing_may_run_again(one_batch: OneBatch) -> None
     assert one_batch.records_not_committed(ROWS) == 0
 
 
-@pytest.mark.parametrize(
-    "files", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["in files", "in tables"]
-)
+@pytest.mark.parametrize("files", [True, False], ids=["in files", "in tables"])
+@pytest.mark.thorough
 def test_a_task_that_has_staged_rows_may_not_run_again(one_batch: OneBatch, files: bool) -> None:
     """A4, C10: the driver may have taken some already; what they leave is dropped by the attempt that follows."""
     stderr = run_with_a_failure(one_batch, "encoded", key="id", inline_copy_bytes_max=0, local_files=files)

@@ -326,6 +326,20 @@ def test_other_users_of_kafka_python_keep_their_log(caplog: pytest.LogCaptureFix
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == ["somebody else's"]
 
 
+def test_timers_run_beside_requests_that_pass_the_loop_by(fake: FakeCluster, cluster: Cluster) -> None:
+    """Such as that of a new login (KIP-368)."""
+    cluster.features()
+    assert cluster.at_rest(0)
+    run: list[bool] = []
+    asked = len(fake.received)
+    for after_s, expected in ((60, []), (0, [True])):
+        cluster._net.call_later(after_s, lambda: run.append(True))
+        cluster.forget_features()
+        cluster.features()
+        assert run == expected
+    assert len(fake.received) == asked + 2
+
+
 def test_what_came_before_the_wait_is_not_waited_for(cluster: Cluster) -> None:
     """An answer that was read while the request before it was written is followed by no further event."""
     cluster.features()

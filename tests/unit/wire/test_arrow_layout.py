@@ -62,7 +62,7 @@ def test_chunks_beyond_the_bound_become_large_binary(monkeypatch: pytest.MonkeyP
     assert as_one_array(long).to_pylist() == [b"abc", b"dddd"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_chunks_beyond_two_gibibytes_become_large_binary() -> None:
     """32-bit offsets end at 2 GiB; a column of two chunks that are together larger must not lose its tail."""
     chunk = pa.array([b"x" * 2**20], pa.binary())

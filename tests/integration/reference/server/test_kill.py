@@ -1,7 +1,7 @@
 """SIGKILL of the reference coordinator, again and again, under load: nothing acknowledged is lost or half there.
 
 Writers go on over every crash, as producers do. What each of them was told (committed, aborted, or nothing certain) is
-compared with what an independent reader finds when all is over. `SPARK_2PC_KILLS` says how many kills (default 25).
+compared with what an independent reader finds when all is over. `SPARK_2PC_KILLS` says how many kills (default 8).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic, wait_until
 
-KILLS = int(os.environ.get("SPARK_2PC_KILLS", "25"))
+KILLS = int(os.environ.get("SPARK_2PC_KILLS", "8"))
 WRITERS = 3
 PARTITIONS = 4
 ROWS_MAX = 200

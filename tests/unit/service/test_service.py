@@ -1,0 +1,59 @@
+"""What one process of a service does with its connections, and with what goes wrong where nobody waits."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from spark_2pc_sink import DualWrite
+from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.service.commitment import Commitment
+from spark_2pc_sink.service.service import Service
+from tests.unit.service.worlds import OPTIONS
+
+
+class Pool:
+    """Knows whether it was closed."""
+
+    closed = False
+
+    def close(self, *, limit_s: float) -> None:
+        del limit_s
+        self.closed = True
+
+
+def started_in(process: int) -> tuple[Service, Pool]:
+    service, pool = Service(OPTIONS), Pool()
+    service._process, service._pool = process, cast("Any", pool)
+    return service, pool
+
+
+def test_a_forked_process_neither_uses_nor_closes_the_connections_of_the_other() -> None:
+    """A web server that loads the application before it forks: its workers end before it does."""
+    service, pool = started_in(os.getpid() + 1)
+    # Another thread of the first process had it while the fork happened.
+    service._lock.acquire()
+    with pytest.raises(LocalProtocolError, match="started before a fork"):
+        service.start()
+    service.close()
+    assert not pool.closed
+
+
+def test_the_process_that_has_started_closes_them() -> None:
+    service, pool = started_in(os.getpid())
+    service.close()
+    assert pool.closed
+
+
+def test_an_error_in_the_background_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        message = "a defect"
+        raise AssertionError(message)
+
+    dual = DualWrite(transactional_id="shop", kafka={"bootstrap.servers": "unused:9092"}, database="postgresql://u/n")
+    dual._complete_in_background(cast("Commitment", SimpleNamespace(complete_in_background=fail)))
+    dual.close()
+    assert "AssertionError('a defect')" in caplog.text

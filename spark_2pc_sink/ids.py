@@ -11,6 +11,10 @@ from enum import Enum
 
 from spark_2pc_sink.errors import ConfigurationError
 
+#: The largest producer id (``Long.MAX_VALUE``).
+PRODUCER_ID_MAX = 2**63 - 1
+#: A longer number is none of Kafka's, even with zeros in front; Python itself refuses to read one of 4301 digits.
+_DIGITS_MAX = 64
 #: Kafka allocates producer ids from 0; -1 stands for "no producer id" in every message (KIP-98).
 NO_PRODUCER_ID = -1
 #: The largest epoch that a client may hold (``Short.MAX_VALUE - 1`` in Kafka).
@@ -42,11 +46,11 @@ class ProducerIdAndEpoch:
     epoch: int
 
     def __post_init__(self) -> None:
-        if self.producer_id < 0 or not 0 <= self.epoch <= EPOCH_LIMIT:
+        if not (0 <= self.producer_id <= PRODUCER_ID_MAX and 0 <= self.epoch <= EPOCH_LIMIT):
             raise ConfigurationError(
                 option="producer id and epoch",
                 value=f"{self.producer_id}:{self.epoch}",
-                rule=f"the producer id is 0 or more and the epoch is between 0 and {EPOCH_LIMIT}",
+                rule=f"the producer id is between 0 and {PRODUCER_ID_MAX}, and the epoch between 0 and {EPOCH_LIMIT}",
                 remedy="pass a pair that a Kafka transaction coordinator answered",
             )
 
@@ -63,7 +67,11 @@ class ProducerIdAndEpoch:
         return f"{self.producer_id}:{self.epoch}"
 
 
-@dataclass(frozen=True)
+def _is_decimal(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
+@dataclass(frozen=True, init=False)
 class PreparedTxnState:
     """What a database remembers of a prepared transaction: ``producerId:epoch``, or '' for none.
 
@@ -71,16 +79,21 @@ class PreparedTxnState:
     can read what the other wrote (KIP-939, "KafkaProducer API Changes").
 
     Args:
-        text: ``''`` or ``'producerId:epoch'``, both decimal.
+        text: ``''`` or ``'producerId:epoch'``, both decimal. None is the empty state: a first load from a database
+            finds NULL. Zeros in front count for nothing, so that ``'01:2'`` equals ``'1:2'`` as in Java.
 
     Raises:
-        ConfigurationError: the text has any other form.
+        ConfigurationError: the text has any other form, or a number that Kafka never hands out.
     """
 
-    text: str = ""
+    text: str
 
-    def __post_init__(self) -> None:
-        if self.text and self.producer is None:
+    def __init__(self, text: str | None = "") -> None:
+        object.__setattr__(self, "text", text or "")
+        producer = self.producer
+        if producer is not None:
+            object.__setattr__(self, "text", str(producer))
+        elif self.text:
             raise ConfigurationError(
                 option="prepared transaction state",
                 value=self.text,
@@ -218,7 +231,3 @@ def check_transactional_id(text: str) -> str:
             remedy="give each sink one short name that stays the same across restarts, such as 'orders'",
         )
     return text
-
-
-def _is_decimal(text: str) -> bool:
-    return text.isascii() and text.isdigit()

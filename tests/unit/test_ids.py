@@ -26,10 +26,29 @@ def test_the_text_of_a_prepared_state_is_that_of_java() -> None:
     assert PreparedTxnState.of(ProducerIdAndEpoch(42, 7)) == PreparedTxnState("42:7")
     assert PreparedTxnState("42:7").has_transaction
     assert not PreparedTxnState().has_transaction
+    assert PreparedTxnState(None) == PreparedTxnState("") == PreparedTxnState()
+    assert PreparedTxnState("01:2") == PreparedTxnState("1:002")
+    assert str(PreparedTxnState("01:2")) == "1:2"
+    assert PreparedTxnState("9223372036854775807:32767").producer == ProducerIdAndEpoch(2**63 - 1, 32767)
     assert pickle.loads(pickle.dumps(PreparedTxnState("42:7"))) == PreparedTxnState("42:7")  # noqa: S301
 
 
-@pytest.mark.parametrize("text", ["42", "42:", ":7", "a:b", "-1:7", "42:7:1", "42:40000", " 42:7", "٤٢:7"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "42",
+        "42:",
+        ":7",
+        "a:b",
+        "-1:7",
+        "42:7:1",
+        "42:40000",
+        " 42:7",
+        "٤٢:7",
+        "9223372036854775808:1",
+        "1" * 5000 + ":1",
+    ],
+)
 def test_other_texts_are_refused(text: str) -> None:
     """A foreign value must never be taken for a pair."""
     with pytest.raises(ConfigurationError):

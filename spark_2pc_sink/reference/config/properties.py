@@ -17,6 +17,7 @@ from dataclasses import Field, dataclass, fields
 from typing import Any, Final, Literal, get_args
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
 from spark_2pc_sink.options.kafka_values import as_boolean, as_number
 from spark_2pc_sink.options.settings import (
     HIDDEN,
@@ -283,6 +284,7 @@ class BrokerProperties:
         read: dict[str, Any] = {ROWS[name].name: _read(ROWS[name], value) for name, value in plain.items()}
         properties = cls(**read, users=_users(logins), given=frozenset(stripped))
         _check_nothing_is_idle(properties)
+        _check_keeping(properties)
         return properties
 
     @property
@@ -389,6 +391,19 @@ def _check_together(properties: BrokerProperties) -> None:
         if ":" not in principal:
             rule = "it is a list of principals, Type:name, with semicolons between them"
             raise refusal(ROWS["super.users"], properties.super_users, rule, "write User:name")
+
+
+def _check_keeping(properties: BrokerProperties) -> None:
+    """No client can ask for what InitProducerId 6 carries where that is not offered, or not carried out."""
+    if not properties.transaction_keep_prepared_enable:
+        return
+    option = ROWS["transaction.keep.prepared.enable"]
+    if not properties.unstable_api_versions_enable:
+        rule = "clients ask for it in InitProducerId 6, which is offered with unstable.api.versions.enable=true only"
+        raise refusal(option, "true", rule, "set unstable.api.versions.enable=true, or leave it out")
+    if properties.transaction_version < EPOCH_BUMP_VERSION:
+        rule = f"a prepared transaction is kept from transaction.version={EPOCH_BUMP_VERSION} on"
+        raise refusal(option, "true", rule, f"set transaction.version={EPOCH_BUMP_VERSION}, or leave it out")
 
 
 def _check_nothing_is_idle(properties: BrokerProperties) -> None:

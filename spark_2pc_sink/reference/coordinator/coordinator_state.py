@@ -15,7 +15,7 @@ from functools import lru_cache
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
 from spark_2pc_sink.reference.coordinator.records import FLEXIBLE_VERSION
-from spark_2pc_sink.reference.coordinator.states import TransactionMetadata
+from spark_2pc_sink.reference.coordinator.states import Pair, TransactionMetadata
 
 #: ``transaction.state.log.num.partitions``, Kafka's default.
 STATE_PARTITION_COUNT = 50
@@ -119,11 +119,13 @@ class StatePartition:
 
     Args:
         coordinator_epoch: leader epoch of the partition; goes into every marker and fences older coordinators.
+        sealed: the pairs of its kept transactions, so that a leader need not look through all ids.
     """
 
     leadership: Leadership = Leadership.OWNED
     coordinator_epoch: int = 0
     transactions: Mapping[str, TransactionMetadata] = field(default_factory=dict)
+    sealed: frozenset[Pair] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -164,21 +166,32 @@ class CoordinatorState:
         """The metadata of the id, whatever the leadership of its partition."""
         return self.partitions[self.partition_of(transactional_id)].transactions.get(transactional_id)
 
+    def keeps(self, pair: Pair) -> bool:
+        """True where the transaction of the pair was kept, and takes no more data (KIP-939, Proposed Changes)."""
+        return any(pair in partition.sealed for partition in self.partitions)
+
     def __iter__(self) -> Iterator[TransactionMetadata]:
         return (metadata for partition in self.partitions for metadata in partition.transactions.values())
 
     def with_metadata(self, transactional_id: str, metadata: TransactionMetadata | None) -> CoordinatorState:
         """This state with one id replaced, or removed for None."""
         index = self.partition_of(transactional_id)
-        transactions = dict(self.partitions[index].transactions)
-        transactions.pop(transactional_id, None)
+        partition = self.partitions[index]
+        transactions = dict(partition.transactions)
+        before = transactions.pop(transactional_id, None)
         if metadata is not None:
             transactions[transactional_id] = metadata
-        return self.with_partition(index, replace(self.partitions[index], transactions=transactions))
+        sealed = (partition.sealed - _sealed(before)) | _sealed(metadata)
+        return self.with_partition(index, replace(partition, transactions=transactions, sealed=sealed))
 
     def with_partition(self, index: int, partition: StatePartition) -> CoordinatorState:
         """This state with one partition replaced."""
         return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
+
+
+def _sealed(metadata: TransactionMetadata | None) -> frozenset[Pair]:
+    pair = None if metadata is None else metadata.sealed_pair
+    return frozenset() if pair is None else frozenset({pair})
 
 
 #: Names whose partition is remembered. It is wanted a dozen times in each transaction, and costs a pass over the name.

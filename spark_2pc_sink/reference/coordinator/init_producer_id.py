@@ -31,6 +31,7 @@ from spark_2pc_sink.reference.coordinator.states import (
     AT_REST,
     NO_EPOCH,
     NO_TIMESTAMP,
+    SAME_TIMEOUT_MS,
     Pair,
     TransactionMetadata,
     TransactionState,
@@ -236,10 +237,26 @@ def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitPro
         producer_ids = taken[1]
         following = Pair(taken[0], 0)
     after = metadata.moved_to(
-        TransactionState.ONGOING, now_ms, next_producer_id=following.producer_id, next_producer_epoch=following.epoch
+        TransactionState.ONGOING,
+        now_ms,
+        next_producer_id=following.producer_id,
+        next_producer_epoch=following.epoch,
+        **_timeouts_of_keeper(metadata, event),
     )
     reply = InitProducerIdReply(Code.NONE, following, metadata.pair)
     return change(state, metadata, after, reply=reply, producer_ids=producer_ids)
+
+
+def _timeouts_of_keeper(metadata: TransactionMetadata, event: InitProducerId) -> dict[str, int]:
+    """Two-phase commit is a privilege of the client that holds the id, and it is this one from now on.
+
+    Where it has the privilege, the transaction expires no more, whoever began it. Where it has not, the transaction is
+    left as it is, prepared by one that had it; those that come after it expire by the timeout that this client gives.
+    """
+    if event.enable_2pc:
+        return {"timeout_ms": TIMEOUT_NEVER_MS, "timeout_after_keep_ms": SAME_TIMEOUT_MS}
+    same = event.timeout_ms == metadata.timeout_ms
+    return {"timeout_after_keep_ms": SAME_TIMEOUT_MS if same else event.timeout_ms}
 
 
 def _renew(

@@ -163,6 +163,7 @@ def _restored(record: LogRecord, plan: Plan) -> TransactionMetadata | None:
         else value.previous_producer_id,
         next_producer_id=value.next_producer_id,
         next_producer_epoch=value.next_producer_epoch,
+        timeout_after_keep_ms=value.timeout_after_keep_ms,
         last_producer_epoch=plan.last_producer_epoch,
         partitions=value.partitions or frozenset(),
         start_ms=value.start_ms,

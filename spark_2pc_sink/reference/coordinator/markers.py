@@ -11,7 +11,14 @@ from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorSt
 from spark_2pc_sink.reference.coordinator.end_txn import owed
 from spark_2pc_sink.reference.coordinator.events import CompleteTransaction, MarkersAnswered
 from spark_2pc_sink.reference.coordinator.plans import NOTHING, Plan, change
-from spark_2pc_sink.reference.coordinator.states import COMPLETION, NO_EPOCH, Marking, Pair, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.states import (
+    COMPLETION,
+    NO_EPOCH,
+    SAME_TIMEOUT_MS,
+    Marking,
+    Pair,
+    TransactionMetadata,
+)
 
 
 class Reaction(Enum):
@@ -86,6 +93,7 @@ def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int
     moved = metadata.next_producer_id != NO_PRODUCER_ID and metadata.client_transaction_version >= EPOCH_BUMP_VERSION
     kept = metadata.next_producer_epoch != NO_EPOCH
     pair = Pair(metadata.next_producer_id, metadata.next_producer_epoch if kept else 0) if moved else metadata.pair
+    same_timeout = metadata.timeout_after_keep_ms == SAME_TIMEOUT_MS
     after = metadata.moved_to(
         COMPLETION[metadata.state],
         now_ms,
@@ -95,5 +103,7 @@ def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int
         next_producer_id=NO_PRODUCER_ID,
         next_producer_epoch=NO_EPOCH,
         partitions=frozenset(),
+        timeout_ms=metadata.timeout_ms if same_timeout else metadata.timeout_after_keep_ms,
+        timeout_after_keep_ms=SAME_TIMEOUT_MS,
     )
     return change(state, metadata, after)

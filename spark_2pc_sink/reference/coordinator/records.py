@@ -16,7 +16,13 @@ from typing import Any, Final
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
 from spark_2pc_sink.reference import internal_topics as schemas
-from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, TRANSIENT, TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.states import (
+    NO_EPOCH,
+    SAME_TIMEOUT_MS,
+    TRANSIENT,
+    TransactionMetadata,
+    TransactionState,
+)
 
 #: The only version of TransactionLogKey, "coordinator-key" 0.
 KEY_VERSION = 0
@@ -45,6 +51,7 @@ class TransactionLogValue:
     next_producer_id: int = NO_PRODUCER_ID
     client_transaction_version: int = 0
     next_producer_epoch: int = NO_EPOCH
+    timeout_after_keep_ms: int = SAME_TIMEOUT_MS
 
     @classmethod
     def of(cls, metadata: TransactionMetadata, *, version: int) -> TransactionLogValue:
@@ -63,6 +70,7 @@ class TransactionLogValue:
             next_producer_id=metadata.next_producer_id if tagged else NO_PRODUCER_ID,
             client_transaction_version=metadata.client_transaction_version,
             next_producer_epoch=metadata.next_producer_epoch,
+            timeout_after_keep_ms=metadata.timeout_after_keep_ms,
         )
 
     def fits(self, version: int) -> bool:
@@ -75,8 +83,15 @@ class TransactionLogValue:
             self.next_producer_id,
             self.client_transaction_version,
             self.next_producer_epoch,
+            self.timeout_after_keep_ms,
         )
-        return version >= FLEXIBLE_VERSION or tagged == (NO_PRODUCER_ID, NO_PRODUCER_ID, 0, NO_EPOCH)
+        return version >= FLEXIBLE_VERSION or tagged == (
+            NO_PRODUCER_ID,
+            NO_PRODUCER_ID,
+            0,
+            NO_EPOCH,
+            SAME_TIMEOUT_MS,
+        )
 
     def encode(self, version: int) -> bytes:
         """The bytes of the value, with the version in front.
@@ -101,6 +116,7 @@ class TransactionLogValue:
                 next_producer_id=self.next_producer_id,
                 client_transaction_version=self.client_transaction_version,
                 next_producer_epoch=self.next_producer_epoch,
+                timeout_after_keep_ms=self.timeout_after_keep_ms,
             ),
             version,
         )
@@ -128,6 +144,7 @@ class TransactionLogValue:
             next_producer_id=found.next_producer_id,
             client_transaction_version=found.client_transaction_version,
             next_producer_epoch=found.next_producer_epoch,
+            timeout_after_keep_ms=found.timeout_after_keep_ms,
         )
 
 

@@ -33,6 +33,8 @@ from spark_2pc_sink.ids import EPOCH_MAX, NO_PRODUCER_ID, TIMEOUT_NEVER_MS, Topi
 NO_EPOCH = -1
 #: Stands for "no transaction has started" in the record of an Empty id.
 NO_TIMESTAMP = -1
+#: Stands for "the timeout of the transaction also holds for those after it".
+SAME_TIMEOUT_MS = -1
 
 
 class TransactionState(IntEnum):
@@ -201,6 +203,8 @@ class TransactionMetadata:
 
     Args:
         timeout_ms: of the transaction; `TIMEOUT_NEVER_MS` for a participant in two-phase commit.
+        timeout_after_keep_ms: of the transactions after a kept one, where the client that kept it asked for another
+            one; `SAME_TIMEOUT_MS` for none.
         start_ms, last_update_ms: milliseconds since 1970; start is -1 while Empty.
         client_transaction_version: transaction.version that the last AddPartitionsToTxn or EndTxn spoke.
         pending: the state that is being appended, or that follows once all markers are written.
@@ -221,6 +225,7 @@ class TransactionMetadata:
     client_transaction_version: int = 0
     pending: TransactionState | None = None
     marking: Marking = Marking.SENDING
+    timeout_after_keep_ms: int = SAME_TIMEOUT_MS
 
     @property
     def pair(self) -> Pair:
@@ -231,6 +236,16 @@ class TransactionMetadata:
     def kept(self) -> bool:
         """True while an Ongoing transaction was kept by InitProducerId(keepPreparedTxn) and waits for EndTxn."""
         return self.state is TransactionState.ONGOING and self.next_producer_epoch != NO_EPOCH
+
+    @property
+    def sealed_pair(self) -> Pair | None:
+        """The pair in the data of a kept transaction, from the keep to its markers: no more of that is taken.
+
+        The record of the decision carries the epoch of the markers, one above that of the data.
+        """
+        if self.next_producer_epoch == NO_EPOCH:
+            return None
+        return Pair(self.producer_id, self.producer_epoch - (self.state in DECIDED))
 
     @property
     def client_pair(self) -> Pair:

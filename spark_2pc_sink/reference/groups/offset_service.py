@@ -15,7 +15,9 @@ from spark_2pc_sink.reference.groups.records import OffsetKey, OffsetValue
 from spark_2pc_sink.reference.groups.service import GroupService, is_group_id
 from spark_2pc_sink.reference.groups.states import GroupState
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator, Refused, Writer
+from spark_2pc_sink.reference.log.verification_guards import Guard
 
 
 class OffsetVerification(Protocol):
@@ -23,6 +25,9 @@ class OffsetVerification(Protocol):
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
         """The code for a client that commits offsets in a transaction, 0 where they may be appended."""
+
+    def keeps_out(self, pair: Pair) -> bool:
+        """Whether the transaction of this pair was kept, so that it takes nothing more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,25 +115,35 @@ class OffsetService:
         if log is None:
             return Code.COORDINATOR_NOT_AVAILABLE
         writer = Writer(transaction.pair.producer_id, transaction.pair.epoch)
-        bumps = transaction.version >= OFFSETS_ADD_VERSION
-        standing = log.standing(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
-        if isinstance(standing, Refused):
-            return standing.code
-        guard = None
-        if isinstance(standing, NeedsCoordinator):
-            guard = standing.guard
-            partition = TopicPartition(GROUP_OFFSETS, self._store.partition_of(committer.group_id))
-            asked = await self._verification.for_offsets(
-                transaction.version, transaction.transactional_id, transaction.pair, partition
-            )
-            if asked != Code.NONE:
-                return Code(asked)
+        code, guard = await self._admitted(log, writer, committer.group_id, transaction)
+        if code:
+            return code
         group = self._store.groups.get(committer.group_id)
         code = _check(group, committer, unknown=Code.ILLEGAL_GENERATION, transactional=True)
         if code is not Code.NONE or not offsets:
             return code
         code = self._store.append(committer.group_id, list(offsets.items()), writer=writer, guard=guard)
         return await self._store.durable(committer.group_id) if code is Code.NONE else code
+
+    async def _admitted(
+        self, log: PartitionLog, writer: Writer, group_id: str, transaction: Transaction
+    ) -> tuple[Code, Guard | None]:
+        """Whether the transaction may write to the group's partition, and the guard of the coordinator's yes."""
+        bumps = transaction.version >= OFFSETS_ADD_VERSION
+        standing = log.standing(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
+        if isinstance(standing, Refused):
+            return standing.code, None
+        code: int = Code.NONE
+        guard = None
+        if isinstance(standing, NeedsCoordinator):
+            guard = standing.guard
+            partition = TopicPartition(GROUP_OFFSETS, self._store.partition_of(group_id))
+            code = await self._verification.for_offsets(
+                transaction.version, transaction.transactional_id, transaction.pair, partition
+            )
+        if not code and self._verification.keeps_out(transaction.pair):
+            code = Code.INVALID_PRODUCER_EPOCH
+        return Code(code), guard
 
     async def fetch(
         self, group_id: str, keys: Iterable[OffsetKey] | None, *, require_stable: bool

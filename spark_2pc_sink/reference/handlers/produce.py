@@ -198,6 +198,10 @@ class ProduceHandlers:
             if topic is not None and topic.internal and not admin:
                 write.code = Code.INVALID_TOPIC_EXCEPTION
                 continue
+            if self._kept(write.header):
+                write.code = Code.INVALID_PRODUCER_EPOCH
+                write.log_start_offset = write.log.log_start_offset
+                continue
             if write.late_code:
                 write.code = write.late_code
                 if write.late_code not in _WITHOUT_LOG_START:
@@ -207,6 +211,9 @@ class ProduceHandlers:
             if not write.code:
                 appended.append((write.log, write))
         return appended
+
+    def _kept(self, header: BatchHeader) -> bool:
+        return header.transactional and self._verification.keeps_out(Pair(header.producer_id, header.producer_epoch))
 
 
 async def _durable(appended: list[tuple[PartitionLog, _Write]]) -> None:

@@ -57,6 +57,7 @@ from spark_2pc_sink.reference.metadata.catalog import ProducerIds
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.storage.group_sync import Synced
 from spark_2pc_sink.reference.transactions.background import Background
+from spark_2pc_sink.reference.transactions.change_log_lines import log_change, log_markers
 from spark_2pc_sink.reference.transactions.marker_writer import Logs, MarkerWriter
 
 _log = logging.getLogger(__name__)
@@ -266,6 +267,8 @@ class TransactionService:
         """As `coordinator.settle`, on the state that is kept here; the effects are left to the caller."""
         settled = settle(self.state, plan, code)
         self.state = settled.state
+        if plan.transactional_id is not None and plan.records and code == Code.NONE:
+            log_change(_log, plan, self.state.get(plan.transactional_id))
         self._wake(plan.transactional_id)
         return settled
 
@@ -301,6 +304,7 @@ class TransactionService:
             transaction_version=effect.transaction_version,
         )
         results = await self._markers.write(marker, effect.partitions)
+        log_markers(_log, effect, {f"{each.topic}-{each.partition}": int(code) for each, code in results.items()})
         # This node leads every partition that there is, so one without a log is one that was deleted.
         gone = frozenset(each for each, code in results.items() if code == Code.UNKNOWN_TOPIC_OR_PARTITION)
         answered = MarkersAnswered(

@@ -42,6 +42,15 @@ class Verification:
         """Whether a Produce request of this version is asked about at all."""
         return self._properties.transaction_partition_verification_enable or produce_question(version) is Question.ADD
 
+    def keeps_out(self, pair: Pair) -> bool:
+        """Whether the transaction of this pair was kept: its leaders refuse the pair as a fenced one.
+
+        KIP-939 raises the epoch to "fence requests from previous incarnations". Where the transaction is open on a
+        partition already, its leader asks nobody before it appends. So it looks here, after the last wait before the
+        append: what came in later would be committed with what was prepared.
+        """
+        return self._service.state.keeps(pair)
+
     async def for_produce(
         self, version: int, transactional_id: str, pair: Pair, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.reference.coordinator import (
@@ -22,6 +23,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     InitProducerIdReply,
     TransactionDescription,
 )
+from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Refused
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID, FakeCoordinator
 from tests.unit.fakes.partition import FakePartition, header_of
@@ -117,6 +119,8 @@ class FakeBroker(FakeCoordinator):
             code = self._verify(producer, partition, _NEW_PRODUCE if self.bumps else _OLD_PRODUCE)
             if code:
                 return Produced(code)
+        if self.state.keeps(Pair(producer.producer_id, producer.epoch)):
+            return Produced(Code.INVALID_PRODUCER_EPOCH)
         return Produced(*log.append(header, records, guard))
 
     def find_marker(

@@ -107,7 +107,7 @@ async def test_every_segment_and_batches_of_a_megabyte(tmp_path: Path, tool: lis
 
 
 async def test_the_transaction_log(tmp_path: Path, tool: list[str]) -> None:
-    """TransactionLogKey and TransactionLogValue v1 with tags, and a tombstone."""
+    """TransactionLogKey and TransactionLogValue v1 with tags, and a tombstone. A tag that Kafka has not it skips."""
     value = TransactionLogValue(
         producer_id=42,
         producer_epoch=101,
@@ -118,6 +118,7 @@ async def test_the_transaction_log(tmp_path: Path, tool: list[str]) -> None:
         start_ms=NOW_MS - 5,
         previous_producer_id=42,
         client_transaction_version=2,
+        timeout_after_keep_ms=30_000,
     )
     records = [
         LogRecord(partition=0, transactional_id="sink", value=value),

@@ -65,6 +65,17 @@ def test_defaults_are_kafka_s() -> None:
     assert not properties.transaction_keep_prepared_enable
 
 
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        ({}, "offered with unstable.api.versions.enable=true only"),
+        ({"unstable.api.versions.enable": "true", "transaction.version": "1"}, "from transaction.version=2 on"),
+    ],
+)
+def test_keeping_that_no_client_can_ask_for_is_refused(others: dict[str, str], text: str) -> None:
+    assert text in str(refused({"transaction.keep.prepared.enable": "true", **others}))
+
+
 def test_texts_are_read_by_type() -> None:
     properties = BrokerProperties.from_mapping(
         {

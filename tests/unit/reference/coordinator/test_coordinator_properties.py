@@ -315,7 +315,9 @@ class Coordinator(RuleBasedStateMachine):
         )
         assert before.state in legal
         if before.state is after.state is TransactionState.ONGOING:
-            assert (before.pair, before.start_ms, before.timeout_ms) == (after.pair, after.start_ms, after.timeout_ms)
+            assert (before.pair, before.start_ms) == (after.pair, after.start_ms)
+            granted = isinstance(event, InitProducerId) and event.enable_2pc
+            assert after.timeout_ms == (TIMEOUT_NEVER_MS if granted else before.timeout_ms)
             assert isinstance(event, InitProducerId) or not before.kept
             assert isinstance(event, InitProducerId) or before.client_pair == after.client_pair
         if isinstance(event, InitProducerId) and before.kept and event.held is not None:

@@ -15,6 +15,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, AddPartitionsToTxn, InitProducerId
+from spark_2pc_sink.reference.coordinator.expiry import due_timeouts
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     AllocateProducerIdBlock,
@@ -188,7 +189,7 @@ def test_a_crash_after_keep_loses_neither_pair() -> None:
 
 
 def test_keeping_changes_nothing_but_the_client_pair() -> None:
-    """P, E, partitions, start and timeout do not change, whatever timeout and enable2Pc the request has."""
+    """P, E, partitions, start and the transaction's own timeout do not change; see `TestWhoseTimeout`."""
     driver = ongoing((42, 100), partitions=frozenset({T0, T1}), last_producer_epoch=99)
     before = driver.get()
     driver.now_ms += 5
@@ -199,6 +200,7 @@ def test_keeping_changes_nothing_but_the_client_pair() -> None:
         next_producer_epoch=101,
         last_update_ms=START_MS + 5,
         last_producer_epoch=99,
+        timeout_after_keep_ms=5,
     )
     assert driver.get() == expected
 
@@ -258,6 +260,64 @@ def test_keeping_needs_the_profile_and_the_feature(settings: object, code: int) 
     driver = Driver.of(metadata(O, client_transaction_version=0), settings=settings)  # type: ignore[arg-type]
     event = InitProducerId(transactional_id=TID, keep_prepared=True)
     assert driver.refused(event) == InitProducerIdReply(code)
+
+
+class TestWhoseTimeout:
+    """Two-phase commit is what the client that now holds the id asked for and may do (KIP-939, Scope: a privilege)."""
+
+    @pytest.mark.parametrize("commit", [True, False])
+    @pytest.mark.parametrize("crash", [True, False])
+    def test_a_client_without_it_gets_transactions_that_expire(self, commit: bool, crash: bool) -> None:
+        driver = ongoing((42, 100))
+        assert keep(driver, timeout_ms=30_000).pair == (42, 101)
+        driver = driver.crashed() if crash else driver
+        assert driver.get().timeout_ms == TIMEOUT_NEVER_MS  # what another has prepared
+        driver.do(end((42, 101), commit=commit))
+        driver = driver.crashed() if crash else driver
+        driver.drain()
+        assert driver.get().timeout_ms == 30_000
+        driver.add((42, 102))
+        driver.now_ms += 30_001
+        assert len(due_timeouts(driver.state, driver.now_ms)) == 1
+
+    def test_a_client_with_it_never_sees_one_expire(self) -> None:
+        driver = ongoing((42, 100), timeout_ms=60_000)
+        keep(driver, enable_2pc=True)
+        driver.now_ms += 10**9
+        assert due_timeouts(driver.state, driver.now_ms) == ()
+        driver.end((42, 101))
+        driver.add((42, 102))
+        driver.now_ms += 10**9
+        assert due_timeouts(driver.state, driver.now_ms) == ()
+
+    def test_the_last_that_kept_counts(self) -> None:
+        driver = ongoing((42, 100))
+        keep(driver, timeout_ms=30_000)
+        keep(driver, enable_2pc=True)
+        assert driver.crashed().get().timeout_after_keep_ms == -1
+        keep(driver, timeout_ms=20_000)
+        driver.end((42, 103))
+        assert driver.get().timeout_ms == 20_000
+
+    def test_a_timeout_that_the_broker_does_not_allow_is_refused(self) -> None:
+        driver = ongoing((42, 100))
+        event = InitProducerId(transactional_id=TID, keep_prepared=True, timeout_ms=900_001)
+        assert driver.refused(event) == InitProducerIdReply(Code.INVALID_TRANSACTION_TIMEOUT)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("pair", [(42, 100), (42, 32766)])
+def test_leaders_take_no_more_of_it_until_its_markers_are_written(commit: bool, pair: tuple[int, int]) -> None:
+    """KIP-939, Proposed Changes: 'so that we can fence requests from previous incarnations'. B5."""
+    driver = ongoing(pair)
+    assert not driver.state.keeps(Pair(*pair))
+    client = keep(driver).pair
+    assert driver.state.keeps(Pair(*pair))
+    driver.do(end(client, commit=commit))
+    for each in (driver, driver.crashed()):
+        assert each.state.keeps(Pair(*pair))
+        each.drain()
+        assert not each.state.keeps(Pair(*pair))
 
 
 class TestOnlyTheEndMayFollow:

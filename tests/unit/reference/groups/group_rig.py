@@ -64,10 +64,14 @@ class FakeVerification:
     def __init__(self) -> None:
         self.code = Code.NONE
         self.asked: list[tuple[int, str, Pair, TopicPartition]] = []
+        self.kept: Pair | None = None
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
         self.asked.append((version, transactional_id, pair, partition))
         return self.code
+
+    def keeps_out(self, pair: Pair) -> bool:
+        return pair == self.kept
 
 
 class GroupRig:

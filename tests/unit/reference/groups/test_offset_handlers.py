@@ -141,6 +141,17 @@ async def test_fetching_by_the_id_of_a_topic_that_is_gone() -> None:
         assert answer["groups"][0]["topics"][0]["partitions"] == [{"partition_index": 0, **NONE}]
 
 
+async def test_a_kept_transaction_takes_no_more_offsets() -> None:
+    """Its group's partition is in the transaction already, so nobody is asked: the leader looks itself."""
+    async with running_groups() as rig:
+        fields = messages.commit_in_transaction("g", (44, 0), {0: 5})
+        assert codes_of(await rig.ask("TxnOffsetCommit", 5, **fields)) == [0]
+        rig.verification.kept = PAIR
+        for version in (3, 4, 5):
+            assert codes_of(await rig.ask("TxnOffsetCommit", version, **fields)) == [47]
+        assert len(rig.verification.asked) == 1
+
+
 async def test_offsets_of_a_transaction() -> None:
     async with running_groups() as rig:
         fields = messages.commit_in_transaction("g", (44, 0), {0: 5})

@@ -16,6 +16,7 @@ from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext
 from tests.unit.reference.coordinator.access import denied
+from tests.unit.reference.coordinator.driver import KEEPING
 from tests.unit.reference.node import START_MS, TID, batch, batch_of_times, node
 from tests.unit.reference.seeds import known
 from tests.unit.reference.waiting import until
@@ -272,6 +273,29 @@ async def test_the_partitions_of_a_request_join_the_transaction_in_one_record() 
         # From now on nobody asks.
         assert await running.write(PAIR, sequence=1) == 0
         assert len(running.records()) == before + 1
+
+
+@pytest.mark.parametrize("version", [9, 11, 12, 13])
+async def test_a_kept_transaction_takes_no_more_data(version: int) -> None:
+    """KIP-939, Proposed Changes: 'increment the epoch ... so that we can fence requests from previous incarnations'.
+
+    Neither where its partition is open already, nor after a restart, nor for a retry that has arrived before. B5.
+    """
+    async with node(known(), settings=KEEPING) as running:
+        assert await running.write(PAIR) == 0
+        assert (await running.init(keep_prepared_txn=True)).producer_epoch == 6
+        for tid in (TID, "another"):
+            assert await running.write(PAIR, sequence=1, version=version, tid=tid) == Code.INVALID_PRODUCER_EPOCH
+        assert await running.write(PAIR, sequence=0, version=version) == Code.INVALID_PRODUCER_EPOCH
+        # Idempotent producers, and transactions that nobody kept, go on.
+        assert (await running.produce({T0: batch(b"a")}, tid=None, version=version))[T0].error_code == 0
+        disk = running.disk.copied(everything=True)
+    async with node(disk, settings=KEEPING) as restarted:
+        assert await restarted.write(PAIR, sequence=1, version=version) == Code.INVALID_PRODUCER_EPOCH
+        assert (await restarted.end((42, 6))).error_code == 0
+        assert await restarted.settled() == "CompleteCommit"
+        assert len([each for each in restarted.batches() if not each.control and each.transactional]) == 1
+        assert await restarted.write((42, 7)) == 0
 
 
 async def test_nobody_asks_about_what_is_refused_anyway() -> None:

@@ -474,6 +474,7 @@ def test_settings_and_intervals_come_from_the_properties() -> None:
     properties = BrokerProperties.from_mapping(
         {
             "transaction.keep.prepared.enable": "true",
+            "unstable.api.versions.enable": "true",
             "transaction.two.phase.commit.enable": "true",
             "transaction.max.timeout.ms": "1000",
             "transactional.id.expiration.ms": "2000",

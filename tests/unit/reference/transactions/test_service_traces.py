@@ -184,8 +184,8 @@ async def test_nothing_can_be_added_to_a_kept_transaction() -> None:
     async with _followed(_ongoing((42, 100))) as running:
         assert await _keep(running) == ((42, 101), (42, 100))
         assert await running.write((42, 101), partition=1) == Code.INVALID_TXN_STATE
-        # Only an end marker fences the first producer where its data is already; elsewhere the coordinator does.
-        assert await running.write((42, 100), sequence=1) == 0
+        # Where its data is already the leader fences the first producer; elsewhere the coordinator does.
+        assert await running.write((42, 100), sequence=1) == Code.INVALID_PRODUCER_EPOCH
         assert await running.write((42, 100), partition=1) == Code.INVALID_PRODUCER_EPOCH
         assert await _end(running, (42, 101)) == (0, (42, 102))
         assert await running.write((42, 100), sequence=2) == Code.INVALID_PRODUCER_EPOCH

@@ -1,7 +1,7 @@
 """Log lines of the coordinator: one for each change of a transactional id that a person may have to follow later.
 
-Levels are Kafka's: what takes an id over, or ends a transaction that its client did not end, is INFO; what happens in
-every transaction is DEBUG. Partitions that join have no line.
+What takes an id over, or ends a transaction that its client did not end, is INFO; what happens in every transaction is
+DEBUG. Partitions that join have no line.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from kafka.protocol.producer import ProduceResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, Operation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
@@ -41,7 +41,7 @@ _ZSTD_VERSION: Final = 7
 _ZSTD: Final = 4
 #: Everything that a client may ask to wait for; beyond 0 it is the disk here, whether 1 or -1.
 _ACKS: Final = frozenset({-1, 0, 1})
-#: Kafka's admin client may write internal topics (``AdminUtils.ADMIN_CLIENT_ID``).
+#: The client id by which Kafka knows its admin client (``AdminUtils.ADMIN_CLIENT_ID``). Anybody can take it.
 _ADMIN_CLIENT_ID: Final = "__admin_client"
 _NONE: Final = -1
 #: Failed appends whose answer does not say where the log starts (``ReplicaManager.appendRecordsToLeader``).
@@ -189,13 +189,13 @@ class ProduceHandlers:
             _refuse((write for write in writes if not write.code), Code.INVALID_REQUIRED_ACKS)
             return []
         now_ms = self._now_ms()
-        admin = context.client_id == _ADMIN_CLIENT_ID
+        internal_allowed = _may_write_internal(context)
         appended: list[tuple[PartitionLog, _Write]] = []
         for write in writes:
             if write.code or write.log is None or write.header is None:
                 continue
             topic = self._cluster.topic(write.topic)
-            if topic is not None and topic.internal and not admin:
+            if topic is not None and topic.internal and not internal_allowed:
                 write.code = Code.INVALID_TOPIC_EXCEPTION
                 continue
             if write.late_code:
@@ -242,6 +242,20 @@ def _is_one_batch(records: bytes) -> bool:
 def _may_transact(context: RequestContext, transactional_id: str | None) -> bool:
     return transactional_id is not None and context.access.allows(
         Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id
+    )
+
+
+def _may_write_internal(context: RequestContext) -> bool:
+    """Whether the client may write into the coordinators' own logs.
+
+    Kafka goes by the client id alone, and by WRITE on the topic. A client id is a name that anybody takes, and one
+    wrong record keeps the coordinator from starting. So the principal counts too: an authorizer must be there, and
+    allow it what it allows other brokers.
+    """
+    return (
+        context.client_id == _ADMIN_CLIENT_ID
+        and context.access is not FULL_ACCESS
+        and context.access.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
     )
 
 

@@ -36,7 +36,7 @@ from spark_2pc_sink.reference.log.producer_state import (
 )
 from spark_2pc_sink.reference.log.verification_guards import Guard
 from spark_2pc_sink.reference.storage.batches import Stamped, build_batch, stamp_batch
-from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError
+from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError, UnreadableRecordError
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
 from spark_2pc_sink.reference.storage.group_sync import GroupSync, Synced
 from spark_2pc_sink.reference.storage.records import KeyValue, build_marker, decode_records, encode_records
@@ -313,10 +313,19 @@ class PartitionLog:
         """Every record from ``offset`` to the log's end, for loading state logs; control records included.
 
         Raises:
-            BatchError: a batch whose records cannot be decoded.
+            UnreadableRecordError: a batch whose records cannot be decoded.
         """
         for header, batch in self._log.batches(offset):
-            yield from (record for record in decode_records(batch, header) if record.offset >= offset)
+            try:
+                yield from (record for record in decode_records(batch, header) if record.offset >= offset)
+            except BatchError as error:
+                raise self.unreadable(header.base_offset, error.detail) from error
+
+    def unreadable(self, offset: int, detail: str) -> UnreadableRecordError:
+        """The error for a record that whoever loads this log does not understand."""
+        return UnreadableRecordError(
+            path=self._log.path_of(offset), topic=self.topic, partition=self.partition, offset=offset, detail=detail
+        )
 
     def earliest(self) -> FoundOffset:
         """ListOffsets EARLIEST (-2): the log's start, and the leader epoch there."""

@@ -36,6 +36,24 @@ class CorruptLogError(DualWriteError):
 
 
 @dataclass(eq=False, kw_only=True)
+class UnreadableRecordError(DualWriteError):
+    """A record of a coordinator's own log that this version does not understand. Nothing was changed."""
+
+    path: str
+    topic: str
+    partition: int
+    offset: int
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"the record at offset {self.offset} of {self.topic}-{self.partition}, in {self.path}, cannot be "
+            f"understood: {self.detail}. The coordinator does not start, because what the record says would be lost; nothing was "
+            "changed. Start the version that wrote it, or restore the data directory from a copy"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class LogFailedError(DualWriteError):
     """The disk failed under a partition. What is not known to be durable may be lost; nothing more is taken."""
 

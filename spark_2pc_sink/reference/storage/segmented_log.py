@@ -61,6 +61,10 @@ class SegmentedLog:
         """Where the log is, for messages."""
         return self._store.path
 
+    def path_of(self, offset: int) -> str:
+        """The file that holds ``offset``, for messages."""
+        return self._segments[max(bisect_right(self._base_offsets, offset) - 1, 0)].file.path
+
     @property
     def end_offset(self) -> int:
         """Behind the last record."""

@@ -12,7 +12,7 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import Code, TransactionState
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext
 from tests.unit.reference.coordinator.access import denied
@@ -154,13 +154,23 @@ async def test_old_clients_do_not_send_zstd(version: int, code: Code) -> None:
         assert answers[T0].error_code == code
 
 
-async def test_internal_topics_are_for_the_admin_client() -> None:
+async def test_internal_topics_are_for_privileged_principals_whatever_a_client_calls_itself() -> None:
+    """KafkaApis.handleProduceRequest goes by the client id alone; a name that anybody takes gives no right here."""
+    brokers, writers = denied(), denied((Operation.CLUSTER_ACTION, Resource.CLUSTER, "*"))
     async with node() as running:
-        internal = ("__consumer_offsets", 0)
-        answers = await running.produce({internal: batch(b"a"), T0: batch(b"a")}, tid=None)
-        assert [each.error_code for each in answers.values()] == [Code.INVALID_TOPIC_EXCEPTION, 0]
-        answers = await running.produce({internal: batch(b"a")}, tid=None, client_id="__admin_client")
-        assert answers[internal].error_code == 0
+        for topic in ("__consumer_offsets", "__transaction_state"):
+            internal = (topic, 0)
+            for client_id, access, code in (
+                ("test", FULL_ACCESS, Code.INVALID_TOPIC_EXCEPTION),
+                ("__admin_client", FULL_ACCESS, Code.INVALID_TOPIC_EXCEPTION),
+                ("__admin_client", writers, Code.INVALID_TOPIC_EXCEPTION),
+                ("test", brokers, Code.INVALID_TOPIC_EXCEPTION),
+                ("__admin_client", brokers, Code.NONE),
+            ):
+                answers = await running.produce(
+                    {internal: batch(b"a"), T0: batch(b"a")}, tid=None, client_id=client_id, access=access
+                )
+                assert [each.error_code for each in answers.values()] == [code, 0]
 
 
 async def test_what_may_be_waited_for() -> None:

@@ -48,8 +48,8 @@ class UnreadableRecordError(DualWriteError):
     def __str__(self) -> str:
         return (
             f"the record at offset {self.offset} of {self.topic}-{self.partition}, in {self.path}, cannot be "
-            f"understood: {self.detail}. The coordinator does not start, because what the record says would be lost; nothing was "
-            "changed. Start the version that wrote it, or restore the data directory from a copy"
+            f"understood: {self.detail}. The coordinator does not start, because what the record says would be lost; "
+            "nothing was changed. Start the version that wrote it, or restore the data directory from a copy"
         )
 
 

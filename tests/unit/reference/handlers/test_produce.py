@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
@@ -15,6 +18,9 @@ from spark_2pc_sink.reference.coordinator import Code, TransactionState
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext
+from spark_2pc_sink.reference.storage.batches import build_batch
+from spark_2pc_sink.reference.storage.records import COMPRESSED_RECORDS_MAX
+from spark_2pc_sink.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.node import START_MS, TID, batch, batch_of_times, node
 from tests.unit.reference.seeds import known
@@ -116,6 +122,47 @@ async def test_a_compacted_topic_takes_no_record_without_a_key(version: int) -> 
         answer = (await running.produce({T0: unreadable}, tid=None, version=8))[T0]
         assert (answer.error_code, answer.record_errors, answer.error_message) == (Code.INVALID_RECORD, [], None)
         assert (await running.read(isolation=0)).high_watermark == 1
+
+
+def bomb(plain_bytes: int, *, codec: Compression, records: int = 1) -> bytes:
+    """A batch that says it has so many records, and becomes zeros when it is decompressed."""
+    section = memoryview(compress(pa.py_buffer(bytes(plain_bytes)), codec)).tobytes()
+    return build_batch(section, record_count=records, timestamp_ms=START_MS, attributes=codec.value)
+
+
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop(codec: Compression) -> None:
+    threads: list[str] = []
+    async with node() as running:
+        running.cluster.settings = LogSettings(
+            cleanup_policy=frozenset({"compact"}), message_max_bytes=1 << 23, segment_bytes=1 << 23
+        )
+
+        def noted(*args: Any, **named: Any) -> bytes:
+            threads.append(threading.current_thread().name)
+            return decompress(*args, **named)
+
+        with mock.patch("spark_2pc_sink.wire.compression.decompress", noted):
+            answers = await running.produce({T0: bomb(DECOMPRESSED_BYTES_MAX + 1, codec=codec)}, tid=None)
+        assert answers[T0].error_code == Code.INVALID_RECORD
+        assert threads
+        assert all(name.startswith("decode") for name in threads)
+
+
+async def test_more_records_than_anyone_sends_are_not_looked_into() -> None:
+    async with node() as running:
+        running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact"}))
+        many = bomb(7, codec=Compression.ZSTD, records=COMPRESSED_RECORDS_MAX + 1)
+        with mock.patch("spark_2pc_sink.wire.compression.decompress", side_effect=AssertionError):
+            assert (await running.produce({T0: many}, tid=None))[T0].error_code == Code.INVALID_RECORD
+
+
+async def test_of_very_many_records_at_fault_the_first_are_named() -> None:
+    async with node() as running:
+        running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact"}))
+        answer = (await running.produce({T0: batch_of_times(*[START_MS] * 1001)}, tid=None))[T0]
+        assert len(answer.record_errors) == 1000
+        assert "due to 1001 record errors in total" in answer.error_message
 
 
 async def test_a_fault_that_kafka_finds_late_is_answered_with_the_start_of_the_log() -> None:

@@ -159,6 +159,14 @@ class Catalog:
         topic = Topic(name, topic_id or random_id(), partitions, dict(configs or {}))
         return topic if await self._create([topic]) else None
 
+    async def create_topics(self, names: Iterable[str], partitions: int) -> None:
+        """Create topics without configs in one change; those that are there already stay as they are.
+
+        Raises:
+            OSError: the disk refused; none of them is there.
+        """
+        await self._create([Topic(name, random_id(), partitions, {}) for name in names])
+
     async def ensure_internal_topics(self) -> None:
         """Create the coordinators' topics where they are missing; existing ones keep their number of partitions.
 

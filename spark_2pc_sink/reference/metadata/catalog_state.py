@@ -110,8 +110,12 @@ def colliding(name: str, existing: Iterable[str]) -> str | None:
     """A topic whose metrics could not be told from those of the new one: '.' and '_' are one there."""
     if not {".", "_"} & set(name):
         return None
-    unified = name.replace(".", "_")
-    return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)
+    return next((other for other in existing if other != name and unified(other) == unified(name)), None)
+
+
+def unified(name: str) -> str:
+    """A topic's name as its metrics have it."""
+    return name.replace(".", "_")
 
 
 def random_id() -> uuid.UUID:

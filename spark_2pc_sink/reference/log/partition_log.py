@@ -93,6 +93,7 @@ class PartitionLog:
         leader_epoch: int,
         settings: LogSettings,
         log_start_offset: int = 0,
+        durable_end: int = 0,
         executor: Executor | None = None,
     ) -> PartitionLog:
         """Open a partition, and recover what is in its directory: every batch is read and its CRC checked.
@@ -106,16 +107,18 @@ class PartitionLog:
             leader_epoch: of this start of the node; not below any that is in the log.
             settings: of broker and topic.
             log_start_offset: what was deleted before.
+            durable_end: the offset up to which it is known to have been on disk, at an earlier start or stop.
             executor: threads for fdatasync; None for the event loop's own.
 
         Raises:
             CorruptLogError: a segment that was complete on disk is damaged. A torn end is cut off instead.
+            ShortLogError: it ends before ``durable_end``.
             OSError: the directory cannot be read or written.
         """
         store = DiskStore(place) if isinstance(place, Path) else place or MemoryStore()
         log = SegmentedLog(store)
         state = LogState(verification=settings.verification)
-        log.recover(state.recovered)
+        log.recover(state.recovered, durable_end=durable_end)
         name = (topic, partition)
         return cls(
             name,

@@ -36,6 +36,23 @@ class CorruptLogError(DualWriteError):
 
 
 @dataclass(eq=False, kw_only=True)
+class ShortLogError(DualWriteError):
+    """A log is shorter than it was on disk before: acknowledged records are missing. Nothing was changed."""
+
+    path: str
+    end_offset: int
+    durable_end: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} ends at offset {self.end_offset}, and was on disk up to offset {self.durable_end} when the "
+            "node last started or stopped: acknowledged records are damaged or missing, which no crash explains. "
+            "Nothing was changed. Restore the file from a copy; or, to give these records up, remove log-ends.json "
+            "from the data directory: logs are then taken as they are"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class UnreadableRecordError(DualWriteError):
     """A record of a coordinator's own log that this version does not understand. Nothing was changed."""
 

@@ -110,6 +110,7 @@ def test_what_grows_beyond_the_bound_is_refused_before_it_is_there(compression: 
 
 @pytest.mark.parametrize("compression", list(Compression)[1:])
 def test_a_bomb_costs_no_more_than_the_bound(compression: Compression) -> None:
+    """D13."""
     bomb = memoryview(compress(pa.py_buffer(bytes(DECOMPRESSED_BYTES_MAX + 1)), compression))
     with pytest.raises(RemoteProtocolError, match=f"more than {DECOMPRESSED_BYTES_MAX} bytes"):
         decompress(bomb.cast("B"), compression)

@@ -132,6 +132,7 @@ def bomb(plain_bytes: int, *, codec: Compression, records: int = 1) -> bytes:
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
 async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop(codec: Compression) -> None:
+    """D13."""
     threads: list[str] = []
     async with node() as running:
         running.cluster.settings = LogSettings(
@@ -202,7 +203,7 @@ async def test_old_clients_do_not_send_zstd(version: int, code: Code) -> None:
 
 
 async def test_internal_topics_are_for_privileged_principals_whatever_a_client_calls_itself() -> None:
-    """KafkaApis.handleProduceRequest goes by the client id alone; a name that anybody takes gives no right here."""
+    """D12: KafkaApis.handleProduceRequest goes by the client id alone; a name gives no right here."""
     brokers, writers = denied(), denied((Operation.CLUSTER_ACTION, Resource.CLUSTER, "*"))
     async with node() as running:
         for topic in ("__consumer_offsets", "__transaction_state"):

@@ -250,6 +250,7 @@ async def test_a_connection_on_which_nothing_moves_is_closed(sent: bytes) -> Non
 
 
 async def test_a_client_that_sends_a_request_byte_by_byte_is_closed() -> None:
+    """D13."""
     async with serving(properties={"connections.max.idle.ms": "300"}) as server:
         client = await Client.connect(server)
         client.writer.write(struct.pack(">i", 100_000))
@@ -264,6 +265,7 @@ async def test_a_client_that_sends_a_request_byte_by_byte_is_closed() -> None:
 async def test_what_all_connections_hold_is_bounded_and_only_who_goes_beyond_is_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """D13."""
     bound = {"queued.max.request.bytes": "1000000", "socket.request.max.bytes": "1000000"}
     async with serving(metadata(empty_metadata), properties=bound) as server:
         first = await Client.connect(server)

@@ -60,6 +60,7 @@ def test_a_long_frame_is_received_straight_into_the_buffer_that_becomes_it() -> 
 
 
 def test_a_length_that_is_only_announced_costs_nothing() -> None:
+    """D13."""
     frames = reader(frame_bytes_max=100_000_000)
     feed(frames, struct.pack(">i", 100_000_000) + b"x", [SCRATCH_BYTES])
     assert frames.buffered_bytes == 2 * SCRATCH_BYTES

@@ -82,6 +82,7 @@ async def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_
 
 
 async def test_a_record_that_is_not_understood_is_named_and_nothing_is_lost() -> None:
+    """D12."""
     disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
     log = FakeCluster(disk).log(TRANSACTION_STATE, 0)
     assert log is not None

@@ -72,6 +72,8 @@ class Broker:
             ConfigurationError: the directory is in use, damaged, or of another node; a certificate is not what it
                 should be.
             CorruptLogError: a segment that was complete on disk is damaged.
+            ShortLogError: a log is not as long as it was at the last start or stop.
+            UnreadableRecordError: a record of the coordinators' own logs is of no kind that this version knows.
             OSError: an address cannot be bound.
         """
         try:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -23,6 +23,12 @@ DEFAULT_LEVEL: Final = -1
 #: zlib's window of 2^15 bytes, plus 16 for gzip's header and trailer; plus 32 to read any of its headers.
 _GZIP_WINDOW_BITS: Final = 15 + 16
 _ANY_WINDOW_BITS: Final = 15 + 32
+
+#: What one batch may become. Brokers take batches of 1 MB by default, and records shrink to a tenth or less; a batch
+#: that grows by more than this was made to fill somebody's memory.
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+#: What is decompressed at a time before its size is looked at.
+_PIECE_BYTES: Final = 256 * 1024
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 #: What ``SnappyOutputStream`` of xerial's snappy-java writes first: magic, version 1, compatible from version 1 on.
@@ -73,18 +79,36 @@ def compress(records: ArrowBuffer, compression: Compression, level: int | None =
     return _COMPRESS[compression](records, level)
 
 
-def decompress(data: memoryview, compression: Compression) -> bytes:
+def decompress(data: memoryview, compression: Compression, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """The records section that `compress` or any other producer compressed to ``data``.
 
+    It is decompressed piece by piece, so that data which grows beyond ``bytes_max`` takes no more memory than that.
+
+    Args:
+        data: compressed.
+        compression: how.
+        bytes_max: of the result; without compression nothing grows, and there is no bound.
+
     Raises:
-        RemoteProtocolError: ``data`` is not what the compression makes.
+        RemoteProtocolError: ``data`` is not what the compression makes, or becomes more than ``bytes_max``.
     """
+    pieces, size = [], 0
     try:
-        return _DECOMPRESS[compression](data)
+        for piece in _PIECES[compression](data, bytes_max):
+            size += len(piece)
+            if compression is not Compression.NONE:
+                _must_fit(size, bytes_max)
+            pieces.append(piece)
     except (zlib.error, RuntimeError, ValueError, IndexError, OSError, EOFError) as error:
         raise RemoteProtocolError(
             peer="the writer of a record batch", detail=f"its {compression.name} data cannot be read: {error}"
         ) from error
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _must_fit(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise ValueError(f"it becomes more than {bytes_max} bytes")
 
 
 def _compress_none(records: ArrowBuffer, _: int | None) -> Any:
@@ -123,41 +147,54 @@ def _compress_zstd(records: ArrowBuffer, level: int | None) -> bytes:
     return compressed
 
 
-def _decompress_none(data: memoryview) -> bytes:
-    return bytes(data)
+def _pieces_none(data: memoryview, _: int) -> Iterator[bytes]:
+    yield bytes(data)
 
 
-def _decompress_gzip(data: memoryview) -> bytes:
-    return zlib.decompress(data, _ANY_WINDOW_BITS)
+def _pieces_gzip(data: memoryview, _: int) -> Iterator[bytes]:
+    stream = zlib.decompressobj(_ANY_WINDOW_BITS)
+    rest: bytes | memoryview = data
+    while not stream.eof:
+        piece = stream.decompress(rest, _PIECE_BYTES)
+        if not piece and not stream.unconsumed_tail and not stream.eof:
+            raise EOFError("it ends in the middle")
+        rest = stream.unconsumed_tail
+        yield piece
 
 
-def _decompress_snappy(data: memoryview) -> bytes:
+def _pieces_snappy(data: memoryview, bytes_max: int) -> Iterator[bytes]:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _decompress_snappy_block(data)  # librdkafka and others write one raw block
-    blocks = []
+        yield _decompress_snappy_block(data, bytes_max)  # librdkafka and others write one raw block
+        return
     position = len(_XERIAL_HEADER)
     while position < len(data):
         start = position + _XERIAL_LENGTH_BYTES
         position = start + int.from_bytes(data[position:start], "big")
-        blocks.append(_decompress_snappy_block(data[start:position]))
-    return b"".join(blocks)
+        yield _decompress_snappy_block(data[start:position], bytes_max)
 
 
-def _decompress_snappy_block(block: memoryview) -> bytes:
+def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytes:
     size, _ = read_unsigned(block, 0, bytes_max=VARINT_BYTES_MAX)
+    _must_fit(size, bytes_max)  # that much is reserved before the first byte is read
     plain: bytes = pa.Codec("snappy").decompress(block, decompressed_size=size, asbytes=True)
     return plain
 
 
-def _decompress_lz4(data: memoryview) -> bytes:
-    plain: bytes = lz4.frame.decompress(data)
-    return plain
+def _pieces_lz4(data: memoryview, _: int) -> Iterator[bytes]:
+    stream = lz4.frame.LZ4FrameDecompressor()
+    rest: bytes | memoryview = data
+    while not stream.eof:
+        piece: bytes = stream.decompress(rest, _PIECE_BYTES)
+        if not piece and not stream.eof:
+            raise EOFError("it ends in the middle")
+        rest = b""
+        yield piece
 
 
-def _decompress_zstd(data: memoryview) -> bytes:
+def _pieces_zstd(data: memoryview, _: int) -> Iterator[bytes]:
     with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), "zstd") as stream:
-        plain: bytes = stream.read()
-    return plain
+        while piece := stream.read(_PIECE_BYTES):
+            yield piece
 
 
 _COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer, int | None], Any]]] = {
@@ -167,10 +204,11 @@ _COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer, int | None], Any]]]
     Compression.LZ4: _compress_lz4,
     Compression.ZSTD: _compress_zstd,
 }
-_DECOMPRESS: Final[Mapping[Compression, Callable[[memoryview], bytes]]] = {
-    Compression.NONE: _decompress_none,
-    Compression.GZIP: _decompress_gzip,
-    Compression.SNAPPY: _decompress_snappy,
-    Compression.LZ4: _decompress_lz4,
-    Compression.ZSTD: _decompress_zstd,
+#: The decompressed data in pieces of bounded size, for data and a size that no single piece may go beyond.
+_PIECES: Final[Mapping[Compression, Callable[[memoryview, int], Iterator[bytes]]]] = {
+    Compression.NONE: _pieces_none,
+    Compression.GZIP: _pieces_gzip,
+    Compression.SNAPPY: _pieces_snappy,
+    Compression.LZ4: _pieces_lz4,
+    Compression.ZSTD: _pieces_zstd,
 }

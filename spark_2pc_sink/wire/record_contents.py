@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_2pc_sink.wire.arrow_layout import data_of, join_rows, offsets_of
+from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX, data_of, join_rows, offsets_of
 from spark_2pc_sink.wire.arrow_records import RecordsSection, with_header_room
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, read_header
 from spark_2pc_sink.wire.compression import Compression, decompress
@@ -37,7 +37,9 @@ def contents_of(batch: RecordBytes | ArrowBuffer, record_count: int) -> ArrowCol
         a binary array without nulls.
     """
     view = memoryview(batch).cast("B")
-    section = decompress(view[HEADER_BYTES:], Compression(read_header(view).compression))
+    compression = Compression(read_header(view).compression)
+    # The package's own batch: it was as large as this before it was compressed.
+    section = decompress(view[HEADER_BYTES:], compression, bytes_max=INT32_BYTES_MAX)
     bodies, ends = _bounds(section, record_count)
     # Attributes, timestamp delta and offset delta stand between a record's length and its content.
     starts = bodies + ZERO_BYTES + Varints.of(np.arange(record_count, dtype=np.int64)).sizes

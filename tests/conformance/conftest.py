@@ -9,7 +9,7 @@ import pytest
 from spark_2pc_sink.testing import CapabilityError, ReferenceCoordinator
 from tests.conformance.machine import MachineSubject
 from tests.conformance.servers import KAFKA_PROPERTIES
-from tests.conformance.subjects import PROPERTIES, Server, Subject, WireSubject
+from tests.conformance.subjects import PRIVILEGED, PROPERTIES, Server, Subject, WireSubject
 from tests.conftest import _skip
 from tests.harness.providers import BrokerRequest, Provider
 
@@ -54,7 +54,8 @@ class SubjectPool:
 
     def _server(self, kind: str, level: int) -> Server:
         if kind == "reference":
-            reference = ReferenceCoordinator(transaction_version=level, keep_prepared=False, properties=PROPERTIES)
+            properties = {**PROPERTIES, **PRIVILEGED}
+            reference = ReferenceCoordinator(transaction_version=level, keep_prepared=False, properties=properties)
             return reference.__enter__()
         properties = {**PROPERTIES, **KAFKA_PROPERTIES}
         return self._provider.start_broker(BrokerRequest(level, two_phase_commit=True, properties=properties))

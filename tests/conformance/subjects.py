@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import pytest
 
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.config.properties import STANDARD_AUTHORIZER
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
 from spark_2pc_sink.testing import wait_until
@@ -27,12 +28,14 @@ PROPERTIES: Final = {
     "transaction.remove.expired.transaction.cleanup.interval.ms": "100",
     "producer.id.expiration.check.interval.ms": "100",
 }
+#: The reference coordinator goes by the principal too when it is asked to take records of its own logs from a client.
+PRIVILEGED: Final = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
 #: Producer ids of given transactions: far from those that a fresh server hands out.
 _FIRST_GIVEN_ID: Final = 5_000_000
 _SHARED_PARTITIONS: Final = 3
 _DEADLINE_S: Final = 20.0
 _TRANSACTION_LOG: Final[Partition] = ("__transaction_state", 0)
-#: Kafka lets this client write to its internal topics.
+#: Kafka lets whoever has this client id write to its internal topics.
 _ADMIN_CLIENT: Final = "__admin_client"
 
 

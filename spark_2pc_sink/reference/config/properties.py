@@ -96,6 +96,12 @@ class BrokerProperties:
     socket_request_max_bytes: int = _number(
         "socket.request.max.bytes", 104_857_600, "the longest request; a longer one ends its connection", at_least=1
     )
+    queued_max_request_bytes: int = _long(
+        "queued.max.request.bytes",
+        536_870_912,
+        "what the requests of all connections may take in memory; Kafka's default is no bound",
+        at_least=1,
+    )
     socket_listen_backlog_size: int = _number(
         "socket.listen.backlog.size", 50, "how many connections may wait to be accepted", at_least=1
     )
@@ -387,6 +393,9 @@ def _check_together(properties: BrokerProperties) -> None:
     if properties.group_min_session_timeout_ms > properties.group_max_session_timeout_ms:
         rule = f"it is at most group.max.session.timeout.ms ({properties.group_max_session_timeout_ms})"
         raise refusal(ROWS["group.min.session.timeout.ms"], properties.group_min_session_timeout_ms, rule, "lower it")
+    if properties.queued_max_request_bytes < properties.socket_request_max_bytes:
+        rule = f"it is at least socket.request.max.bytes ({properties.socket_request_max_bytes})"
+        raise refusal(ROWS["queued.max.request.bytes"], properties.queued_max_request_bytes, rule, "raise it")
     for principal in properties.super_user_principals:
         if ":" not in principal:
             rule = "it is a list of principals, Type:name, with semicolons between them"

@@ -143,7 +143,7 @@ _ROWS: Final = (
         "max.decompressed.message.bytes",
         Kind.INT,
         "2147483639",
-        "record batches are not decompressed",
+        "the server looks into few batches, and refuses those that become more than 64 MiB",
         broker="max.decompressed.message.bytes",
     ),
     _int(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
@@ -133,15 +134,22 @@ class GroupStore:
         """Read every partition; must come before anything else.
 
         Raises:
-            RemoteProtocolError: a record is not Kafka's.
+            UnreadableRecordError: a record is not Kafka's.
         """
         values: dict[str, GroupValue] = {}
         for index in range(len(self._tables)):
             log = self._logs.log(GROUP_OFFSETS, index)
-            for record in () if log is None else log.records():
-                self._load_record(index, record, values)
+            if log is not None:
+                self._load_partition(index, log, values)
         for group_id, value in values.items():
             self.groups[group_id] = machine.loaded(group_id, value, properties, self._now_ms()).group
+
+    def _load_partition(self, index: int, log: PartitionLog, values: dict[str, GroupValue]) -> None:
+        for record in log.records():
+            try:
+                self._load_record(index, record, values)
+            except RemoteProtocolError as error:
+                raise log.unreadable(record.offset, error.detail) from error
 
     def _load_record(self, index: int, record: Record, values: dict[str, GroupValue]) -> None:
         if record.key is None:

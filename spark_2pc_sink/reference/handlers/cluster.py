@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable
 from typing import Any, Final
@@ -13,8 +14,10 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
 from spark_2pc_sink.reference.internal_topics import INTERNAL_TOPICS
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.metadata.catalog_state import Topic, colliding, name_fault
+from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault, unified
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+
+_log = logging.getLogger(__name__)
 
 _Broker: Final = MetadataResponse.MetadataResponseBroker
 _Topic: Final = MetadataResponse.MetadataResponseTopic
@@ -26,6 +29,8 @@ _ClusterBroker: Final = DescribeClusterResponse.DescribeClusterBroker
 _METADATA_IDS_VERSION: Final = 12
 #: The first version of FindCoordinator that names several keys, and may ask for share groups.
 _COORDINATORS_VERSION: Final = 4
+#: Partitions that one Metadata request creates at most: each is a directory, and the request waits for all of them.
+AUTO_CREATED_PARTITIONS_MAX: Final = 1000
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _ENDPOINT_BROKER, _ENDPOINT_CONTROLLER = 1, 2
 _NO_NODE: Final = -1
@@ -95,7 +100,10 @@ class ClusterHandlers:
         else:
             creating = request.allow_auto_topic_creation and self._catalog.properties.auto_create_topics_enable
             names = dict.fromkeys(topic.name for topic in asked)
-            topics = [await self._topic_by_name(each, context.access, creating=creating) for each in names]
+            topics = [self._topic_by_name(each, context.access, creating=creating) for each in names]
+            if creating:
+                missing = [each.name for each in topics if each.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION]
+                await self._create(missing)
         if request.include_topic_authorized_operations:
             for topic in topics:
                 if topic.error_code in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC_EXCEPTION}:
@@ -128,8 +136,8 @@ class ClusterHandlers:
             return _no_topic(Code.TOPIC_AUTHORIZATION_FAILED, None, topic_id)
         return self._described(topic)
 
-    async def _topic_by_name(self, name: str, access: Access, *, creating: bool) -> Any:
-        """The topic, or why not. A missing one is created if it may be, and found by the client's next request."""
+    def _topic_by_name(self, name: str, access: Access, *, creating: bool) -> Any:
+        """The topic, or why not."""
         if not access.allows(Operation.DESCRIBE, Resource.TOPIC, name):
             return _no_topic(Code.TOPIC_AUTHORIZATION_FAILED, name)
         topic = self._catalog.topic(name)
@@ -139,9 +147,29 @@ class ClusterHandlers:
             return _no_topic(Code.TOPIC_AUTHORIZATION_FAILED, name)
         if name_fault(name) is not None:
             return _no_topic(Code.INVALID_TOPIC_EXCEPTION, name)
-        if creating and colliding(name, (each.name for each in self._catalog.topics())) is None:
-            await self._catalog.create_topic(name, self._catalog.properties.num_partitions)
         return _no_topic(Code.UNKNOWN_TOPIC_OR_PARTITION, name)
+
+    async def _create(self, missing: list[str]) -> None:
+        """Create topics in one change, as many as one request may; they are found by the client's next request.
+
+        The rest is left to that one too. Names that collide with others are left out, as in Kafka.
+        """
+        partitions = self._catalog.properties.num_partitions
+        taken = {unified(topic.name) for topic in self._catalog.topics()} if missing else set()
+        names: list[str] = []
+        for name in missing:
+            if (len(names) + 1) * partitions > max(AUTO_CREATED_PARTITIONS_MAX, partitions):
+                _log.warning("Metadata asks for %d topics that are not there: %d are created", len(missing), len(names))
+                break
+            if unified(name) not in taken:
+                taken.add(unified(name))
+                names.append(name)
+        if not names:
+            return
+        try:
+            await self._catalog.create_topics(names, partitions)
+        except OSError as error:
+            _log.warning("%d topics that Metadata asked for were not created: %s", len(names), error)
 
     def _described(self, topic: Topic) -> Any:
         node = self._catalog.node_id

@@ -79,7 +79,7 @@ class ListOffsetsHandlers:
                 found: FoundOffset | Code = refusal or (
                     Code.INVALID_REQUEST if named[topic.name, index] > 1 else Code.NONE
                 )
-                found = found or self._list(topic.name, wanted, isolation, context.version)
+                found = found or await self._list(topic.name, wanted, isolation, context.version)
                 rows[index] = _listed(index, found)
         listed = [_ListedTopic(name=name, partitions=list(rows.values())) for name, rows in topics.items()]
         return ListOffsetsResponse(throttle_time_ms=0, topics=listed)
@@ -93,14 +93,14 @@ class ListOffsetsHandlers:
             topics.append(_EpochTopic(topic=topic.topic, partitions=rows))
         return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
-    def _list(self, topic: str, wanted: Any, isolation: Isolation, version: int) -> FoundOffset | Code:
+    async def _list(self, topic: str, wanted: Any, isolation: Isolation, version: int) -> FoundOffset | Code:
         if wanted.timestamp < 0 and version < _SPEC_VERSIONS.get(wanted.timestamp, version + 1):
             return Code.UNSUPPORTED_VERSION
         log = find_log(self._logs, topic, wanted.partition_index, leader_epoch=wanted.current_leader_epoch)
         if isinstance(log, Code):
             return log
         try:
-            return _look(log, wanted.timestamp, isolation)
+            return await _look(log, wanted.timestamp, isolation)
         except BatchError as error:
             return error.code
         except OSError:
@@ -118,7 +118,7 @@ class ListOffsetsHandlers:
         )
 
 
-def _look(log: PartitionLog, timestamp: int, isolation: Isolation) -> FoundOffset:
+async def _look(log: PartitionLog, timestamp: int, isolation: Isolation) -> FoundOffset:
     """The offset that a timestamp or one of `Spec` stands for. Nothing is tiered here: the whole log is local."""
     if timestamp == Spec.LATEST:
         return log.latest(isolation)
@@ -127,8 +127,8 @@ def _look(log: PartitionLog, timestamp: int, isolation: Isolation) -> FoundOffse
     if timestamp in (Spec.LATEST_TIERED, Spec.EARLIEST_PENDING_UPLOAD):
         return NOWHERE
     if timestamp == Spec.MAX_TIMESTAMP:
-        return log.offset_of_max_timestamp(isolation)
-    return log.offset_for_timestamp(timestamp, isolation)
+        return await log.offset_of_max_timestamp(isolation)
+    return await log.offset_for_timestamp(timestamp, isolation)
 
 
 def _listed(index: int, outcome: FoundOffset | Code) -> Any:

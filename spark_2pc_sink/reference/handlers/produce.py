@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from kafka.protocol.producer import ProduceResponse
@@ -17,10 +18,11 @@ from kafka.protocol.producer import ProduceResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, Operation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
+from spark_2pc_sink.reference.log.decoding import decoded
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator, Refused
 from spark_2pc_sink.reference.log.verification_guards import Guard
@@ -41,7 +43,7 @@ _ZSTD_VERSION: Final = 7
 _ZSTD: Final = 4
 #: Everything that a client may ask to wait for; beyond 0 it is the disk here, whether 1 or -1.
 _ACKS: Final = frozenset({-1, 0, 1})
-#: Kafka's admin client may write internal topics (``AdminUtils.ADMIN_CLIENT_ID``).
+#: The client id by which Kafka knows its admin client (``AdminUtils.ADMIN_CLIENT_ID``). Anybody can take it.
 _ADMIN_CLIENT_ID: Final = "__admin_client"
 _NONE: Final = -1
 #: Failed appends whose answer does not say where the log starts (``ReplicaManager.appendRecordsToLeader``).
@@ -59,6 +61,8 @@ _WITHOUT_LOG_START: Final = frozenset(
 
 #: What `PartitionLog.append` has against single records of a batch.
 _NAMES_RECORDS: Final = frozenset({Code.INVALID_TIMESTAMP, Code.INVALID_RECORD})
+#: Records of a refused batch that are named; Kafka names all, and its clients show three.
+_RECORD_ERRORS_MAX: Final = 1000
 _KEYLESS: Final = "Compacted topic cannot accept message without key in topic partition"
 
 _TopicResponse: Final = ProduceResponse.TopicProduceResponse
@@ -79,10 +83,12 @@ class _Write:
     topic: str = ""
     log: PartitionLog | None = None
     guard: Guard | None = None
+    lacks_keys: bool = False
     base_offset: int = _NONE
     append_time_ms: int = _NONE
     log_start_offset: int = _NONE
     record_errors: list[tuple[int, str | None]] | None = None
+    record_error_count: int = 0
 
     def fail(self, code: int) -> None:
         """What was appended may not be there after a crash."""
@@ -124,9 +130,12 @@ class ProduceHandlers:
         else:
             for topic, found in topics:
                 self._locate(context, topic, found)
+            # Before the coordinator is asked: what it says must not grow old while a batch is looked into.
+            await _look_for_keys(writes)
             await self._verify(version, request.transactional_id, transactional, writes)
             appended = self._append(context, request.acks, writes)
             context.appended()
+            await self._name_records(writes)
             await _durable(appended)
         if request.acks != 0:
             return _response(topics)
@@ -189,13 +198,13 @@ class ProduceHandlers:
             _refuse((write for write in writes if not write.code), Code.INVALID_REQUIRED_ACKS)
             return []
         now_ms = self._now_ms()
-        admin = context.client_id == _ADMIN_CLIENT_ID
+        internal_allowed = _may_write_internal(context)
         appended: list[tuple[PartitionLog, _Write]] = []
         for write in writes:
             if write.code or write.log is None or write.header is None:
                 continue
             topic = self._cluster.topic(write.topic)
-            if topic is not None and topic.internal and not admin:
+            if topic is not None and topic.internal and not internal_allowed:
                 write.code = Code.INVALID_TOPIC_EXCEPTION
                 continue
             if self._kept(write.header):
@@ -214,6 +223,24 @@ class ProduceHandlers:
 
     def _kept(self, header: BatchHeader) -> bool:
         return header.transactional and self._verification.keeps_out(Pair(header.producer_id, header.producer_epoch))
+
+    async def _name_records(self, writes: list[_Write]) -> None:
+        """Find out which records were the reason where a batch was refused for some of them."""
+        now_ms = self._now_ms()
+        for write in writes:
+            if write.late_code or write.code not in _NAMES_RECORDS or write.log is None or write.header is None:
+                continue
+            settings = write.log.settings
+            late = now_ms + settings.timestamp_after_max_ms if write.code == Code.INVALID_TIMESTAMP else None
+            work = partial(_record_errors, write, write.header, late, compacted=settings.compacted)
+            write.record_errors, write.record_error_count = await decoded(write.header, work)
+
+
+async def _look_for_keys(writes: list[_Write]) -> None:
+    """Find out which batches the partition refuses for a record without a key; other connections go on meanwhile."""
+    for write in writes:
+        if not write.code and not write.late_code and write.log is not None and write.header is not None:
+            write.lacks_keys = await write.log.lacks_keys(write.records, write.header)
 
 
 async def _durable(appended: list[tuple[PartitionLog, _Write]]) -> None:
@@ -252,39 +279,54 @@ def _may_transact(context: RequestContext, transactional_id: str | None) -> bool
     )
 
 
+def _may_write_internal(context: RequestContext) -> bool:
+    """Whether the client may write into the coordinators' own logs.
+
+    Kafka goes by the client id alone, and by WRITE on the topic. A client id is a name that anybody takes, and one
+    wrong record keeps the coordinator from starting. So the principal counts too: an authorizer must be there, and
+    allow it what it allows other brokers.
+    """
+    return (
+        context.client_id == _ADMIN_CLIENT_ID
+        and context.access is not FULL_ACCESS
+        and context.access.allows(Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME)
+    )
+
+
 def _refuse(writes: Iterable[_Write], code: Code) -> None:
     for write in writes:
         write.code = code
 
 
 def _append(write: _Write, log: PartitionLog, header: BatchHeader, now_ms: int) -> None:
-    appended = log.append(write.records, header, guard=write.guard, now_ms=now_ms)
+    appended = log.append(write.records, header, guard=write.guard, now_ms=now_ms, lacks_keys=write.lacks_keys)
     write.code = appended.code
     write.base_offset = appended.base_offset
     write.append_time_ms = appended.log_append_time_ms
     if appended.code not in _WITHOUT_LOG_START:
         write.log_start_offset = log.log_start_offset
-    if appended.code in _NAMES_RECORDS:
-        late_after_ms = (
-            now_ms + log.settings.timestamp_after_max_ms if appended.code == Code.INVALID_TIMESTAMP else None
-        )
-        write.record_errors = _record_errors(write, header, late_after_ms, compacted=log.settings.compacted)
 
 
 def _record_errors(
     write: _Write, header: BatchHeader, late_after_ms: int | None, *, compacted: bool
-) -> list[tuple[int, str | None]]:
-    """Which records of a refused batch are the reason, by their positions, and what Kafka says of them (KIP-467)."""
-    try:
-        found = list(decode_records(bytes(write.records), header))
-    except BatchError:
-        return []
+) -> tuple[list[tuple[int, str | None]], int]:
+    """Which records of a refused batch are the reason, by their positions, and what Kafka says of them (KIP-467).
+
+    The first `_RECORD_ERRORS_MAX` of them, and how many there are.
+    """
     keyless = f"{_KEYLESS} {write.topic}-{write.index}"
-    return [
-        (position, keyless if compacted and record.key is None else None)
-        for position, record in enumerate(found)
-        if (compacted and record.key is None) or (late_after_ms is not None and record.timestamp_ms > late_after_ms)
-    ]
+    named: list[tuple[int, str | None]] = []
+    count = 0
+    try:
+        for position, record in enumerate(decode_records(bytes(write.records), header)):
+            without_key = compacted and record.key is None
+            if without_key or (late_after_ms is not None and record.timestamp_ms > late_after_ms):
+                count += 1
+                if count <= _RECORD_ERRORS_MAX:
+                    named.append((position, keyless if without_key else None))
+    except BatchError:
+        return [], 0
+    return named, count
 
 
 def _error_message(write: _Write) -> str | None:
@@ -293,7 +335,7 @@ def _error_message(write: _Write) -> str | None:
         return None
     shown = ", ".join(f"RecordError(batchIndex={at}, message='{text}')" for at, text in write.record_errors[:3])
     return (
-        f"One or more records have been rejected due to {len(write.record_errors)} record errors in total, "
+        f"One or more records have been rejected due to {write.record_error_count} record errors in total, "
         f"and only showing the first three errors at most: [{shown}]"
     )
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.log.decoding import decoded
 from spark_2pc_sink.reference.log.leader_epochs import EpochEnd
 from spark_2pc_sink.reference.log.log_state import LogState
 from spark_2pc_sink.reference.log.log_values import (
@@ -36,7 +38,7 @@ from spark_2pc_sink.reference.log.producer_state import (
 )
 from spark_2pc_sink.reference.log.verification_guards import Guard
 from spark_2pc_sink.reference.storage.batches import Stamped, build_batch, stamp_batch
-from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError
+from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError, UnreadableRecordError
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
 from spark_2pc_sink.reference.storage.group_sync import GroupSync, Synced
 from spark_2pc_sink.reference.storage.records import KeyValue, build_marker, decode_records, encode_records
@@ -91,6 +93,7 @@ class PartitionLog:
         leader_epoch: int,
         settings: LogSettings,
         log_start_offset: int = 0,
+        durable_end: int = 0,
         executor: Executor | None = None,
     ) -> PartitionLog:
         """Open a partition, and recover what is in its directory: every batch is read and its CRC checked.
@@ -104,16 +107,18 @@ class PartitionLog:
             leader_epoch: of this start of the node; not below any that is in the log.
             settings: of broker and topic.
             log_start_offset: what was deleted before.
+            durable_end: the offset up to which it is known to have been on disk, at an earlier start or stop.
             executor: threads for fdatasync; None for the event loop's own.
 
         Raises:
             CorruptLogError: a segment that was complete on disk is damaged. A torn end is cut off instead.
+            ShortLogError: it ends before ``durable_end``.
             OSError: the directory cannot be read or written.
         """
         store = DiskStore(place) if isinstance(place, Path) else place or MemoryStore()
         log = SegmentedLog(store)
         state = LogState(verification=settings.verification)
-        log.recover(state.recovered)
+        log.recover(state.recovered, durable_end=durable_end)
         name = (topic, partition)
         return cls(
             name,
@@ -150,7 +155,24 @@ class PartitionLog:
         """
         return self._state.producers.standing(stamp, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 
-    def append(self, records: Buffer, header: BatchHeader, *, now_ms: int, guard: Guard | None = None) -> Appended:
+    async def lacks_keys(self, records: Buffer, header: BatchHeader) -> bool:
+        """Whether the topic is compacted and a record of the batch has no key (``LogValidator.validateKey``).
+
+        Of records that cannot be read nobody can say that they have. A batch that is too large is not looked into.
+        """
+        if not self.settings.compacted or header.size_bytes > self.settings.message_max_bytes:
+            return False
+        return not await decoded(header, lambda: _all_have_keys(records, header))
+
+    def append(
+        self,
+        records: Buffer,
+        header: BatchHeader,
+        *,
+        now_ms: int,
+        guard: Guard | None = None,
+        lacks_keys: bool = False,
+    ) -> Appended:
         """Append the batch of a client. Durable after `sync`; nothing is written unless the code is NONE.
 
         Args:
@@ -158,6 +180,7 @@ class PartitionLog:
             header: of the batch, checked.
             now_ms: milliseconds since 1970.
             guard: of `NeedsCoordinator`; only for a transactional batch whose partition the coordinator has added.
+            lacks_keys: what `lacks_keys` found.
 
         Returns:
             NONE with the base offset; or MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD (a
@@ -166,7 +189,7 @@ class PartitionLog:
             ``duplicate`` says that it stood in the log before; `sync` is due all the same before the answer.
         """
         code = self._refusal(header, now_ms)
-        if code is Code.NONE and self.settings.compacted and not _all_have_keys(records, header):
+        if code is Code.NONE and lacks_keys:
             code = Code.INVALID_RECORD
         if code is not Code.NONE:
             return Appended(code)
@@ -313,10 +336,19 @@ class PartitionLog:
         """Every record from ``offset`` to the log's end, for loading state logs; control records included.
 
         Raises:
-            BatchError: a batch whose records cannot be decoded.
+            UnreadableRecordError: a batch whose records cannot be decoded.
         """
         for header, batch in self._log.batches(offset):
-            yield from (record for record in decode_records(batch, header) if record.offset >= offset)
+            try:
+                yield from (record for record in decode_records(batch, header) if record.offset >= offset)
+            except BatchError as error:
+                raise self.unreadable(header.base_offset, error.detail) from error
+
+    def unreadable(self, offset: int, detail: str) -> UnreadableRecordError:
+        """The error for a record that whoever loads this log does not understand."""
+        return UnreadableRecordError(
+            path=self._log.path_of(offset), topic=self.topic, partition=self.partition, offset=offset, detail=detail
+        )
 
     def earliest(self) -> FoundOffset:
         """ListOffsets EARLIEST (-2): the log's start, and the leader epoch there."""
@@ -326,19 +358,20 @@ class PartitionLog:
         """ListOffsets LATEST (-1): the high watermark, or the last stable offset for read_committed."""
         return FoundOffset(self.limit(isolation), NO_TIMESTAMP, self._state.epochs.latest)
 
-    def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> FoundOffset:
+    async def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> FoundOffset:
         """ListOffsets: the first record with this timestamp or a later one that the reader may see, or `NOWHERE`.
 
         Raises:
             BatchError: a batch that must be looked into cannot be decoded.
         """
+        start = self.log_start_offset
         for header, batch in self._log.batches_with_timestamp(timestamp_ms):
-            for record in decode_records(batch, header):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= self.log_start_offset:
-                    return self._found(record, isolation)
+            record = await decoded(header, partial(_first_from, batch, header, timestamp_ms, start))
+            if record is not None:
+                return self._found(record, isolation)
         return NOWHERE
 
-    def offset_of_max_timestamp(self, isolation: Isolation) -> FoundOffset:
+    async def offset_of_max_timestamp(self, isolation: Isolation) -> FoundOffset:
         """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOWHERE`.
 
         Of what is left: Kafka 4.4.0 goes on to name a record that DeleteRecords deleted, and nobody can read.
@@ -346,8 +379,8 @@ class PartitionLog:
         Raises:
             BatchError: the batch of which only a part is left cannot be decoded.
         """
-        largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), self._cut_batch_timestamp_ms())
-        return NOWHERE if largest_ms < 0 else self.offset_for_timestamp(largest_ms, isolation)
+        largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), await self._cut_batch_timestamp_ms())
+        return NOWHERE if largest_ms < 0 else await self.offset_for_timestamp(largest_ms, isolation)
 
     def offset_for_epoch(self, epoch: int) -> EpochEnd:
         """OffsetForLeaderEpoch: where the largest leader epoch up to ``epoch`` ends; (-1, -1) where that is unknown."""
@@ -420,12 +453,12 @@ class PartitionLog:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
-    def _cut_batch_timestamp_ms(self) -> int:
+    async def _cut_batch_timestamp_ms(self) -> int:
         """The largest timestamp in the batch in whose middle the log starts, of the records that are left; or -1."""
         start = self.log_start_offset
         for header, batch in self._log.batches(start) if start else ():
             if header.base_offset < start:
-                return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= start)
+                return await decoded(header, partial(_max_timestamp_from, batch, header, start))
             break
         return NO_TIMESTAMP
 
@@ -438,8 +471,16 @@ class PartitionLog:
         return FoundOffset(record.offset, record.timestamp_ms, record.batch.leader_epoch)
 
 
+def _first_from(batch: bytes, header: BatchHeader, timestamp_ms: int, offset: int) -> Record | None:
+    found = decode_records(batch, header)
+    return next((each for each in found if each.timestamp_ms >= timestamp_ms and each.offset >= offset), None)
+
+
+def _max_timestamp_from(batch: bytes, header: BatchHeader, offset: int) -> int:
+    return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= offset)
+
+
 def _all_have_keys(records: Buffer, header: BatchHeader) -> bool:
-    """What ``LogValidator.validateKey`` asks; of records that cannot be read nobody can say it."""
     try:
         return all(record.key is not None for record in decode_records(bytes(records), header))
     except BatchError:

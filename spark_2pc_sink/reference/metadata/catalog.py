@@ -29,6 +29,7 @@ from spark_2pc_sink.reference.metadata.catalog_state import (
     random_id,
 )
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
+from spark_2pc_sink.reference.metadata.log_ends import LogEnds
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Catalog:
         directory: DataDirectory | None,
         properties: BrokerProperties,
         executor: Executor | None,
+        durable_ends: LogEnds,
     ) -> None:
         self.properties = properties
         self.on_deleted: list[Callable[[Topic], None]] = []
@@ -66,6 +68,8 @@ class Catalog:
         self._executor = executor
         self._names = {topic.id: topic.name for topic in state.topics.values()}
         self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._durable_ends = durable_ends
+        self._opened_all = False
         self._closed = False
         self._changing = asyncio.Lock()  # a change waits for the disk, and the next one must start from its result
 
@@ -85,9 +89,9 @@ class Catalog:
             ConfigurationError: the directory is in use, damaged, or of another node; the text names it.
         """
         if directory is None:
-            return cls(_new_state(properties), None, properties, executor)
-        held, state = await asyncio.to_thread(_start, directory, properties)
-        return cls(state, held, properties, executor)
+            return cls(_new_state(properties), None, properties, executor, {})
+        held, state, durable_ends = await asyncio.to_thread(_start, directory, properties)
+        return cls(state, held, properties, executor, durable_ends)
 
     # --- the cluster -------------------------------------------------------------------------------------------------
 
@@ -159,6 +163,14 @@ class Catalog:
         topic = Topic(name, topic_id or random_id(), partitions, dict(configs or {}))
         return topic if await self._create([topic]) else None
 
+    async def create_topics(self, names: Iterable[str], partitions: int) -> None:
+        """Create topics without configs in one change; those that are there already stay as they are.
+
+        Raises:
+            OSError: the disk refused; none of them is there.
+        """
+        await self._create([Topic(name, random_id(), partitions, {}) for name in names])
+
     async def ensure_internal_topics(self) -> None:
         """Create the coordinators' topics where they are missing; existing ones keep their number of partitions.
 
@@ -222,7 +234,7 @@ class Catalog:
 
         Raises:
             ConfigurationError: its directory belongs to another topic.
-            CorruptLogError: what is in it is damaged.
+            CorruptLogError, ShortLogError: what is in it is damaged, or not all there.
         """
         found = self._logs.get((topic, partition))
         if found is not None:
@@ -237,10 +249,17 @@ class Catalog:
             leader_epoch=self.node_epoch,
             settings=log_settings(known.configs, self.properties),
             log_start_offset=known.log_starts.get(partition, 0),
+            durable_end=self._durable_ends.get((known.id, partition), 0),
             executor=self._executor,
         )
         if opened.recovered_cut_bytes:
-            _log.warning("%s-%d: cut off %d bytes of a torn write", topic, partition, opened.recovered_cut_bytes)
+            _log.warning(
+                "%s-%d: cut off %d bytes behind the end at offset %d: a write that an unclean end of the node has torn",
+                topic,
+                partition,
+                opened.recovered_cut_bytes,
+                opened.end_offset,
+            )
         self._logs[topic, partition] = opened
         return opened
 
@@ -253,9 +272,11 @@ class Catalog:
 
         Raises:
             CorruptLogError: a segment that was complete on disk is damaged.
+            ShortLogError: a log is not as long as it was before.
         """
         if self._directory is not None:
             await asyncio.to_thread(self._open_all, self._directory)
+        self._opened_all = True
 
     async def close(self) -> None:
         """Flush and close all logs and give the directory free. A second call does nothing.
@@ -270,6 +291,8 @@ class Catalog:
             for log in logs:
                 log.close()
             if self._directory is not None:
+                if self._opened_all and not any(isinstance(outcome, BaseException) for outcome in outcomes):
+                    await asyncio.to_thread(self._directory.write_log_ends, self._ends_of(logs))
                 self._directory.close()
                 self._directory = None
         for outcome in outcomes:
@@ -280,8 +303,20 @@ class Catalog:
         names = directory.partitions_with_records()
         for topic in self.topics():
             for partition in range(topic.partitions):
-                if directory.partition(topic.name, partition).name in names:
+                expected = self._durable_ends.get((topic.id, partition), 0)
+                if expected or directory.partition(topic.name, partition).name in names:
                     self.log(topic.name, partition)
+        # What was read back is on disk now. Behind it a crash may tear what comes, never what is there.
+        directory.write_log_ends(self._ends_of(self.logs()))
+
+    def _ends_of(self, logs: Iterable[PartitionLog]) -> LogEnds:
+        """Up to where logs are on disk that have nothing under way."""
+        topics = self._state.topics
+        return {
+            (topics[log.topic].id, log.partition): log.high_watermark
+            for log in logs
+            if log.topic in topics and log.high_watermark
+        }
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
@@ -366,14 +401,15 @@ def _new_state(properties: BrokerProperties) -> CatalogState:
     )
 
 
-def _start(path: Path, properties: BrokerProperties) -> tuple[DataDirectory, CatalogState]:
+def _start(path: Path, properties: BrokerProperties) -> tuple[DataDirectory, CatalogState, LogEnds]:
     directory = DataDirectory(path)
     try:
+        durable_ends = directory.read_log_ends()
         state = _started(directory, properties)
     except BaseException:
         directory.close()
         raise
-    return directory, state
+    return directory, state, durable_ends
 
 
 def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogState:

@@ -6,7 +6,6 @@ Kafka keeps the same in its metadata log (KIP-500); a single node needs no log o
 from __future__ import annotations
 
 import base64
-import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
+from spark_2pc_sink.reference.metadata.checked_json import read_checked, write_checked
 
 #: Producer ids are handed out in blocks of this many (Kafka: ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
@@ -110,8 +110,12 @@ def colliding(name: str, existing: Iterable[str]) -> str | None:
     """A topic whose metrics could not be told from those of the new one: '.' and '_' are one there."""
     if not {".", "_"} & set(name):
         return None
-    unified = name.replace(".", "_")
-    return next((other for other in existing if other != name and other.replace(".", "_") == unified), None)
+    return next((other for other in existing if other != name and unified(other) == unified(name)), None)
+
+
+def unified(name: str) -> str:
+    """A topic's name as its metrics have it."""
+    return name.replace(".", "_")
 
 
 def random_id() -> uuid.UUID:
@@ -149,17 +153,18 @@ def write_state(state: CatalogState) -> bytes:
         "removing": [_topic_document(topic) for topic in state.removing],
         "acls": [dict(row) for row in state.acls],
     }
-    return json.dumps(document, indent=1).encode()
+    return write_checked(document)
 
 
 def read_state(document: bytes) -> CatalogState:
     """The state that `write_state` wrote.
 
     Raises:
-        ValueError: the bytes are no JSON, of another version, or lack a field; the text says what.
+        ValueError: the bytes are no JSON, of another version, lack a field, or do not fit their checksum; the text says
+            what.
     """
     try:
-        found = json.loads(document)
+        found = read_checked(document)
         if found["version"] != _FORMAT_VERSION:
             raise ValueError(f"its version is {found['version']!r}, and only {_FORMAT_VERSION} is known")
         topics = [_topic(row) for row in found["topics"]]

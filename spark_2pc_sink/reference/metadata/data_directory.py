@@ -5,6 +5,8 @@
     .lock                       locked while a process has the directory
     meta.properties             cluster and node ids, as Kafka writes them
     catalog.json                everything else that the node knows, replaced as a whole
+    catalog.json.previous       the same before the last change, for somebody whose catalog.json is damaged
+    log-ends.json               up to where each log was on disk at the last start or clean stop
     <topic>-<partition>/        the segments of one partition, and partition.metadata with the topic's id
     <topic>-<partition>.<id>-delete/    of a deleted topic, on its way out
     <topic>-<partition>.<id>-stray/     records of a topic that there is not, put away for somebody to look at
@@ -35,12 +37,15 @@ from spark_2pc_sink.reference.metadata.catalog_state import (
     read_state,
     write_state,
 )
+from spark_2pc_sink.reference.metadata.log_ends import LogEnds, read_log_ends, write_log_ends
 
 _LOCK: Final = ".lock"
 _CATALOG: Final = "catalog.json"
 _META: Final = "meta.properties"
 _PARTITION_META: Final = "partition.metadata"
 _UNFINISHED: Final = ".tmp"
+_PREVIOUS: Final = ".previous"
+_LOG_ENDS: Final = "log-ends.json"
 _log = logging.getLogger(__name__)
 _PARTITION_DIRECTORY: Final = re.compile(r"[a-zA-Z0-9._-]+-\d+")
 
@@ -89,14 +94,38 @@ class DataDirectory:
             return None
         except ValueError as error:
             raise self._refused(
-                f"{file} cannot be read: {error}", "restore the file, or name another directory"
+                f"{file} cannot be read: {error}",
+                f"restore the file, or name another directory. {file.name}{_PREVIOUS} lacks the last change: put it in "
+                "place only if that was no topic and no block of producer ids that is in use",
             ) from error
         self._must_belong(state)
         return state
 
     def write_catalog(self, state: CatalogState) -> None:
         """Put the state in place of the last one, durable before this returns; a crash leaves one or the other."""
+        self._keep_previous()
         self._replace(_CATALOG, write_state(state))
+
+    def read_log_ends(self) -> LogEnds:
+        """Up to where each log was on disk; empty where nobody has written it down yet.
+
+        Raises:
+            ConfigurationError: the file is damaged.
+        """
+        file = self.path / _LOG_ENDS
+        try:
+            return read_log_ends(file.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise self._refused(
+                f"{file} cannot be read: {error}",
+                "restore the file, or remove it: logs are then taken as they are, and what is missing is not noticed",
+            ) from error
+
+    def write_log_ends(self, ends: LogEnds) -> None:
+        """Write down that the logs are on disk up to there; call when they are."""
+        self._replace(_LOG_ENDS, write_log_ends(ends))
 
     def write_meta(self, state: CatalogState) -> None:
         """Write ``meta.properties`` where it is missing (Kafka: ``MetaProperties``, version 1)."""
@@ -231,6 +260,16 @@ class DataDirectory:
             raise self._refused(
                 f"{self.path / _META} and {_CATALOG} name different clusters or nodes", "restore the one that is right"
             )
+
+    def _keep_previous(self) -> None:
+        """Give the catalog a second name, under which it stays when it is replaced."""
+        unfinished = self.path / (_CATALOG + _PREVIOUS + _UNFINISHED)
+        unfinished.unlink(missing_ok=True)
+        try:
+            unfinished.hardlink_to(self.path / _CATALOG)
+        except FileNotFoundError:
+            return  # the first start
+        unfinished.replace(self.path / (_CATALOG + _PREVIOUS))
 
     def _replace(self, name: str, content: bytes) -> None:
         unfinished = self.path / (name + _UNFINISHED)

@@ -2,8 +2,9 @@
 
 What a client may cost, beyond the request that is carried out: frames read ahead up to `REQUESTS_AHEAD_MAX` and
 `BYTES_AHEAD_MAX`, one frame being received, and one reply beyond the transport's high-water mark. A client that does
-not read its replies is not read from either, and its requests wait. One that says nothing for
-``connections.max.idle.ms`` is closed; so is one that does not log in within `LOGIN_DEADLINE_S`.
+not read its replies is not read from either, and its requests wait. One that sends no whole request for
+``connections.max.idle.ms`` is closed, however many bytes trickle in; so is one that does not log in within
+`LOGIN_DEADLINE_S`. The requests of all connections together are bounded by ``queued.max.request.bytes``.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ class Registry(Protocol):
     def has_room(self) -> bool:
         """True where one more may come."""
 
+    def may_hold(self, more_bytes: int) -> bool:
+        """True where the requests of all connections may take so much more memory."""
+
 
 class Connection(asyncio.BufferedProtocol):
     """The protocol of one accepted connection.
@@ -69,9 +73,10 @@ class Connection(asyncio.BufferedProtocol):
         bytes_max = properties.socket_request_max_bytes
         if listener.users is not None:
             bytes_max = min(properties.sasl_server_max_receive_size, bytes_max)
-        self._reader = FrameReader(registry.scratch, frame_bytes_max=bytes_max)
+        self._reader = FrameReader(registry.scratch, frame_bytes_max=bytes_max, has_room=registry.may_hold)
         self._frames: deque[bytes | bytearray] = deque()
         self._frame_bytes = 0
+        self._carried_out_bytes = 0
         self._ended = False
         self._busy = False
         self._active_s = self._loop.time()
@@ -117,10 +122,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
-        self._active_s = self._loop.time()
+        in_frame = self._reader.buffered_bytes > 0
+        frames_before = len(self._frames)
         for frame in self._reader.received(nbytes):
             self._frames.append(frame)
             self._frame_bytes += len(frame)
+        if not in_frame or len(self._frames) > frames_before:
+            self._active_s = self._loop.time()  # not for a part of a request: a slow sender would never end
         if self._reader.broken is not None:
             self._ended = True
         if self._ended or self._is_far_ahead():
@@ -167,7 +175,9 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while (frame := await self._next_frame()) is not None:
                 self._busy = True
+                self._carried_out_bytes = len(frame)
                 await self._channel.carry_out(frame)
+                self._carried_out_bytes = 0
                 self._busy = False
                 if self._channel.logged_in:
                     self._reader.frame_bytes_max = self._registry.properties.socket_request_max_bytes
@@ -228,6 +238,12 @@ class Connection(asyncio.BufferedProtocol):
     def buffered_bytes(self) -> int:
         """The memory that frames and replies of this connection take."""
         return self._frame_bytes + self._reader.buffered_bytes + self._transport.get_write_buffer_size()
+
+    @property
+    def request_bytes(self) -> int:
+        """The memory that requests of this connection take: received, waiting, and under way."""
+        under_way = self._carried_out_bytes + (self._channel.produce_bytes if self._admitted else 0)
+        return self._frame_bytes + self._reader.buffered_bytes + under_way
 
     def _fail(self, error: Exception) -> None:
         """End the connection because of an error, with one line in the log, or with a traceback if it is ours."""

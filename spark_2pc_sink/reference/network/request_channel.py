@@ -70,6 +70,9 @@ class RequestChannel:
         principal: who it is, as long as it does not log in.
         send: takes the bytes of a reply, and drops them once the connection ends.
         fail: ends the connection because of an error of a Produce; a second call changes nothing.
+
+    Attributes:
+        produce_bytes: of the Produce requests that are under way.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class RequestChannel:
         self._produces: deque[asyncio.Task[None]] = deque()
         self._appended: asyncio.Future[None] | None = None
         self._reading: asyncio.Task[Reply | None] | None = None
+        self.produce_bytes = 0
         self._gone = False
         self._failed = False
         self._become(principal)
@@ -119,7 +123,7 @@ class RequestChannel:
             await self._log_in(self._login, call)
         elif call.api is Api.PRODUCE:
             await self._room_for_produce()
-            self._begin_produce(call)
+            self._begin_produce(call, len(frame))
         else:
             await self.finish()
             # What was sent after a Produce that failed must not be carried out as if it had succeeded.
@@ -209,11 +213,17 @@ class RequestChannel:
         if self._appended is not None:
             await self._appended
 
-    def _begin_produce(self, call: Call) -> None:
+    def _begin_produce(self, call: Call, frame_bytes: int) -> None:
         appended = self._appended = asyncio.get_running_loop().create_future()
         context = self._context(call, lambda: None if appended.done() else appended.set_result(None))
         previous = self._produces[-1] if self._produces else None
-        self._produces.append(asyncio.ensure_future(self._produce(call, context, previous)))
+        task = asyncio.ensure_future(self._produce(call, context, previous))
+        self.produce_bytes += frame_bytes
+        task.add_done_callback(lambda _: self._let_go(frame_bytes))
+        self._produces.append(task)
+
+    def _let_go(self, frame_bytes: int) -> None:
+        self.produce_bytes -= frame_bytes
 
     async def _produce(self, call: Call, context: RequestContext, previous: asyncio.Task[None] | None) -> None:
         """Carry out one Produce; its reply, or its failure, comes after those of the ones before."""

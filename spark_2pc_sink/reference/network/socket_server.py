@@ -93,6 +93,11 @@ class SocketServer:
         """False while as many are open as may be, and once the server stops."""
         return len(self._connections) < self.properties.max_connections and not self._stopping
 
+    def may_hold(self, more_bytes: int) -> bool:
+        """False where the requests of all connections would take more than ``queued.max.request.bytes``."""
+        held_bytes = sum(connection.request_bytes for connection in self._connections)
+        return held_bytes + more_bytes <= self.properties.queued_max_request_bytes
+
     @property
     def connections(self) -> tuple[Connection, ...]:
         """Those that are open."""

@@ -36,6 +36,41 @@ class CorruptLogError(DualWriteError):
 
 
 @dataclass(eq=False, kw_only=True)
+class ShortLogError(DualWriteError):
+    """A log is shorter than it was on disk before: acknowledged records are missing. Nothing was changed."""
+
+    path: str
+    end_offset: int
+    durable_end: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} ends at offset {self.end_offset}, and was on disk up to offset {self.durable_end} when the "
+            "node last started or stopped: acknowledged records are damaged or missing, which no crash explains. "
+            "Nothing was changed. Restore the file from a copy; or, to give these records up, remove log-ends.json "
+            "from the data directory: logs are then taken as they are"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class UnreadableRecordError(DualWriteError):
+    """A record of a coordinator's own log that this version does not understand. Nothing was changed."""
+
+    path: str
+    topic: str
+    partition: int
+    offset: int
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"the record at offset {self.offset} of {self.topic}-{self.partition}, in {self.path}, cannot be "
+            f"understood: {self.detail}. The coordinator does not start, because what the record says would be lost; "
+            "nothing was changed. Start the version that wrote it, or restore the data directory from a copy"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class LogFailedError(DualWriteError):
     """The disk failed under a partition. What is not known to be durable may be lost; nothing more is taken."""
 

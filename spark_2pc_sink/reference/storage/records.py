@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
@@ -24,6 +24,9 @@ from spark_2pc_sink.wire.batch_format import (
     read_records,
 )
 from spark_2pc_sink.wire.varints import encode_varint
+
+#: Records of a compressed batch that are looked into. Uncompressed, a batch of 1 MB holds a sixth of it at most.
+COMPRESSED_RECORDS_MAX: Final = 1_000_000
 
 #: A record to be written: key and value, None for null (a null value is a tombstone).
 KeyValue: TypeAlias = tuple[bytes | None, bytes | None]
@@ -66,8 +69,12 @@ def decode_records(batch: bytes, header: BatchHeader) -> Iterator[Record]:
     """The records of a whole batch, decompressed if they have to be.
 
     Raises:
-        BatchError: CORRUPT_MESSAGE, the records are not what the header announces.
+        BatchError: CORRUPT_MESSAGE, the records are not what the header announces, or are more than anyone sends: of
+            a compressed batch above `COMPRESSED_RECORDS_MAX`, or larger than `decompress` lets them become.
     """
+    if header.compression and header.record_count > COMPRESSED_RECORDS_MAX:
+        detail = f"{header.record_count} records in a compressed batch; up to {COMPRESSED_RECORDS_MAX} are read"
+        raise BatchError(code=Code.CORRUPT_MESSAGE, detail=detail)
     try:
         yield from read_records(_section(batch, header), header)
     except RemoteProtocolError as error:

@@ -1,8 +1,9 @@
 """Recovery of a segment: every batch is read and checked, and a torn end is cut off.
 
-There is no marker of a clean end: every start checks everything, which costs about a second per gigabyte and per
-hundred thousand batches. In the last segment the log ends at the first batch whose length, CRC or offset is wrong, and
-everything behind it is removed, as Kafka does after an unclean end (``LogSegment.recover``): the disk may have stored
+Every start checks everything, which costs about a second per gigabyte and per hundred thousand batches. In the last
+segment the log ends at the first batch whose length, CRC or offset is wrong. Below the offset up to which the log is
+known to have been on disk, at the last start or a clean stop, that is damage too, and an error. Above it everything
+behind is removed, as Kafka does after an unclean end (``LogSegment.recover``): the disk may have stored
 the pages of the last, unfinished writes in any order, so that what looks whole behind a torn batch was never
 acknowledged. In an earlier segment, which was on disk as a whole before the next one was begun, the same is damage, and
 an error that names the file: Kafka would drop all segments behind it, with records that it has acknowledged.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from spark_2pc_sink.reference.storage.batches import whole
-from spark_2pc_sink.reference.storage.errors import CorruptLogError
+from spark_2pc_sink.reference.storage.errors import CorruptLogError, ShortLogError
 from spark_2pc_sink.reference.storage.segments import Segment
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, read_header
 
@@ -21,19 +22,23 @@ from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD_BYTES, B
 READ_BYTES = 4 * 1024 * 1024
 
 
-def recover_segment(segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool) -> int:
+def recover_segment(
+    segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool, durable_end: int = 0
+) -> int:
     """Index a segment's batches and give each to ``take``.
 
     Args:
         segment: just opened.
         take: called with each header and batch, in order.
         last: it is the one that was being written; a torn end is cut off.
+        durable_end: the offset up to which the log is known to have been on disk.
 
     Returns:
         the bytes cut off.
 
     Raises:
         CorruptLogError: damage in a segment that is not the last.
+        ShortLogError: damage in the last one, below ``durable_end``.
     """
     position = 0
     for header, batch in _whole_batches(segment):
@@ -46,6 +51,8 @@ def recover_segment(segment: Segment, take: Callable[[BatchHeader, bytes], None]
     if not last:
         detail = f"no whole batch at offset {segment.end_offset}, {torn_bytes} bytes before the end of the file"
         raise CorruptLogError(path=segment.file.path, position_bytes=position, detail=detail)
+    if segment.end_offset < durable_end:
+        raise ShortLogError(path=segment.file.path, end_offset=segment.end_offset, durable_end=durable_end)
     segment.file.truncate(position)
     return torn_bytes
 

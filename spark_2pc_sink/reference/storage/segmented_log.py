@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from spark_2pc_sink.reference.storage.batches import Stamped
-from spark_2pc_sink.reference.storage.errors import CorruptLogError
+from spark_2pc_sink.reference.storage.errors import CorruptLogError, ShortLogError
 from spark_2pc_sink.reference.storage.files import SegmentFile, SegmentStore, TornFileError
 from spark_2pc_sink.reference.storage.recovery import recover_segment
 from spark_2pc_sink.reference.storage.segments import NO_TIMESTAMP, RELATIVE_OFFSET_MAX, Segment
@@ -61,6 +61,10 @@ class SegmentedLog:
         """Where the log is, for messages."""
         return self._store.path
 
+    def path_of(self, offset: int) -> str:
+        """The file that holds ``offset``, for messages."""
+        return self._segments[max(bisect_right(self._base_offsets, offset) - 1, 0)].file.path
+
     @property
     def end_offset(self) -> int:
         """Behind the last record."""
@@ -71,20 +75,35 @@ class SegmentedLog:
         """Bytes of all segments."""
         return sum(segment.size_bytes for segment in self._segments)
 
-    def recover(self, take: Callable[[BatchHeader, bytes], None]) -> None:
+    def recover(self, take: Callable[[BatchHeader, bytes], None], *, durable_end: int = 0) -> None:
         """Open what is in the store; each batch is checked and given to ``take``. Blocks.
+
+        Args:
+            take: called with each header and batch, in order.
+            durable_end: the offset up to which the log is known to have been on disk.
 
         Raises:
             CorruptLogError: damage that no crash explains, see `recovery`.
+            ShortLogError: the log ends before ``durable_end``.
         """
-        for base_offset in self._store.base_offsets() or [0]:
+        base_offsets = self._store.base_offsets()
+        if base_offsets and base_offsets[0]:
+            detail = f"its first segment is missing, the first that is there begins at offset {base_offsets[0]}"
+            raise CorruptLogError(path=self.path, position_bytes=0, detail=detail)
+        if not base_offsets and durable_end:
+            raise ShortLogError(path=self.path, end_offset=0, durable_end=durable_end)
+        for base_offset in base_offsets or [0]:
             self._add(Segment(base_offset, self._store.segment(base_offset)))
         for segment in self._segments:
-            self.recovered_cut_bytes = recover_segment(segment, take, last=segment is self._segments[-1])
+            self.recovered_cut_bytes = recover_segment(
+                segment, take, last=segment is self._segments[-1], durable_end=durable_end
+            )
         for before, after in pairwise(self._segments):
             if before.end_offset != after.base_offset:
                 detail = f"it ends at offset {before.end_offset}, the next segment begins at {after.base_offset}"
                 raise CorruptLogError(path=before.file.path, position_bytes=before.size_bytes, detail=detail)
+        if self.end_offset < durable_end:
+            raise ShortLogError(path=self.path, end_offset=self.end_offset, durable_end=durable_end)
         if self.end_offset == 0:
             self._names_unsynced = True  # with the first record
             return

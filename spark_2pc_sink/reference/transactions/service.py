@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
-from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import (
@@ -59,6 +59,7 @@ from spark_2pc_sink.reference.storage.group_sync import Synced
 from spark_2pc_sink.reference.transactions.background import Background
 from spark_2pc_sink.reference.transactions.change_log_lines import log_change, log_markers
 from spark_2pc_sink.reference.transactions.marker_writer import Logs, MarkerWriter
+from spark_2pc_sink.wire.batch_format import Record
 
 _log = logging.getLogger(__name__)
 
@@ -363,25 +364,31 @@ class TransactionService:
         """What is in a partition of the state log, but for keys that only another version of Kafka knows.
 
         Raises:
-            RemoteProtocolError: a record is not Kafka's.
+            UnreadableRecordError: a record is not Kafka's.
         """
         found = []
-        for each in self._state_log(index).records():
+        log = self._state_log(index)
+        for each in log.records():
             if each.batch.control:
                 continue
-            key = each.key or b""
-            if (version := key_version(key)) == KEY_VERSION:
-                found.append(LogRecord.decode(index, key, each.value))
-            else:
-                # As Kafka: left by an upgrade that was given up. Refused, it would keep the server from starting.
-                _log.warning(
-                    "skipped offset %d of %s-%d: key version %d is not known",
-                    each.offset,
-                    TRANSACTION_STATE,
-                    index,
-                    version,
-                )
+            try:
+                record = _log_record(index, each)
+            except RemoteProtocolError as error:
+                raise log.unreadable(each.offset, error.detail) from error
+            if record is not None:
+                found.append(record)
         return found
+
+
+def _log_record(index: int, each: Record) -> LogRecord | None:
+    key = each.key or b""
+    if (version := key_version(key)) == KEY_VERSION:
+        return LogRecord.decode(index, key, each.value)
+    # As Kafka: left by an upgrade that was given up. Refused, it would keep the server from starting.
+    _log.warning(
+        "skipped offset %d of %s-%d: key version %d is not known", each.offset, TRANSACTION_STATE, index, version
+    )
+    return None
 
 
 def _code_of(flushed: Synced) -> Code:

@@ -18,7 +18,7 @@ from tests.unit.recovery.test_report import ROW
         ({"prepared_transaction_state": "", "kafka_offsets": {}}, ""),
         ({"kafka_offsets": {"a-b-12": (0, 1)}}, ""),
         ({"prepared_transaction_state": "7"}, "prepared transaction state '7': it is '' or 'producerId:epoch'"),
-        ({"settled": "7:99999"}, "producer id and epoch '7:99999': the producer id is 0 or more"),
+        ({"settled": "7:99999"}, "producer id and epoch '7:99999': the producer id is between 0 and"),
         ({"status": "paused"}, "status 'paused' is none of none, decided, done, owed"),
         ({"kafka_offsets": {"orders": (0, 1)}}, "kafka_offsets name 'orders', which is no topic-partition"),
         ({"transactional_id": "a\nb"}, "transactional_id 'a\\nb': it has 1 to 255 printable characters"),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
-from spark_2pc_sink.wire.compression import Compression, compress, decompress
+from spark_2pc_sink.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 
 _XERIAL_HEADER = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 
@@ -96,6 +96,37 @@ def test_a_raw_snappy_block_is_read_too() -> None:
 def test_garbage_is_the_writers_fault(data: bytes, compression: Compression) -> None:
     with pytest.raises(RemoteProtocolError, match=compression.name):
         decompress(memoryview(data), compression)
+
+
+@pytest.mark.parametrize("compression", list(Compression)[1:])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_what_grows_beyond_the_bound_is_refused_before_it_is_there(compression: Compression, pieces: int) -> None:
+    bytes_max = pieces * 256 * 1024
+    packed = memoryview(compress(pa.py_buffer(bytes(bytes_max)), compression)).tobytes()
+    assert decompress(memoryview(packed), compression, bytes_max=bytes_max) == bytes(bytes_max)
+    with pytest.raises(RemoteProtocolError, match=f"{compression.name} .* more than {bytes_max - 1} bytes"):
+        decompress(memoryview(packed), compression, bytes_max=bytes_max - 1)
+
+
+@pytest.mark.parametrize("compression", list(Compression)[1:])
+def test_a_bomb_costs_no_more_than_the_bound(compression: Compression) -> None:
+    """D13."""
+    bomb = memoryview(compress(pa.py_buffer(bytes(DECOMPRESSED_BYTES_MAX + 1)), compression))
+    with pytest.raises(RemoteProtocolError, match=f"more than {DECOMPRESSED_BYTES_MAX} bytes"):
+        decompress(bomb.cast("B"), compression)
+
+
+def test_a_snappy_block_that_only_says_how_large_it_is_reserves_nothing() -> None:
+    announced = b"\xff\xff\xff\xff\x0f"
+    with pytest.raises(RemoteProtocolError, match="more than"):
+        decompress(memoryview(announced), Compression.SNAPPY)
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.LZ4])
+def test_data_that_ends_in_the_middle_is_the_writers_fault(compression: Compression) -> None:
+    packed = memoryview(compress(pa.py_buffer(bytes(1000)), compression)).tobytes()
+    with pytest.raises(RemoteProtocolError, match="ends in the middle"):
+        decompress(memoryview(packed)[:-1], compression)
 
 
 def test_names_are_those_of_compression_type() -> None:

@@ -16,7 +16,7 @@ from spark_2pc_sink.reference.groups.states import GroupState
 from spark_2pc_sink.reference.groups.steps import JoinRequest
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.storage.errors import LogFailedError
+from spark_2pc_sink.reference.storage.errors import LogFailedError, UnreadableRecordError
 from tests.unit.reference.groups import messages
 from tests.unit.reference.groups.group_rig import FakeCluster, GroupRig, codes_of, running_groups
 
@@ -266,3 +266,12 @@ def test_member_ids_are_new_every_time() -> None:
     one, two = random_member_id("c"), random_member_id("c")
     assert one != two
     assert len(one) == len("c-") + 36
+
+
+def test_a_record_that_is_not_understood_is_named() -> None:
+    cluster = FakeCluster()
+    log = cluster.partitions[1]
+    log.append_records([(b"\0\1", b"garbage")], now_ms=0)
+    with pytest.raises(UnreadableRecordError, match="offset 0 of __consumer_offsets-1") as refused:
+        GroupRig(cluster=cluster)
+    assert "restore the data directory" in str(refused.value)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from typing import Any
+from unittest import mock
 
 import pytest
 from kafka.protocol.admin import DescribeClusterRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
+from spark_2pc_sink.reference.handlers.cluster import AUTO_CREATED_PARTITIONS_MAX
 from tests.unit.reference.cluster_node import ClusterNode, Denying, cluster_node
 
 NO_ID = uuid.UUID(int=0)
@@ -109,6 +111,30 @@ async def test_a_missing_topic_is_created_when_asked_for_and_found_by_the_next_r
         found = await metadata(node, ["auto", "p_q"], create=False)
         assert codes(found) == {"auto": 0, "p_q": 3}  # a name that collides with p.q is not created
         assert [len(topic.partitions) for topic in found.topics] == [4, 0]
+
+
+async def test_missing_topics_are_created_in_one_change_up_to_a_bound() -> None:
+    names = [f"t{number}" for number in range(AUTO_CREATED_PARTITIONS_MAX // 2 + 1)]
+    async with cluster_node({"num.partitions": "2"}) as node:
+        with mock.patch.object(node.catalog, "_store", wraps=node.catalog._store) as stored:
+            await metadata(node, [*names], create=True)
+        assert stored.await_count == 1
+        assert [topic.name for topic in node.catalog.topics() if not topic.internal] == names[:-1]
+        await metadata(node, [*names], create=True)
+        assert node.catalog.topic(names[-1]) is not None
+
+
+async def test_of_two_new_names_that_collide_the_first_is_created_and_a_large_topic_is_one_too() -> None:
+    async with cluster_node({"num.partitions": "2000"}) as node:
+        await metadata(node, ["p.q", "p_q"], create=True)
+        assert [topic.name for topic in node.catalog.topics() if not topic.internal] == ["p.q"]
+
+
+async def test_a_disk_that_refuses_new_topics_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster_node() as node:
+        with mock.patch.object(node.catalog, "_store", side_effect=OSError("no space left")):
+            assert codes(await metadata(node, ["auto"], create=True)) == {"auto": 3}
+    assert "1 topics that Metadata asked for were not created: no space left" in caplog.text
 
 
 async def test_nothing_is_created_where_the_broker_or_the_acls_forbid_it() -> None:

@@ -68,7 +68,8 @@ async def test_what_is_deleted_is_no_longer_read(version: int, offset: int, star
     assert log is not None
     assert log.earliest().offset == log.log_start_offset == start
     assert log.last_stable_offset == RECORDS
-    assert log.offset_for_timestamp(0, Isolation.READ_COMMITTED).offset == (start if start < RECORDS else -1)
+    found = await log.offset_for_timestamp(0, Isolation.READ_COMMITTED)
+    assert found.offset == (start if start < RECORDS else -1)
     if start:
         with pytest.raises(OffsetOutOfRangeError):
             log.read(start - 1, max_bytes=1000, isolation=Isolation.READ_COMMITTED, min_one=True)

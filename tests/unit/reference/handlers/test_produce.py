@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 from kafka.protocol.producer import ProduceRequest
 
@@ -12,9 +15,12 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import Code, TransactionState
-from spark_2pc_sink.reference.coordinator.events import Operation, Resource
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext
+from spark_2pc_sink.reference.storage.batches import build_batch
+from spark_2pc_sink.reference.storage.records import COMPRESSED_RECORDS_MAX
+from spark_2pc_sink.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.coordinator.driver import KEEPING
 from tests.unit.reference.node import START_MS, TID, batch, batch_of_times, node
@@ -119,6 +125,48 @@ async def test_a_compacted_topic_takes_no_record_without_a_key(version: int) -> 
         assert (await running.read(isolation=0)).high_watermark == 1
 
 
+def bomb(plain_bytes: int, *, codec: Compression, records: int = 1) -> bytes:
+    """A batch that says it has so many records, and becomes zeros when it is decompressed."""
+    section = memoryview(compress(pa.py_buffer(bytes(plain_bytes)), codec)).tobytes()
+    return build_batch(section, record_count=records, timestamp_ms=START_MS, attributes=codec.value)
+
+
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop(codec: Compression) -> None:
+    """D13."""
+    threads: list[str] = []
+    async with node() as running:
+        running.cluster.settings = LogSettings(
+            cleanup_policy=frozenset({"compact"}), message_max_bytes=1 << 23, segment_bytes=1 << 23
+        )
+
+        def noted(*args: Any, **named: Any) -> bytes:
+            threads.append(threading.current_thread().name)
+            return decompress(*args, **named)
+
+        with mock.patch("spark_2pc_sink.wire.compression.decompress", noted):
+            answers = await running.produce({T0: bomb(DECOMPRESSED_BYTES_MAX + 1, codec=codec)}, tid=None)
+        assert answers[T0].error_code == Code.INVALID_RECORD
+        assert threads
+        assert all(name.startswith("decode") for name in threads)
+
+
+async def test_more_records_than_anyone_sends_are_not_looked_into() -> None:
+    async with node() as running:
+        running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact"}))
+        many = bomb(7, codec=Compression.ZSTD, records=COMPRESSED_RECORDS_MAX + 1)
+        with mock.patch("spark_2pc_sink.wire.compression.decompress", side_effect=AssertionError):
+            assert (await running.produce({T0: many}, tid=None))[T0].error_code == Code.INVALID_RECORD
+
+
+async def test_of_very_many_records_at_fault_the_first_are_named() -> None:
+    async with node() as running:
+        running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact"}))
+        answer = (await running.produce({T0: batch_of_times(*[START_MS] * 1001)}, tid=None))[T0]
+        assert len(answer.record_errors) == 1000
+        assert "due to 1001 record errors in total" in answer.error_message
+
+
 async def test_a_fault_that_kafka_finds_late_is_answered_with_the_start_of_the_log() -> None:
     async with node() as running:
         without_sequence = batch(b"a", pair=(7, 0), sequence=-1, transactional=False)
@@ -155,13 +203,23 @@ async def test_old_clients_do_not_send_zstd(version: int, code: Code) -> None:
         assert answers[T0].error_code == code
 
 
-async def test_internal_topics_are_for_the_admin_client() -> None:
+async def test_internal_topics_are_for_privileged_principals_whatever_a_client_calls_itself() -> None:
+    """D12: KafkaApis.handleProduceRequest goes by the client id alone; a name gives no right here."""
+    brokers, writers = denied(), denied((Operation.CLUSTER_ACTION, Resource.CLUSTER, "*"))
     async with node() as running:
-        internal = ("__consumer_offsets", 0)
-        answers = await running.produce({internal: batch(b"a"), T0: batch(b"a")}, tid=None)
-        assert [each.error_code for each in answers.values()] == [Code.INVALID_TOPIC_EXCEPTION, 0]
-        answers = await running.produce({internal: batch(b"a")}, tid=None, client_id="__admin_client")
-        assert answers[internal].error_code == 0
+        for topic in ("__consumer_offsets", "__transaction_state"):
+            internal = (topic, 0)
+            for client_id, access, code in (
+                ("test", FULL_ACCESS, Code.INVALID_TOPIC_EXCEPTION),
+                ("__admin_client", FULL_ACCESS, Code.INVALID_TOPIC_EXCEPTION),
+                ("__admin_client", writers, Code.INVALID_TOPIC_EXCEPTION),
+                ("test", brokers, Code.INVALID_TOPIC_EXCEPTION),
+                ("__admin_client", brokers, Code.NONE),
+            ):
+                answers = await running.produce(
+                    {internal: batch(b"a"), T0: batch(b"a")}, tid=None, client_id=client_id, access=access
+                )
+                assert [each.error_code for each in answers.values()] == [code, 0]
 
 
 async def test_what_may_be_waited_for() -> None:

@@ -236,19 +236,19 @@ async def test_producers_are_described_until_they_expire(log: PartitionLog) -> N
 async def test_offsets_are_found_by_time_as_far_as_the_reader_may_see(log: PartitionLog) -> None:
     append(log, client_batch([b"a", b"b"], timestamps_ms=[10, 30]))
     append(log, client_batch([b"c"], timestamps_ms=[20], compression=3))
-    assert log.offset_for_timestamp(0, UNCOMMITTED) == NOWHERE
+    assert await log.offset_for_timestamp(0, UNCOMMITTED) == NOWHERE
     await log.sync()
-    found = [log.offset_for_timestamp(ms, UNCOMMITTED) for ms in (0, 10, 11, 30, 31)]
+    found = [await log.offset_for_timestamp(ms, UNCOMMITTED) for ms in (0, 10, 11, 30, 31)]
     assert found == [
         *(FoundOffset(0, 10, 0), FoundOffset(0, 10, 0)),
         *(FoundOffset(1, 30, 0), FoundOffset(1, 30, 0)),
         NOWHERE,
     ]
-    assert log.offset_of_max_timestamp(UNCOMMITTED) == FoundOffset(1, 30, 0)
+    assert await log.offset_of_max_timestamp(UNCOMMITTED) == FoundOffset(1, 30, 0)
     append_in_transaction(log, [b"d"], producer=(7, 0), sequence=0)
     await log.sync()
-    assert log.offset_for_timestamp(31, UNCOMMITTED) == FoundOffset(3, NOW_MS, 0)
-    assert log.offset_for_timestamp(31, COMMITTED) == NOWHERE
+    assert await log.offset_for_timestamp(31, UNCOMMITTED) == FoundOffset(3, NOW_MS, 0)
+    assert await log.offset_for_timestamp(31, COMMITTED) == NOWHERE
     assert (log.latest(UNCOMMITTED).offset, log.latest(COMMITTED).offset, log.earliest().offset) == (4, 3, 0)
 
 
@@ -260,14 +260,14 @@ async def test_the_largest_timestamp_is_that_of_a_record_that_is_left(log: Parti
     found = []
     for start in range(7):
         log.delete_before(start)
-        largest = log.offset_of_max_timestamp(UNCOMMITTED)
+        largest = await log.offset_of_max_timestamp(UNCOMMITTED)
         found.append((largest.offset, largest.timestamp_ms))
     assert found == [(0, 50), (2, 30), (2, 30), (4, 25), (4, 25), (5, 5), (-1, -1)]
 
 
-def test_an_empty_log_has_no_times_and_no_batches() -> None:
+async def test_an_empty_log_has_no_times_and_no_batches() -> None:
     log = opened(leader_epoch=4)
-    assert log.offset_of_max_timestamp(UNCOMMITTED) == NOWHERE
+    assert await log.offset_of_max_timestamp(UNCOMMITTED) == NOWHERE
     assert (log.earliest(), log.latest(COMMITTED)) == (FoundOffset(0, -1, 4), FoundOffset(0, -1, 4))
     assert log.offset_for_epoch(4) == EpochEnd(4, 0)
 

@@ -18,10 +18,14 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.metadata.catalog import Catalog, ProducerIds
 from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
+from spark_2pc_sink.reference.storage.errors import ShortLogError
 from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.node import START_MS, batch
 
 PROPERTIES = BrokerProperties(transaction_state_log_num_partitions=3, offsets_topic_num_partitions=2)
+
+
+NODE_FILES = [".lock", "catalog.json", "catalog.json.previous", "log-ends.json", "meta.properties"]
 
 
 @asynccontextmanager
@@ -191,7 +195,14 @@ async def test_a_crash_while_a_topic_is_deleted_leaves_nothing_of_it(
                 await catalog.delete_topic("orders")
     async with opened(tmp_path) as catalog:
         assert [topic.name for topic in catalog.topics()] == ["kept"]
-        assert names_in(tmp_path) == [".lock", "catalog.json", "kept-0", "meta.properties"]
+        assert names_in(tmp_path) == [
+            ".lock",
+            "catalog.json",
+            "catalog.json.previous",
+            "kept-0",
+            "log-ends.json",
+            "meta.properties",
+        ]
         assert await catalog.create_topic("orders", 1) is not None
     async with opened(tmp_path) as catalog:
         assert [topic.name for topic in catalog.topics()] == ["kept", "orders"]
@@ -238,7 +249,14 @@ async def test_files_that_the_disk_does_not_let_go_are_left_to_the_next_start(
             await look(catalog)
     async with opened(tmp_path) as catalog:
         await look(catalog)
-    assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties", "orders-0"]
+    assert names_in(tmp_path) == [
+        ".lock",
+        "catalog.json",
+        "catalog.json.previous",
+        "log-ends.json",
+        "meta.properties",
+        "orders-0",
+    ]
 
 
 async def test_what_could_not_be_renamed_goes_with_the_next_topic_and_takes_no_other_along(
@@ -255,7 +273,13 @@ async def test_what_could_not_be_renamed_goes_with_the_next_topic_and_takes_no_o
             with pytest.raises(OSError, match="too many"):
                 await catalog.delete_topic("orders")
         await catalog.delete_topic("other")
-        assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties"]
+        assert names_in(tmp_path) == [
+            ".lock",
+            "catalog.json",
+            "catalog.json.previous",
+            "log-ends.json",
+            "meta.properties",
+        ]
 
 
 async def test_a_crash_between_file_and_directories_is_made_good_at_the_start(
@@ -298,7 +322,13 @@ async def test_a_topic_that_was_created_half_way_is_not_there_and_can_be_created
             with pytest.raises(OSError, match="no space"):
                 await catalog.create_topic("orders", 2)
         assert catalog.topic("orders") is None
-        assert names_in(tmp_path) == [".lock", "catalog.json", "meta.properties"]
+        assert names_in(tmp_path) == [
+            ".lock",
+            "catalog.json",
+            "catalog.json.previous",
+            "log-ends.json",
+            "meta.properties",
+        ]
         if not restart:
             await create(catalog)
     if restart:
@@ -380,3 +410,62 @@ async def test_an_id_that_a_caller_has_drawn_is_the_topics(place: Path | None) -
         topic = await catalog.create_topic("orders", 1, topic_id=uuid.UUID(int=77))
         assert topic is not None
         assert catalog.topic_by_id(uuid.UUID(int=77)) == topic
+
+
+async def test_a_log_that_is_shorter_than_at_the_last_stop_or_start_is_refused_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D14: a bit that flips in the last segment looks like a torn write, and a file that is deleted like a new log."""
+    records = batch(b"a")
+    async with opened(tmp_path) as catalog:
+        await catalog.create_topic("orders", 1)
+        log = catalog.log("orders", 0)
+        assert log is not None
+        for _ in range(3):
+            log.append(records, read_header(records), now_ms=START_MS)
+    file = tmp_path / "orders-0" / "00000000000000000000.log"
+    written = file.read_bytes()
+
+    async def refused() -> None:
+        for _ in range(2):  # the second start must not take what the first one refused
+            catalog = await Catalog.open(tmp_path, PROPERTIES)
+            with pytest.raises(ShortLogError, match=r"orders-0.*was on disk up to offset 3.*remove log-ends.json"):
+                await catalog.open_logs()
+            await catalog.close()
+
+    flipped = bytearray(written)
+    flipped[-1] ^= 1
+    file.write_bytes(flipped)
+    await refused()
+    assert file.read_bytes() == bytes(flipped)
+    file.unlink()
+    await refused()
+    assert not file.exists()
+    file.write_bytes(written[: len(records)])
+    await refused()
+    # What was appended behind that, and torn by a crash, is cut off and told of.
+    file.write_bytes(written + written[:20])
+    async with opened(tmp_path) as catalog:
+        assert [log.end_offset for log in catalog.logs()] == [3]
+    assert any("orders-0: cut off 20 bytes behind the end at offset 3" in message for message in caplog.messages)
+    # Whoever gives the records up says so.
+    file.unlink()
+    (tmp_path / "log-ends.json").unlink()
+    async with opened(tmp_path) as catalog:
+        log = catalog.log("orders", 0)
+        assert log is not None
+        assert log.end_offset == 0
+
+
+async def test_a_topic_made_again_begins_anew(tmp_path: Path) -> None:
+    records = batch(b"a")
+    async with opened(tmp_path) as catalog:
+        await catalog.create_topic("orders", 1)
+        log = catalog.log("orders", 0)
+        assert log is not None
+        log.append(records, read_header(records), now_ms=START_MS)
+    async with opened(tmp_path) as catalog:
+        await catalog.delete_topic("orders")
+        await catalog.create_topic("orders", 1)
+    async with opened(tmp_path) as catalog:
+        assert catalog.logs() == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -88,7 +89,9 @@ def test_a_field_of_the_wrong_type_is_named(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     directory.write_catalog(STATE)
     file = tmp_path / "catalog.json"
-    file.write_text(file.read_text().replace('"starts": 4', '"starts": "4"'))
+    document = json.loads(file.read_text()) | {"starts": "4"}
+    del document["crc32c"]  # as an earlier version wrote it
+    file.write_text(json.dumps(document))
     with pytest.raises(ConfigurationError, match="'starts'"):
         directory.read_catalog()
     directory.close()
@@ -100,6 +103,38 @@ def test_the_data_of_another_server_is_left_alone(tmp_path: Path, name: str) -> 
     directory = DataDirectory(tmp_path)
     with pytest.raises(ConfigurationError, match=f"holds {name}"):
         directory.read_catalog()
+    directory.close()
+
+
+def test_a_flipped_bit_anywhere_is_noticed_and_the_state_before_is_named(tmp_path: Path) -> None:
+    """D14."""
+    directory = DataDirectory(tmp_path)
+    directory.write_catalog(STATE)
+    directory.write_catalog(replace(STATE, starts=5))
+    file = tmp_path / "catalog.json"
+    written = file.read_bytes()
+    for value in (b'"starts": 5', b"orders", b"User:a", b'"next_producer_id": 5000'):
+        damaged = bytearray(written)
+        damaged[written.index(value) + len(value) - 1] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(ConfigurationError, match=r"checksum.*catalog\.json\.previous lacks the last change"):
+            directory.read_catalog()
+    file.write_bytes((tmp_path / "catalog.json.previous").read_bytes())
+    assert directory.read_catalog() == STATE
+    directory.close()
+
+
+def test_ends_of_logs_are_read_as_written_and_damage_is_named(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    assert directory.read_log_ends() == {}
+    ends = {(ORDERS.id, 0): 7, (ORDERS.id, 1): 2**40}
+    directory.write_log_ends(ends)
+    assert directory.read_log_ends() == ends
+    file = tmp_path / "log-ends.json"
+    for content, fault in ((file.read_bytes().replace(b"7", b"3", 1), "checksum|wrong type"), (b"[]", "wrong type")):
+        file.write_bytes(content)
+        with pytest.raises(ConfigurationError, match=fault):
+            directory.read_log_ends()
     directory.close()
 
 

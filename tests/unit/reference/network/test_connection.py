@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import struct
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -246,6 +247,37 @@ async def test_a_connection_on_which_nothing_moves_is_closed(sent: bytes) -> Non
         assert await client.ends() == b""
         assert server.metrics.connections_idle == 1
         await until(lambda: not server.connections)
+
+
+async def test_a_client_that_sends_a_request_byte_by_byte_is_closed() -> None:
+    """D13."""
+    async with serving(properties={"connections.max.idle.ms": "300"}) as server:
+        client = await Client.connect(server)
+        client.writer.write(struct.pack(">i", 100_000))
+        ended = asyncio.ensure_future(client.ends())
+        while not ended.done():
+            client.writer.write(b"x")
+            await asyncio.wait({ended}, timeout=0.02)
+        assert ended.result() == b""
+        assert server.metrics.connections_idle == 1
+
+
+async def test_what_all_connections_hold_is_bounded_and_only_who_goes_beyond_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """D13."""
+    bound = {"queued.max.request.bytes": "1000000", "socket.request.max.bytes": "1000000"}
+    async with serving(metadata(empty_metadata), properties=bound) as server:
+        first = await Client.connect(server)
+        first.writer.write(struct.pack(">i", 900_000) + bytes(500_000))
+        await until(lambda: sum(each.request_bytes for each in server.connections) >= 500_000)
+        second = await Client.connect(server)
+        second.writer.write(struct.pack(">i", 900_000) + bytes(600_000))
+        with suppress(ConnectionResetError):
+            assert await second.ends() == b""
+        await until(lambda: len(server.connections) == 1)
+        assert "queued.max.request.bytes" in caplog.text
+        assert not first.reader.at_eof()
 
 
 async def test_a_client_that_reads_nothing_for_too_long_is_closed() -> None:

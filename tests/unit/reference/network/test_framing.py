@@ -14,8 +14,9 @@ SCRATCH_BYTES = 64
 FRAME_BYTES_MAX = 1000
 
 
-def reader() -> FrameReader:
-    return FrameReader(memoryview(bytearray(SCRATCH_BYTES)), frame_bytes_max=FRAME_BYTES_MAX)
+def reader(*, frame_bytes_max: int = FRAME_BYTES_MAX, room_bytes: int = 1 << 40) -> FrameReader:
+    scratch = memoryview(bytearray(SCRATCH_BYTES))
+    return FrameReader(scratch, frame_bytes_max=frame_bytes_max, has_room=lambda more: more <= room_bytes)
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -48,11 +49,31 @@ def test_a_long_frame_is_received_straight_into_the_buffer_that_becomes_it() -> 
     frames = reader()
     feed(frames, struct.pack(">i", 500) + b"12", [SCRATCH_BYTES])
     buffer = frames.buffer()
-    assert (len(buffer), frames.buffered_bytes) == (498, 500)
-    buffer[:] = b"x" * 498
-    (frame,) = frames.received(498)
+    assert (len(buffer), frames.buffered_bytes) == (126, 128)
+    assert feed(frames, b"x" * (126 + 128), [SCRATCH_BYTES]) == []
+    buffer = frames.buffer()
+    assert (len(buffer), frames.buffered_bytes) == (244, 500)
+    buffer[:] = b"x" * 244
+    (frame,) = frames.received(244)
     assert frame is buffer.obj
     assert frame == b"12" + b"x" * 498
+
+
+def test_a_length_that_is_only_announced_costs_nothing() -> None:
+    """D13."""
+    frames = reader(frame_bytes_max=100_000_000)
+    feed(frames, struct.pack(">i", 100_000_000) + b"x", [SCRATCH_BYTES])
+    assert frames.buffered_bytes == 2 * SCRATCH_BYTES
+    for expected in (128, 256, 512, 1024):
+        assert frames.buffered_bytes == expected
+        feed(frames, b"x" * len(frames.buffer()), [expected])
+
+
+def test_a_frame_for_which_there_is_no_room_breaks_the_stream() -> None:
+    frames = reader(room_bytes=200)
+    assert feed(frames, framed(b"good", b"x" * 900), [SCRATCH_BYTES]) == [b"good"]
+    assert "queued.max.request.bytes" in str(frames.broken)
+    assert frames.buffered_bytes == 0
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), FRAME_BYTES_MAX + 1, 2**31 - 1])

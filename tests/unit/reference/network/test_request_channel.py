@@ -179,6 +179,18 @@ async def test_produces_of_a_lost_client_are_finished() -> None:
         assert disk.log[-2:] == ["durable a", "durable b"]
 
 
+async def test_a_produce_holds_its_request_until_it_is_durable() -> None:
+    disk = Disk()
+    async with serving(produce(disk.produce)) as server:
+        client = await Client.connect(server)
+        send(client, "a")
+        await until(lambda: "append a" in disk.log)
+        (connection,) = server.connections
+        assert connection.request_bytes > connection.buffered_bytes == 0
+        disk.sync("a")
+        await until(lambda: connection.request_bytes == 0)
+
+
 async def test_a_stop_finishes_what_is_under_way_and_drops_what_waits() -> None:
     disk = Disk()
     async with serving(produce(disk.produce), metadata(disk.metadata)) as server:

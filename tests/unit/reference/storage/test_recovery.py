@@ -121,3 +121,11 @@ def test_a_last_segment_that_is_empty_or_torn_leaves_the_one_before(tmp_path: Pa
     log = Log(DiskStore(tmp_path))
     assert (log.end_offset, log.recovered_cut_bytes) == (4, 50)
     log.close()
+
+
+def test_a_first_segment_that_is_missing_is_told(tmp_path: Path) -> None:
+    """Nothing deletes segments, so a log begins at 0."""
+    store = DiskStore(tmp_path)
+    store.segment(5).close()
+    with pytest.raises(CorruptLogError, match="the first that is there begins at offset 5"):
+        SegmentedLog(store).recover(lambda *_: None)

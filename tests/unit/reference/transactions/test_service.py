@@ -26,6 +26,7 @@ from spark_2pc_sink.reference.coordinator import (
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import Appended
+from spark_2pc_sink.reference.storage.errors import UnreadableRecordError
 from spark_2pc_sink.reference.transactions.service import RETRY_PAUSE_MS, TransactionService, settings_of
 from tests.unit.reference.coordinator.driver import RELEASED, metadata
 from tests.unit.reference.node import START_MS, TID, Disk, FakeCluster, Node, batch, committed, node
@@ -78,6 +79,21 @@ async def test_a_record_of_a_kind_that_is_not_known_does_not_keep_the_node_from_
     async with node(disk.copied(everything=True)) as restarted:
         assert restarted.state() == "CompleteCommit"
     assert caplog.messages == [f"skipped offset {end} of __transaction_state-0: key version 99 is not known"]
+
+
+async def test_a_record_that_is_not_understood_is_named_and_nothing_is_lost() -> None:
+    """D12."""
+    disk = seeded(metadata(TransactionState.COMPLETE_COMMIT))
+    log = FakeCluster(disk).log(TRANSACTION_STATE, 0)
+    assert log is not None
+    offset = log.append_records([(b"\0\0garbage", b"\0\0value")], now_ms=START_MS).base_offset
+    before = disk.stores[TRANSACTION_STATE, 0].files[0].size_bytes
+    with pytest.raises(UnreadableRecordError, match=r"Start the version that wrote it") as refused:
+        async with node(disk):
+            pass
+    assert (refused.value.topic, refused.value.partition, refused.value.offset) == (TRANSACTION_STATE, 0, offset)
+    assert refused.value.path == log.unreadable(offset, "").path
+    assert disk.stores[TRANSACTION_STATE, 0].files[0].size_bytes == before
 
 
 async def test_a_block_is_fetched_ahead_once() -> None:

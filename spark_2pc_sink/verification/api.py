@@ -48,11 +48,10 @@ def verify(  # noqa: D417 - the options are described where they are declared
     """Compare what a reader of committed records sees with what the table holds; nothing is claimed or changed.
 
     Args:
-        transactional_id, kafka, database, database_password, password_command: as for the sink.
+        transactional_id, kafka, database, schema_registry, database_password, password_command: as for the sink.
         table: 'table' or 'schema.table'; None: as the sink has noted it with its newest claim. Of several tables the
             one to compare; None: all.
-        topic: the topic that has the records of the table; None: as the sink has noted it.
-        mode: as of the sink; None: as it has noted it.
+        topic, mode: of the records of the table, and of the sink; None: as the sink has noted it.
         keys: the columns that name a row: the sink's upsert_keys, or any for which rows are told apart. None: as the
             sink has noted them, else the primary key of the table.
         order_by: with upserts, the column, or an expression of columns, whose greatest value wins in a batch.
@@ -60,7 +59,6 @@ def verify(  # noqa: D417 - the options are described where they are declared
         record_columns: how a record becomes a row where its value is not the row's JSON: 'column = SQL expression, …'
             over value (jsonb), value_text, value_bytes (bytea), key (text), key_bytes (bytea), headers (jsonb), topic,
             partition and "offset".
-        schema_registry: as for the sink, where values are Avro or Protobuf: they are decoded with its schemas.
         since, last, batch: compare the batches from this one on, so many of the newest, or this one alone. None: all.
         open_transaction: compare the records of the open transaction with the table, and nothing else.
         table_only: leave the history out. For topics into which a person has put records back: they are of no batch

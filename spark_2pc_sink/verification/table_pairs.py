@@ -150,7 +150,12 @@ def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> _Tol
     if not fit:
         why = f"several outputs write topic {same[0].topic}, and no record says of which it is"
         return _Told(alone, why=why)
-    best = max(fit, key=lambda each: _rank(lane, each))
+    # A tombstone has no value, so it tells nothing of a row that the table keeps.
+    whole = [each for each in fit if each.tombstone_when in (None, lane.delete_when)]
+    if not whole:
+        has = f"tombstone_when={fit[0].tombstone_when!r}, and the table delete_when={lane.delete_when!r}"
+        return _Told(alone, why=f"topic {fit[0].topic} has {has}: a tombstone tells nothing of a row that is kept")
+    best = max(whole, key=lambda each: _rank(lane, each))
     own = frozenset() if best.topic is None else frozenset({best.topic})
     return _Told(_joined(lane, best), own | by_rows, unordered=best is not lane)
 

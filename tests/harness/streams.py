@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyarrow.parquet import write_table
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.conversion import LocalDataToArrowConversion
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import DualWriteError
@@ -54,16 +52,13 @@ class FileStream:
         return self.directory / "checkpoint"
 
     def add(self, rows: list[tuple[Any, ...]], *, partitions: int = 1) -> None:
-        """Add ``partitions`` files, which become one batch; without a job of Spark, which takes most of a second."""
+        """Add one file, which becomes one batch."""
         target = self.directory / "input"
+        staged = self.directory / f"staged-{self.files}"
+        self.spark.createDataFrame(rows, self.schema).coalesce(partitions).write.parquet(str(staged))
         target.mkdir(exist_ok=True)
-        table = LocalDataToArrowConversion.convert(rows, self.schema, use_large_var_types=False)
-        size = -(-len(rows) // partitions) or 1
-        for part in range(partitions):
-            # A file that Spark may see has all its rows.
-            hidden = target / f"_{self.files:06d}-{part}"
-            write_table(table.slice(part * size, size), hidden)
-            hidden.rename(target / f"{self.files:06d}-{part}.parquet")
+        for part in staged.glob("part-*.parquet"):
+            part.rename(target / f"{self.files:06d}-{part.name}")
         self.files += 1
 
     def frame(self, *, files_per_batch: int = 1) -> DataFrame:

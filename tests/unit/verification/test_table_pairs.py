@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -45,6 +46,16 @@ def test_no_topic_tells_a_table() -> None:
     named = pair_of(Records("o"), Records("p", where="a"), Rows("t"), topics=("o", "by-row"))
     assert "rows name their topics" in named.why
     assert pair_of(Records(), Rows("t"), topics=("a", "b")).all_topics == {"a", "b"}
+
+
+def test_a_tombstone_tells_nothing_of_a_row_that_the_table_keeps() -> None:
+    deleting = Records("o", key="id", tombstone_when="gone")
+    upsert = Rows("t", mode="upsert", keys=["id"], order_by="at", delete_when="gone")
+    kept = pair_of(deleting, Rows("t", columns={"id": "id"}))
+    assert "tombstone_when='gone', and the table delete_when=None" in kept.why
+    assert pair_of(deleting, upsert).all_topics == {"o"}
+    assert "delete_when='old'" in pair_of(deleting, replace(upsert, delete_when="old")).why
+    assert pair_of(deleting, Records("p"), Rows("t", columns={"id": "id"})).all_topics == {"p"}
 
 
 def test_a_batch_is_told_by_the_outputs_of_its_time() -> None:

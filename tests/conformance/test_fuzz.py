@@ -28,7 +28,7 @@ def test_every_kind_of_request_is_drawn() -> None:
     assert drawn == {*KINDS, "repeat"}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_two_servers_that_differ_are_told_apart(start_kafka: StartKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """One refuses 2PC: the difference is found, and the shortest sequence is the one request that shows it."""
     monkeypatch.setattr("tests.conformance.fuzz.WORKERS", 1)

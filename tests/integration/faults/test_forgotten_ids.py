@@ -18,8 +18,9 @@ EXPIRATION = {
 
 
 @pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [Step.COMPLETE, Step.NOTE], ids=lambda step: step.name)
+@pytest.mark.parametrize(
+    "step", [Step.COMPLETE, pytest.param(Step.NOTE, marks=pytest.mark.thorough)], ids=lambda step: step.name
+)
 def test_the_coordinator_forgets_the_id(step: Step, start_kafka: StartKafka, make_job: MakeJob) -> None:
     """B9: decided or done, and unknown to Kafka. The log tells of the first, and a new producer id is taken."""
     job = make_job(start_kafka(properties=EXPIRATION))

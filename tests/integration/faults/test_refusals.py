@@ -228,7 +228,9 @@ def test_a_replay_of_the_last_batch_that_was_lost_is_skipped(kafka_any_version: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seen", [True, False], ids=["kafka shows it", "the logs show it"])
+@pytest.mark.parametrize(
+    "seen", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["kafka shows it", "the logs show it"]
+)
 def test_a_loss_is_named_on_the_command_line(
     seen: bool, kafka_any_version: Broker, make_job: MakeJob, capsys: pytest.CaptureFixture[str]
 ) -> None:

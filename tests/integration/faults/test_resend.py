@@ -48,7 +48,7 @@ def owe(job: Job) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transaction_version", [0, 2], ids=["tv0", "tv2"])
+@pytest.mark.parametrize("transaction_version", [pytest.param(0, marks=pytest.mark.thorough), 2], ids=["tv0", "tv2"])
 def test_timed_out_after_the_decision(transaction_version: int, start_kafka: StartKafka, make_job: MakeJob) -> None:
     """B1, B7: the driver is dead for longer than transaction.timeout.ms."""
     job = make_job(start_kafka(transaction_version=transaction_version, properties=CLEANUP))

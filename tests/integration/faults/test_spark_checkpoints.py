@@ -61,6 +61,7 @@ def test_replay_of_a_batch_that_is_done(spark: SparkSession, kafka_without_2pc: 
     job.check()
 
 
+@pytest.mark.thorough  # test_refusals.py wipes one without Spark
 def test_the_checkpoint_is_wiped(spark: SparkSession, kafka: Broker, make_job: MakeJob) -> None:
     """A8: the query has a new id and begins with batch 0: refused, naming adopt, until the user says so."""
     job = make_job(kafka, sizes=(30, 30), spark=True)

@@ -209,7 +209,7 @@ def wanting_every_replica(admin: AdminClient, topic: str) -> Iterator[None]:
         want(2)
 
 
-@pytest.mark.parametrize("place", ["acknowledged", "end"])
+@pytest.mark.parametrize("place", ["acknowledged", pytest.param("end", marks=pytest.mark.thorough)])
 def test_replicas_are_missing_for_a_while(place: str, cluster: KafkaCluster, make_job: MakeJob) -> None:
     """B14: neither records nor the end of a transaction are taken, until the broker that is missing is back."""
     if place == "end":

@@ -256,7 +256,7 @@ def _marks(subject: str, level: int, case: Case) -> list[pytest.MarkDecorator]:
     marks = [getattr(pytest.mark, mark) for mark in SUBJECTS[subject]]
     if subject == "kafka":
         # The answers are written down, and no change here changes what Kafka says.
-        marks.append(pytest.mark.slow)
+        marks.append(pytest.mark.thorough if level == 1 else pytest.mark.slow)
     departure = DEPARTURES.get((subject, level, case.name))
     return marks if departure is None else [*marks, pytest.mark.xfail(strict=True, reason=departure)]
 

@@ -82,9 +82,9 @@ def test_one_partition_that_has_its_log_is_enough(outcome: str, kafka_each_versi
 
 
 @pytest.mark.parametrize("decision", list(OperatorDecision), ids=lambda decision: decision.name)
-def test_the_log_is_deleted(decision: OperatorDecision, kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_the_log_is_deleted(decision: OperatorDecision, kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A11, B7, B15: nothing tells any more how it ended. No guess: halt, change nothing, until a person decides."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     job.kill_at("step:DECIDE", batch=BATCH)
     job.terminate()
     delete_log(job)

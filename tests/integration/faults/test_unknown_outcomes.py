@@ -43,9 +43,9 @@ def settled_by_claiming_again(job: Job, driver: DriverProcess, *, committed: boo
 # --- COMMIT ------------------------------------------------------------------------------------------------------
 
 
-def test_the_answer_to_commit_is_lost(kafka_each_version: Broker, make_job: MakeJob, postgres: Database) -> None:
+def test_the_answer_to_commit_is_lost(kafka_any_version: Broker, make_job: MakeJob, postgres: Database) -> None:
     """C1: the server has committed, the connection is reset before its answer arrives."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     with behind_proxy(job, postgres) as (proxy, url):
         driver = job.stop_at("commit", batch=BATCH, database=url)
         proxy.lose_answer(postgres_query("COMMIT"))
@@ -54,9 +54,9 @@ def test_the_answer_to_commit_is_lost(kafka_each_version: Broker, make_job: Make
         assert proxy.answers_lost == 1
 
 
-def test_commit_itself_is_lost(kafka_each_version: Broker, make_job: MakeJob, postgres: Database) -> None:
+def test_commit_itself_is_lost(kafka_any_version: Broker, make_job: MakeJob, postgres: Database) -> None:
     """C1: the same error for the client, but the server has never seen COMMIT."""
-    job = make_job(kafka_each_version)
+    job = make_job(kafka_any_version)
     with behind_proxy(job, postgres) as (proxy, url):
         driver = job.stop_at("commit", batch=BATCH, database=url)
         proxy.reset_connections()
@@ -129,10 +129,10 @@ def test_the_answer_to_end_txn_is_lost(kafka_each_version: Broker, make_job: Mak
     job.check()
 
 
-def test_end_txn_finds_no_coordinator(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_end_txn_finds_no_coordinator(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """B4, B14, B25: no answer within max.block.ms. The driver looks again until the coordinator is back."""
-    job = make_job(kafka_each_version)
-    with kafka_each_version.proxy() as proxy:
+    job = make_job(kafka_any_version)
+    with kafka_any_version.proxy() as proxy:
         kafka = {"bootstrap.servers": proxy.address, "max.block.ms": 1_000}
         driver = job.stop_at("end", batch=BATCH, kafka=kafka)
         proxy.cut()
@@ -145,10 +145,10 @@ def test_end_txn_finds_no_coordinator(kafka_each_version: Broker, make_job: Make
     job.check()
 
 
-def test_end_txn_finds_no_coordinator_for_too_long(kafka_each_version: Broker, make_job: MakeJob) -> None:
+def test_end_txn_finds_no_coordinator_for_too_long(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """B4, D3: the driver ends with InDoubtError, which says that nothing is lost; the next start completes it."""
-    job = make_job(kafka_each_version)
-    with kafka_each_version.proxy() as proxy:
+    job = make_job(kafka_any_version)
+    with kafka_any_version.proxy() as proxy:
         kafka = {"bootstrap.servers": proxy.address, "max.block.ms": 1_000}
         driver = job.stop_at("end", batch=BATCH, kafka=kafka, connect_deadline_ms=0)
         proxy.cut()

@@ -20,8 +20,8 @@ PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "20
 
 @pytest.fixture(
     params=[
-        # That the test is right; the other, that the reference coordinator is.
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.slow]),
+        # That the test is right, which no change here changes; the other, that the reference coordinator is.
+        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]),
         pytest.param("reference", marks=pytest.mark.kafka),
     ]
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import weakref
 from pathlib import Path
@@ -21,16 +22,19 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 
 _PREFIX: Final = "spark-2pc-sink-"
-#: Of a folder that nobody has locked yet.
-_NEW: Final = "new-"
 _LOCK: Final = ".lock"
+#: The lock before somebody holds it.
+_NEW_LOCK: Final = ".lock-new"
+#: As mkdtemp makes it.
+_PRIVATE: Final = 0o700
 
 
 class LocalFolder:
     """A folder of this process; only its user can read it.
 
     A process that is killed cannot remove it. So it is locked as long as the process lives, and folders beside it that
-    nobody holds are removed.
+    nobody holds are removed. In a place like ``/tmp`` every user of the machine can put something beside it under such
+    a name: only a folder that this user owns, and nobody else can enter, is looked into.
 
     Args:
         parent: where it is made, such as Spark's local directory.
@@ -41,12 +45,13 @@ class LocalFolder:
 
     def __init__(self, parent: Path) -> None:
         _remove_abandoned(parent)
-        made = Path(tempfile.mkdtemp(prefix=_NEW + _PREFIX, dir=parent))
-        (made / _LOCK).touch(mode=0o600)
-        lock = _open_lock(made)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        new_lock = self.path / _NEW_LOCK
+        lock = os.open(new_lock, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Only now others may look whether somebody holds it.
-        self.path = made.rename(parent / made.name.removeprefix(_NEW))
+        # Only now others may look whether somebody holds it. The folder keeps its name: somebody could take another
+        # name before us.
+        new_lock.rename(self.path / _LOCK)
         self._remove = weakref.finalize(self, _remove, self.path, lock)
 
     def begin(self, ticket: TransactionTicket) -> Path:
@@ -81,9 +86,27 @@ def unusable(path: Path, error: OSError) -> BatchRetryError:
     )
 
 
-def _open_lock(folder: Path) -> int:
-    # Never made anew: what tidies /tmp may have removed it, and a second one would be free while the first is held.
-    return os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+def _open_lock(folder: Path) -> int | None:
+    """The open lock of a folder that this user made; None where somebody else made it, or nobody can tell who holds it.
+
+    A folder that cannot be looked into, for whatever reason, is none to remove: an error is an answer here.
+    """
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # gone in this moment, another user's, a file, or a link
+        return None
+    try:
+        # Never made anew: what tidies /tmp may have removed it, and a second one would be free while the first is held.
+        return os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=opened) if _is_ours(os.fstat(opened)) else None
+    except OSError:
+        return None
+    finally:
+        os.close(opened)
+
+
+def _is_ours(folder: os.stat_result) -> bool:
+    # As root, the permissions of another user's folder keep nobody out.
+    return folder.st_uid == os.geteuid() and stat.S_IMODE(folder.st_mode) & 0o777 == _PRIVATE
 
 
 def _remove(folder: Path, lock: int) -> None:
@@ -94,9 +117,8 @@ def _remove(folder: Path, lock: int) -> None:
 
 def _remove_abandoned(parent: Path) -> None:
     for folder in parent.glob(f"{_PREFIX}*"):
-        try:
-            lock = _open_lock(folder)
-        except (FileNotFoundError, PermissionError):  # gone in this moment, or nobody can tell, or another user's
+        lock = _open_lock(folder)
+        if lock is None:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,6 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.job.session_facts import local_directory, runs_here
 from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFile, ShuffleFiles
-from spark_2pc_sink.sink.transfer import local_folder
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
 
 TICKET = TransactionTicket("orders", ProducerIdAndEpoch(1, 0), 2, 3, 1, "2pc:orders:3", kafka_only=False)
@@ -67,23 +68,84 @@ def in_a_process(directory: Path, ending: str) -> None:
     subprocess.run([sys.executable, "-c", script], check=False, timeout=60, env=environment)
 
 
-@pytest.mark.parametrize("refusal", [PermissionError, FileNotFoundError])
-def test_folders_of_others_are_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: type[OSError]
-) -> None:
-    """Of another user, or gone between the look and the lock."""
-    other = tmp_path / "spark-2pc-sink-other"
-    other.mkdir()
-    open_lock = local_folder._open_lock
+def a_link(place: Path) -> None:
+    mine = place.with_name("mine")
+    mine.mkdir(mode=0o700)
+    (mine / ".lock").touch()
+    place.symlink_to(mine)
 
-    def refusing(folder: Path) -> int:
-        if folder == other:
-            raise refusal
-        return open_lock(folder)
 
-    monkeypatch.setattr(local_folder, "_open_lock", refusing)
+def a_file(place: Path) -> None:
+    place.touch()
+
+
+def a_pipe(place: Path) -> None:
+    os.mkfifo(place)
+
+
+def a_folder_that_others_can_write(place: Path) -> None:
+    place.mkdir()
+    place.chmod(0o777)
+    (place / ".lock").touch()
+
+
+def a_lock_that_is_a_folder(place: Path) -> None:
+    (place / ".lock").mkdir(parents=True)
+
+
+def a_lock_that_is_a_link(place: Path) -> None:
+    place.mkdir(mode=0o700)
+    (place / ".lock").symlink_to(place / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        *(a_link, a_file, a_pipe),
+        *(a_folder_that_others_can_write, a_lock_that_is_a_folder, a_lock_that_is_a_link),
+    ],
+)
+def test_what_others_have_planted_is_left_alone(tmp_path: Path, plant: Callable[[Path], None]) -> None:
+    """C10: in a folder like /tmp every user can; the sink starts all the same, and follows and removes nothing."""
+    plant(tmp_path / "spark-2pc-sink-planted")
+    before = set(tmp_path.rglob("*"))
+    LocalFolder(tmp_path).close()
+    assert set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder for another user")
+def test_a_folder_of_another_user_is_left_alone_by_root(tmp_path: Path) -> None:
+    """C10: whom no permission keeps out; whether the other user's sink holds it or was killed."""
+    planted = tmp_path / "spark-2pc-sink-planted"
+    planted.mkdir(mode=0o700)
+    (planted / ".lock").touch()
+    os.chown(planted, 65534, 65534)
+    LocalFolder(tmp_path).close()
+    assert [path.name for path in planted.iterdir()] == [".lock"]
+    os.chown(planted, 0, 0)
+    LocalFolder(tmp_path).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_goes_in_this_moment_is_nobody_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "glob", lambda *_: [tmp_path / "gone"])
+    LocalFolder(tmp_path).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_locked_before_others_can_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C10: a sink that starts in between must not take it for abandoned."""
+    flock = fcntl.flock
+
+    def with_another(lock: int, operation: int) -> None:
+        monkeypatch.undo()
+        LocalFolder(tmp_path).close()
+        flock(lock, operation)
+
+    monkeypatch.setattr("fcntl.flock", with_another)
     mine = LocalFolder(tmp_path)
-    assert set(tmp_path.iterdir()) == {mine.path, other}
+    LocalFolder(tmp_path).close()
+    assert list(tmp_path.iterdir()) == [mine.path]
 
 
 def test_a_folder_in_use_stays_when_somebody_has_tidied_its_lock_away(tmp_path: Path) -> None:

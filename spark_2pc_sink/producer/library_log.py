@@ -1,4 +1,7 @@
-"""The log of kafka-python, kept quiet about what this package repairs by itself.
+"""The log of kafka-python, kept quiet about credentials, and about what this package repairs by itself.
+
+At DEBUG it shows each request and response, and each byte that is sent and received: passwords and tokens among them.
+So messages of a login are shown by their name, and bytes by their number, whoever asked for the connection.
 
 A lost connection is an ERROR in the log of kafka-python, often three of them, whoever asked for the connection. Here
 a lost connection is an event that is retried, and what cannot be repaired is raised with its reason. So while one of
@@ -12,9 +15,14 @@ import contextlib
 import contextvars
 import logging
 from collections.abc import Iterator
+from typing import Any
+
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 #: The modules that report the state of connections. ``kafka.net.selector`` is not among them: it reports defects.
 _LOGGERS = ("kafka.net.transport", "kafka.net.connection", "kafka.net.manager", "kafka.net.inet", "kafka.cluster")
+#: The modules that show messages and bytes.
+_SHOWING = ("kafka.protocol.parser", "kafka.net.connection")
 
 
 class ConnectionEvents:
@@ -41,7 +49,35 @@ class _Demote(logging.Filter):
         return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
-_demote = _Demote()
+class _Withheld:
+    """What a log shows in place of a value; alike for ``%s`` and ``%r``."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def __repr__(self) -> str:
+        return self._shown
+
+
+class _Withhold(logging.Filter):
+    """Puts names and sizes in place of what may have a password or a token in it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let the record pass, without credentials."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_without_credentials, record.args))
+        return True
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, (SaslAuthenticateRequest, SaslAuthenticateResponse)):
+        return _Withheld(f"{type(value).__name__}(...)")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _Withheld(f"{len(value)} bytes")
+    return value
+
+
+_FILTERS = (*((name, _Demote()) for name in _LOGGERS), *((name, _Withhold()) for name in _SHOWING))
 
 
 @contextlib.contextmanager
@@ -55,8 +91,8 @@ def quiet(events: ConnectionEvents) -> Iterator[None]:
 
 
 def install() -> None:
-    """Attach the filter; calling it again changes nothing."""
-    for name in _LOGGERS:
+    """Attach the filters; calling it again changes nothing."""
+    for name, each in _FILTERS:
         logger = logging.getLogger(name)
-        if _demote not in logger.filters:
-            logger.addFilter(_demote)
+        if each not in logger.filters:
+            logger.addFilter(each)

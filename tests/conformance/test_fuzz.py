@@ -13,7 +13,7 @@ from tests.conformance.steps import KINDS, STEPS, draw
 from tests.conftest import StartKafka
 
 #: By transaction.version; most clients are at 2.
-SEQUENCES = {2: 40, 1: 20, 0: 20}
+SEQUENCES = {2: 80, 1: 20, 0: 20}
 #: Of the first sequence; another one looks elsewhere.
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 

@@ -78,7 +78,11 @@ def test_every_single_fault_is_survived(profile: str) -> None:
     assert [(str(each.schedule), each.checker, each.text) for each in tally.reported] == []
 
 
-@pytest.mark.parametrize("profile", ["tv2-2pc-keep"])
+@pytest.mark.parametrize(
+    "profile",
+    # `make simulate` runs thousands of them in each.
+    [pytest.param("tv2", marks=pytest.mark.thorough), "tv2-2pc-keep", pytest.param("tv0", marks=pytest.mark.thorough)],
+)
 def test_many_faults_are_survived(profile: str) -> None:
     tally = run_random(profile, range(300), faults_max=command.RANDOM_FAULTS_MAX)
     assert tally.schedules == 300

@@ -56,7 +56,7 @@ def check(name: str, walk: Walk) -> None:
             assert set(modules) <= met[room].keys(), help_text
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", ["micro-batch", "recovery", "status"])

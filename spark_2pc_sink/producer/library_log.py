@@ -5,8 +5,8 @@ So messages of a login are shown by their name, and bytes by their number, whoev
 
 A lost connection is an ERROR in the log of kafka-python, often three of them, whoever asked for the connection. Here
 a lost connection is an event that is retried, and what cannot be repaired is raised with its reason. So while one of
-our loops runs, such messages become DEBUG, and the newest is kept as the reason to show. Other users of kafka-python
-in the same process see no difference.
+our loops runs, such messages become DEBUG, and the newest is kept as the reason to show. Those of other users of
+kafka-python in the same process keep their level.
 """
 
 from __future__ import annotations
@@ -93,6 +93,4 @@ def quiet(events: ConnectionEvents) -> Iterator[None]:
 def install() -> None:
     """Attach the filters; calling it again changes nothing."""
     for name, each in _FILTERS:
-        logger = logging.getLogger(name)
-        if each not in logger.filters:
-            logger.addFilter(each)
+        logging.getLogger(name).addFilter(each)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import stat
 import tempfile
 import weakref
 from pathlib import Path
@@ -106,7 +105,7 @@ def _open_lock(folder: Path) -> int | None:
 
 def _is_ours(folder: os.stat_result) -> bool:
     # As root, the permissions of another user's folder keep nobody out.
-    return folder.st_uid == os.geteuid() and stat.S_IMODE(folder.st_mode) & 0o777 == _PRIVATE
+    return folder.st_uid == os.geteuid() and folder.st_mode & 0o777 == _PRIVATE
 
 
 def _remove(folder: Path, lock: int) -> None:

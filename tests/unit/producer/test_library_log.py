@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from kafka.protocol.sasl import SaslAuthenticateRequest
@@ -14,33 +13,16 @@ from spark_2pc_sink.errors import AuthorizationError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.testing import ReferenceCoordinator, free_port
-
-PASSWORD = "plänted/kafka-pass"
-_MODULE = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="' + PASSWORD + '";'
+from spark_2pc_sink.testing import ReferenceCoordinator
+from tests.harness.login_broker import MECHANISMS, PASSWORD, LoginBroker
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """Of a listener that asks for a login."""
-    address = f"127.0.0.1:{free_port()}"
-    broker = ReferenceCoordinator()
-    for name in ("listeners", "advertised.listeners"):
-        broker.properties[name] += f",LOGIN://{address}"
-    broker.properties["listener.security.protocol.map"] += ",LOGIN:SASL_PLAINTEXT"
-    broker.properties |= {
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
-        "connection.failed.authentication.delay.ms": "1",
-        "listener.name.login.plain.sasl.jaas.config": _MODULE,
-    }
-    with broker:
-        yield address
-
-
-def options(address: str, *, mechanism: str = "PLAIN", password: str = PASSWORD) -> KafkaOptions:
-    properties: dict[str, Any] = {"bootstrap.servers": address, "security.protocol": "SASL_PLAINTEXT"}
-    login = {"sasl.mechanism": mechanism, "sasl.username": "alice", "sasl.password": password}
-    return KafkaOptions.parse(properties | login)
+def broker() -> Iterator[LoginBroker]:
+    broker = LoginBroker(ReferenceCoordinator())
+    broker.server.properties["connection.failed.authentication.delay.ms"] = "1"
+    with broker.server:
+        yield broker
 
 
 @pytest.fixture
@@ -50,17 +32,18 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
         yield caplog
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_login(address: str, logged: pytest.LogCaptureFixture, mechanism: str) -> None:
-    with Cluster(options(address, mechanism=mechanism)) as cluster:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_login(broker: LoginBroker, logged: pytest.LogCaptureFixture, mechanism: str) -> None:
+    with Cluster(KafkaOptions.parse(broker.properties(mechanism))) as cluster:
         cluster.features()
     assert "SaslAuthenticateRequest(...)" in logged.text
     assert_hidden(PASSWORD, logged.text)
 
 
-def test_a_refused_login(address: str, logged: pytest.LogCaptureFixture) -> None:
-    wrong = "wrong-" + secrets.token_hex(8)
-    with Cluster(options(address, password=wrong)) as cluster, pytest.raises(AuthorizationError) as caught:
+def test_a_refused_login(broker: LoginBroker, logged: pytest.LogCaptureFixture) -> None:
+    wrong = "plänted-" + secrets.token_hex(8)
+    options = KafkaOptions.parse(broker.properties("PLAIN", password=wrong))
+    with Cluster(options) as cluster, pytest.raises(AuthorizationError) as caught:
         cluster.features()
     assert_hidden(wrong, logged.text)
     assert_hidden(wrong, str(caught.getrepr(chain=True, style="long", showlocals=False)))
@@ -87,18 +70,3 @@ def assert_hidden(secret: str, text: str) -> None:
     """Not as text, and not as the repr of its bytes."""
     assert secret not in text
     assert repr(secret.encode())[2:-1] not in text
-
-
-def test_options_hide_what_is_secret() -> None:
-    options = KafkaOptions.parse(
-        {
-            "bootstrap.servers": "h:1",
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": "u",
-            "sasl.password": "s3cret",
-            "ssl.certificate.location": "c",
-            "ssl.key.password": "s3cret",
-        }
-    )
-    assert "s3cret" not in repr(options)

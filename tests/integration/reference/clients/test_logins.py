@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
@@ -13,14 +12,11 @@ from spark_2pc_sink.errors import AuthorizationError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.writer import TransactionalWriter
-from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, free_port, read_topic, wait_until
+from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, read_topic, wait_until
 from tests.conftest import or_skip
+from tests.harness.login_broker import MECHANISMS, PASSWORD, SCRAM, USER, LoginBroker
 from tests.integration.writer.writers import table_of
 
-USER, PASSWORD = "alice", "pa,ss=word"
-MODULES = "org.apache.kafka.common.security"
-SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-MECHANISMS = ("PLAIN", *SCRAM)
 #: What a client is told whose password is wrong, or whose user is unknown.
 REFUSALS = {
     "PLAIN": "Authentication failed: Invalid username or password",
@@ -29,43 +25,6 @@ REFUSALS = {
         for name in SCRAM
     },
 }
-
-
-class LoginBroker:
-    """A broker with a listener SASL_PLAINTEXT beside the plain one, and one user.
-
-    Args:
-        server: not started.
-    """
-
-    def __init__(self, server: KafkaBroker | ReferenceCoordinator) -> None:
-        self.server = server
-        self.address = f"127.0.0.1:{free_port()}"
-        for name, value in {
-            "listeners": f"LOGIN://{self.address}",
-            "advertised.listeners": f"LOGIN://{self.address}",
-            "listener.security.protocol.map": "LOGIN:SASL_PLAINTEXT",
-        }.items():
-            server.properties[name] += f",{value}"
-        users = f'{MODULES}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
-        server.properties |= {
-            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-            "listener.name.login.plain.sasl.jaas.config": users,
-        }
-        if isinstance(server, KafkaBroker):
-            module = f"{MODULES}.scram.ScramLoginModule required;"
-            names = (f"listener.name.login.{mechanism.lower()}.sasl.jaas.config" for mechanism in SCRAM)
-            server.properties |= dict.fromkeys(names, module)
-
-    def properties(self, mechanism: str, *, user: str = USER, password: str = PASSWORD) -> dict[str, Any]:
-        """Properties of a client."""
-        return {
-            "bootstrap.servers": self.address,
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": mechanism,
-            "sasl.username": user,
-            "sasl.password": password,
-        }
 
 
 def make_scram_user(bootstrap: str) -> None:

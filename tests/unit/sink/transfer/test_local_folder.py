@@ -90,7 +90,8 @@ def a_folder_that_others_can_write(place: Path) -> None:
 
 
 def a_lock_that_is_a_folder(place: Path) -> None:
-    (place / ".lock").mkdir(parents=True)
+    place.mkdir(mode=0o700)
+    (place / ".lock").mkdir()
 
 
 def a_lock_that_is_a_link(place: Path) -> None:

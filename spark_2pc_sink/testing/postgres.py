@@ -20,7 +20,7 @@ import psycopg2
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
-from spark_2pc_sink.testing.processes import ServerProcess, children, pause_all, signal_all
+from spark_2pc_sink.testing.processes import ServerProcess, children, kill_all, pause_all, signal_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 from spark_2pc_sink.testing.wait import last_look
 
@@ -128,14 +128,13 @@ class PostgresServer(Lifetime):
     def kill(self) -> None:
         """End the postmaster and all its backends with SIGKILL, as a crash would. :meth:`start` starts it again.
 
-        The backends too: left alone, one that is stopped or busy would hold the shared memory, and keep the next
-        postmaster from starting.
+        The backends too, and to their end: one that is left, or is still ending, holds the shared memory, and keeps
+        the next postmaster from starting.
         """
         postmaster = self._running()
-        postmaster.send_signal(signal.SIGSTOP)  # no new backend while we count them
-        backends = list(children(postmaster.pid))
+        pause_all([postmaster.pid])  # no new backend while we count them
+        kill_all(list(children(postmaster.pid)))
         postmaster.end(signal.SIGKILL, deadline_s=STOP_DEADLINE_S)
-        signal_all(backends, signal.SIGKILL)
         self._process = None
 
     def stop(self) -> None:

@@ -26,8 +26,12 @@ from spark_2pc_sink.testing.wait import wait_until
 LOG_TAIL_BYTES = 3_000
 #: A thread that waits for the disk stops when it has it.
 _PAUSE_DEADLINE_S = 30.0
-#: States of a thread, in proc(5), in which it does nothing any more: stopped, traced, or ended.
-_STILL = frozenset("TtZX")
+#: A process with a gigabyte to give back takes a tenth of a second to end; this is for a machine that is busy.
+_KILL_DEADLINE_S = 30.0
+#: States of a thread, in proc(5), in which it is no more: what it held, shared memory too, is given back.
+_ENDED = frozenset("ZX")
+#: States of a thread in which it does nothing any more: stopped, traced, or ended.
+_STILL = frozenset("Tt") | _ENDED
 #: The reaper gives servers two seconds to end in an orderly way.
 _REAPER_DEADLINE_S = 10.0
 
@@ -180,14 +184,32 @@ def pause_all(pids: list[int]) -> None:
     """
     signal_all(pids, signal.SIGSTOP)
     wait_until(
-        lambda: all(_stands_still(pid) for pid in pids), deadline_s=_PAUSE_DEADLINE_S, what="processes to stand still"
+        lambda: all(_all_threads(pid, _STILL) for pid in pids),
+        deadline_s=_PAUSE_DEADLINE_S,
+        what="processes to stand still",
     )
 
 
-def _stands_still(pid: int) -> bool:
-    """True also of a process that has ended."""
+def kill_all(pids: list[int]) -> None:
+    """End processes with SIGKILL, and wait until every thread of theirs has ended.
+
+    Sending the signal is not the end: until then a process holds its memory, its files and its ports.
+
+    Raises:
+        DeadlineError: a thread did not end within half a minute.
+    """
+    signal_all(pids, signal.SIGKILL)
+    wait_until(
+        lambda: all(_all_threads(pid, _ENDED) for pid in pids),
+        deadline_s=_KILL_DEADLINE_S,
+        what="killed processes to end",
+    )
+
+
+def _all_threads(pid: int, states: frozenset[str]) -> bool:
+    """Are all threads of a process in one of these states? True also of a process that is gone."""
     try:
         stats = [(thread / "stat").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return not Path(f"/proc/{pid}").exists()
-    return all(stat.rpartition(")")[2].split()[0] in _STILL for stat in stats)
+    return all(stat.rpartition(")")[2].split()[0] in states for stat in stats)

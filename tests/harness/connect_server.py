@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pyspark
 
 from spark_2pc_sink.testing import free_port, wait_until
-from spark_2pc_sink.testing.processes import ServerProcess, children, signal_all
+from spark_2pc_sink.testing.processes import ServerProcess, children, kill_all
 from spark_2pc_sink.testing.spark import quick_java_options, spark_environment, spark_settings
 from tests.harness import ROOT
 
@@ -87,7 +87,7 @@ class ConnectServer:
         """End it, and the Python processes beside it, in the same moment, as when a machine is lost."""
         if self._process is not None:
             family = list(_family(self._process.pid))
-            signal_all(family, signal.SIGKILL)
+            kill_all(family)
             self._process.end(signal.SIGKILL, deadline_s=_STOP_DEADLINE_S)
             self._process = None
 

@@ -104,6 +104,7 @@ class Broker:
         self._groups.load()
         catalog.on_deleted.append(self._topic_deleted)
         catalog.on_transaction_version.append(self._transactions.set_transaction_version)
+        self._verification = Verification(self._transactions, properties)
         acls = AclStore(catalog)
         self._server = SocketServer(self._dispatcher(acls), properties, access_of=access_by_acls(properties, acls))
         self._transactions.start()
@@ -155,6 +156,7 @@ class Broker:
             self._transactions.state,
             self._catalog.logs(),
             self._server.metrics,
+            self._verification.metrics,
             transaction_max_timeout_ms=self._properties.transaction_max_timeout_ms,
             now_ms=now_ms(),
         )
@@ -167,7 +169,7 @@ class Broker:
 
     def _families(self, acls: AclStore) -> list[Handlers]:
         catalog, properties = self._catalog, self._properties
-        verification = Verification(self._transactions, properties)
+        verification = self._verification
         offsets = OffsetService(self._groups, verification, now_ms=now_ms)
         return [
             ClusterHandlers(catalog).handlers(),

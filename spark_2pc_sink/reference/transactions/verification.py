@@ -7,7 +7,9 @@ the leader verifies that it was added. `coordinator.leader_answers` says which, 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from spark_2pc_sink.ids import TopicPartition
@@ -25,6 +27,27 @@ from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.transactions.service import TransactionService
 
 
+@dataclass
+class VerificationMetrics:
+    """What `Verification` counts since the start (KIP-890, "Metrics"; Kafka: ``AddPartitionsToTxnManager``).
+
+    Args:
+        asked: questions, each about the partitions of one transaction; each attempt to add them is one.
+        time_ms: from question to answer, all together (VerificationTimeMs).
+        failures: partitions that were not verified, or not added (VerificationFailureRate).
+    """
+
+    asked: int = 0
+    time_ms: float = 0.0
+    failures: int = 0
+
+    def count(self, reply: AddPartitionsReply, *, began_s: float, now_s: float) -> None:
+        """Count one question."""
+        self.asked += 1
+        self.time_ms += (now_s - began_s) * 1000
+        self.failures += sum(code != Code.NONE for _, code in reply.results)
+
+
 class Verification:
     """Asks the coordinator on behalf of partition leaders.
 
@@ -32,11 +55,15 @@ class Verification:
         service: the coordinator, on this node.
         properties: ``transaction.partition.verification.enable`` (where False, old clients are believed), and for how
             long and how often adding is tried.
+
+    Attributes:
+        metrics: for the metrics page.
     """
 
     def __init__(self, service: TransactionService, properties: BrokerProperties) -> None:
         self._service = service
         self._properties = properties
+        self.metrics = VerificationMetrics()
 
     def asks(self, version: int) -> bool:
         """Whether a Produce request of this version is asked about at all."""
@@ -62,7 +89,7 @@ class Verification:
         """
         question = produce_question(version)
         event = _event(question, transactional_id, pair, partitions)
-        reply = self._service.add(event)
+        reply = self._added(event)
         if question is Question.ADD and _busy(reply):
             reply = await self._add_again(event, reply)
         return {each: produce_code(version, code) for each, code in reply.results}
@@ -79,8 +106,11 @@ class Verification:
         question = offsets_question(version)
         if question is Question.VERIFY and not self._properties.transaction_partition_verification_enable:
             return Code.NONE
-        reply = await self._service.submit(_event(question, transactional_id, pair, (partition,)))
-        return offsets_code(version, cast("AddPartitionsReply", reply).codes[partition])
+        began_s = time.perf_counter()
+        submitted = await self._service.submit(_event(question, transactional_id, pair, (partition,)))
+        reply = cast("AddPartitionsReply", submitted)
+        self.metrics.count(reply, began_s=began_s, now_s=time.perf_counter())
+        return offsets_code(version, reply.codes[partition])
 
     async def _add_again(self, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
         now_s = asyncio.get_running_loop().time
@@ -89,7 +119,13 @@ class Verification:
         while _busy(reply) and now_s() < end_s:
             left_ms = (end_s - now_s()) * 1000
             await self._service.next_change(event.transactional_id, timeout_ms=min(pause_ms, left_ms))
-            reply = self._service.add(event)
+            reply = self._added(event)
+        return reply
+
+    def _added(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
+        began_s = time.perf_counter()
+        reply = self._service.add(event)
+        self.metrics.count(reply, began_s=began_s, now_s=time.perf_counter())
         return reply
 
 

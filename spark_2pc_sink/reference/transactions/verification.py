@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
@@ -20,6 +20,7 @@ from spark_2pc_sink.reference.coordinator.leader_answers import (
     offsets_code,
     offsets_question,
     produce_code,
+    produce_message,
     produce_question,
 )
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply
@@ -46,6 +47,13 @@ class VerificationMetrics:
         self.asked += 1
         self.time_ms += (now_s - began_s) * 1000
         self.failures += sum(code != Code.NONE for _, code in reply.results)
+
+
+class LeaderAnswer(NamedTuple):
+    """What a leader tells its producer: a code, and the text beside it."""
+
+    code: int
+    message: str | None
 
 
 class Verification:
@@ -80,8 +88,8 @@ class Verification:
 
     async def for_produce(
         self, version: int, transactional_id: str, pair: Pair, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """The codes of a Produce's partitions, for its producer; 0 lets its leader append.
+    ) -> dict[TopicPartition, LeaderAnswer]:
+        """The codes of a Produce's partitions, for its producer, with Kafka's texts; 0 lets its leader append.
 
         While the transaction before is being completed (CONCURRENT_TRANSACTIONS), adding is tried again for
         ``add.partitions.to.txn.retry.backoff.max.ms``. Kafka looks every ``add.partitions.to.txn.retry.backoff.ms``;
@@ -92,7 +100,8 @@ class Verification:
         reply = self._added(event)
         if question is Question.ADD and _busy(reply):
             reply = await self._add_again(event, reply)
-        return {each: produce_code(version, code) for each, code in reply.results}
+        told = {each: (produce_code(version, code), code) for each, code in reply.results}
+        return {each: LeaderAnswer(code, produce_message(code, asked)) for each, (code, asked) in told.items()}
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
         """The code for a client that commits offsets in a transaction, 0 where they may be appended; asked once.

@@ -1,18 +1,20 @@
 """ApiVersions: what the server speaks, and the features that the cluster has finalized (KIP-584, KIP-890).
 
 Java clients decide by the finalized level of ``transaction.version`` whether they speak transactions of version 2, so
-the epoch of the features counts the starts of the node: a client that reconnects believes only a newer one.
+the epoch of the features grows with every start of the node and every change of the level: a client believes only a
+newer one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Protocol
 
 from kafka.protocol.metadata import ApiVersionsResponse
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.metadata.features import SUPPORTED, finalized_levels
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 
 _VERSION_MAX: Final = 4
@@ -22,25 +24,21 @@ _SOFTWARE_NAME_VERSION: Final = 3
 _LEVEL_ZERO_VERSION: Final = 4
 #: ``ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN``.
 _SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-
-
-class _Feature(NamedTuple):
-    name: str
-    level_min: int
-    level_max: int
-
-
-#: As Kafka 4.4.0 answers, without the features of APIs that the server does not have.
-_SUPPORTED: Final = (
-    _Feature("kraft.version", 0, 1),
-    _Feature("metadata.version", 7, 33),
-    _Feature("transaction.version", 0, 2),
-)
 #: Versions below are refused, and named all the same: older librdkafkas take their absence for a broker without
 #: record batches of version 2 (KAFKA-18659).
 _SHOWN_FROM: Final = {Api.PRODUCE: 0}
-#: ``metadata.version`` of Kafka 4.4.0.
-_METADATA_LEVEL: Final = 33
+
+
+class Levels(Protocol):
+    """Where the level of ``transaction.version`` is found; the catalog."""
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalized level."""
+
+    @property
+    def features_epoch(self) -> int:
+        """Counts up with every start of the node, and every change of the level."""
 
 
 class ApiVersionsHandlers:
@@ -48,14 +46,12 @@ class ApiVersionsHandlers:
 
     Args:
         others: the handlers of everything else.
-        transaction_version: the finalized level.
-        features_epoch: counts up with every start of the node.
+        levels: has the finalized level, which changes while the node runs.
     """
 
-    def __init__(self, others: Mapping[Api, Handler], *, transaction_version: int, features_epoch: int) -> None:
+    def __init__(self, others: Mapping[Api, Handler], levels: Levels) -> None:
         self._offered = {**others, **self.handlers()}
-        self._finalized = {"metadata.version": _METADATA_LEVEL, "transaction.version": transaction_version}
-        self._features_epoch = features_epoch
+        self._levels = levels
 
     def handlers(self) -> Handlers:
         """The family's one API."""
@@ -76,13 +72,13 @@ class ApiVersionsHandlers:
             throttle_time_ms=0,
             supported_features=[
                 ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-                for name, lowest, highest in _SUPPORTED
+                for name, lowest, highest in SUPPORTED
                 if lowest > 0 or context.version >= _LEVEL_ZERO_VERSION
             ],
-            finalized_features_epoch=self._features_epoch,
+            finalized_features_epoch=self._levels.features_epoch,
             finalized_features=[
                 ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-                for name, level in self._finalized.items()
+                for name, level in finalized_levels(self._levels.transaction_version).items()
                 if level > 0
             ],
             zk_migration_ready=False,

@@ -14,6 +14,7 @@ from spark_2pc_sink.reference.network.dispatch import OTHER_REQUEST_BYTES_MAX, D
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 from tests.unit.reference.net import (
     PRODUCE_VERSION,
+    GivenLevels,
     dispatcher,
     empty_metadata,
     metadata,
@@ -98,7 +99,7 @@ async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(versi
 
 async def api_versions_bytes(version: int, *, level: int = 2, name: str = "me", software_version: str = "1") -> bytes:
     others = join([metadata(empty_metadata)], unstable_versions=False)
-    versions = ApiVersionsHandlers(others, transaction_version=level, features_epoch=6)
+    versions = ApiVersionsHandlers(others, GivenLevels(level, 6))
     request = ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
     frame = frame_of(request, version)
     return await answer(Dispatcher({**others, **versions.handlers()}), frame)

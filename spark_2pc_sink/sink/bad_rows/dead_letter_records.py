@@ -23,8 +23,17 @@ if TYPE_CHECKING:
 LETTER_BYTES_MAX: Final = 1_000_000
 #: A topic that takes fewer bytes may not even have room for a letter without its row.
 MESSAGE_BYTES_MIN: Final = 32 * 1024
+#: A topic that takes so many, which is Kafka's default, takes each letter with at most `LETTER_BYTES_MAX`.
+MESSAGE_BYTES_WANTED: Final = 1_048_588
 #: Names of headers. Kafka Connect's begin with ``__connect.errors.`` (KIP-298).
 HEADER_PREFIX: Final = "__spark_2pc.errors."
+
+
+def too_small(message_bytes_max: int) -> str:
+    """Why a topic with this max.message.bytes takes no letters; '' where it does."""
+    if message_bytes_max >= MESSAGE_BYTES_MIN:
+        return ""
+    return f"max.message.bytes of the topic is {message_bytes_max}, and a letter may need {MESSAGE_BYTES_MIN}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,10 @@ from spark_2pc_sink.producer.record_encoder import EncodedBatch, records_bytes_m
 from spark_2pc_sink.sink.bad_rows.dead_letter_records import (
     LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,
+    MESSAGE_BYTES_WANTED,
     LetterBatch,
     letter_records,
+    too_small,
 )
 from spark_2pc_sink.sink.contract.topics import name_fault
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
@@ -102,7 +104,7 @@ class DeadLetterTopic:
         self._topics.counts([self.name])
         allowed = self._topics.limits(self.name).message_bytes_max
         if allowed is not None and (rule := too_small(allowed)):
-            raise self._refused(rule, f"set max.message.bytes={LETTER_BYTES_MAX} or more on the topic")
+            raise self._refused(rule, f"set max.message.bytes={MESSAGE_BYTES_WANTED} or more on the topic")
         if self._options.kafka.max_request_bytes < MESSAGE_BYTES_MIN + REQUEST_BYTES:
             rule = f"max.request.size is {self._options.kafka.max_request_bytes}, and a letter may need more"
             raise self._refused(rule, f"raise it to {MESSAGE_BYTES_MIN + REQUEST_BYTES} or more")
@@ -201,13 +203,6 @@ class DeadLetterTopic:
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(option="dead_letter_topic", value=self.name, rule=rule, remedy=remedy)
-
-
-def too_small(message_bytes_max: int) -> str:
-    """Why a topic with this max.message.bytes takes no letters; '' where it does."""
-    if message_bytes_max >= MESSAGE_BYTES_MIN:
-        return ""
-    return f"max.message.bytes of the topic is {message_bytes_max}, and a letter may need {MESSAGE_BYTES_MIN}"
 
 
 def _now_ms() -> int:

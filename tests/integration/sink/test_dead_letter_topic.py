@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy
 
-from spark_2pc_sink import Rows
+from spark_2pc_sink import Rows, VerifyReport, verify
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.sink.bad_rows.dead_letter_records import canonical_json
 from spark_2pc_sink.testing import TopicRecord, read_topic
@@ -48,12 +48,19 @@ def compare(sides: Sides, letters: str) -> list[dict[str, Any]]:
     return told
 
 
+def verified(sides: Sides) -> VerifyReport:
+    names = ("transactional_id", "kafka", "database")
+    return verify(**{name: sides.options[name] for name in names})
+
+
 def test_the_topic_has_what_the_table_has(sides: Sides, letters: str) -> None:
     """A26: in the decision of their batch, counted in it, and a replay ends in the same split."""
     sides.execute(TABLE)
     sides.stream.add([(1, "bad", 1, 1), (2, "good", 1, 1), (2, "good", 1, 1), (3, "a\x00b", 1, 1)])
     sides.run()
     assert {letter["row"]["id"] for letter in compare(sides, letters)} == {1, 2, 3}
+    told = verified(sides)
+    assert (told.verdict, [each.letters for each in told.letters]) == ("same", [3]), str(told)
     [report] = sides.reports
     assert (report.row_count, report.record_count, report.bad_rows) == (1, 1 + 3, 3)
     assert report.outputs[f"DeadLetters({letters!r})"] == 3

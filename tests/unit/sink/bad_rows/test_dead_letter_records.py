@@ -14,10 +14,12 @@ from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, RefusedRow
 from spark_2pc_sink.sink.bad_rows.dead_letter_records import (
     LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,
+    MESSAGE_BYTES_WANTED,
     LetterBatch,
     LetterRecord,
     canonical_json,
     letter_records,
+    too_small,
 )
 from spark_2pc_sink.wire.batch_format import Record
 from spark_2pc_sink.wire.partitioner import partition_for_keys
@@ -124,3 +126,10 @@ def test_other_rows_have_other_json() -> None:
     texts = ["1", "1.0", "1.00", "10", '"1"', "null", "12345678901234567890123456789012345.1", "true", "[]", "{}"]
     texts += ["12345678901234567890123456789012345.2"]
     assert len({canonical_json(text) for text in texts}) == len(texts)
+
+
+def test_a_topic_that_takes_32_kib_is_large_enough() -> None:
+    """One as Kafka makes it by default takes every letter that goes with its row."""
+    assert too_small(MESSAGE_BYTES_MIN) == ""
+    assert "is 32767, and a letter may need 32768" in too_small(MESSAGE_BYTES_MIN - 1)
+    assert records_bytes_max(MESSAGE_BYTES_WANTED) >= LETTER_BYTES_MAX

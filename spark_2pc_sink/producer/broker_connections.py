@@ -110,6 +110,7 @@ class BrokerConnections:
     Raises:
         ConfigurationError: a file of TLS cannot be read.
         MissingExtraError: the login needs a package that is not installed.
+        KafkaTimeoutError: this process may open no more files.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -120,8 +121,7 @@ class BrokerConnections:
         self.options = options
         self._tokens = None if source is None else BrokerTokens(source)
         self._events = library_log.ConnectionEvents()
-        # kafka-python warns when one step of the loop takes 0.1 s; a garbage collection in a Spark worker does that.
-        self._net = NetworkSelector(slow_task_threshold_secs=0)
+        self._net = _selector()
         self._manager = KafkaConnectionManager(
             self._net,
             proxy_url=OWN_SOCKETS_URL,
@@ -416,3 +416,16 @@ class BrokerConnections:
         return AuthorizationError(
             api="SaslAuthenticate", code=error.errno, name=error.message, detail=f"broker {node_id}: {error}"
         )
+
+
+def _selector() -> NetworkSelector:
+    """What waits for the sockets; it has files of its own."""
+    try:
+        # kafka-python warns when one step of the loop takes 0.1 s; a garbage collection in a Spark worker does that.
+        return NetworkSelector(slow_task_threshold_secs=0)
+    except OSError as error:
+        raise KafkaTimeoutError(
+            operation="making connections to Kafka",
+            deadline_ms=0,
+            last_error=f"{error}; raise the limit of open files (ulimit -n) of this process",
+        ) from error

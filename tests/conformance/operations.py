@@ -22,9 +22,9 @@ from kafka.protocol.producer import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
-    TxnOffsetCommitRequest,
 )
 
+from spark_2pc_sink.reference.protocol.newer_messages import TxnOffsetCommitRequest
 from tests.conformance.raw_client import RawClient
 
 #: Topic and index.
@@ -220,7 +220,7 @@ class CommitOffsets:
             group_id=self.group,
             producer_id=self.pair[0],
             producer_epoch=self.pair[1],
-            generation_id=self.generation,
+            generation_id_or_member_epoch=self.generation,
             member_id=self.member,
             group_instance_id=None,
             topics=[one(name=name, partitions=found) for name, found in topics.items()],

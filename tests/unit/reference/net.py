@@ -29,10 +29,12 @@ PRODUCE_VERSION = 9
 
 @dataclass(frozen=True)
 class GivenLevels:
-    """What ApiVersions says of the features."""
+    """What ApiVersions says of the cluster."""
 
     transaction_version: int
     features_epoch: int
+    cluster_id: str = "here"
+    node_id: int = 1
 
 
 def dispatcher(*families: Handlers) -> Dispatcher:

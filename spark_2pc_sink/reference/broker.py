@@ -26,6 +26,7 @@ from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
 from spark_2pc_sink.reference.handlers.delete_records import DeleteRecordsHandlers
 from spark_2pc_sink.reference.handlers.describe_producers import DescribeProducersHandlers
+from spark_2pc_sink.reference.handlers.features import FeatureHandlers
 from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
 from spark_2pc_sink.reference.handlers.list_offsets import ListOffsetsHandlers
@@ -70,8 +71,8 @@ class Broker:
         """Read everything back and serve.
 
         Raises:
-            ConfigurationError: the directory is in use, damaged, or of another node; a certificate is not what it
-                should be.
+            ConfigurationError: the directory is in use, damaged, or of another node; its level of transaction.version
+                is too low for a property; a certificate is not what it should be.
             CorruptLogError: a segment that was complete on disk is damaged.
             ShortLogError: a log is not as long as it was at the last start or stop.
             UnreadableRecordError: a record of the coordinators' own logs is of no kind that this version knows.
@@ -103,6 +104,8 @@ class Broker:
         self._groups = GroupService(store, properties, now_ms=now_ms)
         self._groups.load()
         catalog.on_deleted.append(self._topic_deleted)
+        catalog.on_transaction_version.append(self._transactions.set_transaction_version)
+        self._verification = Verification(self._transactions, properties)
         acls = AclStore(catalog)
         self._server = SocketServer(self._dispatcher(acls), properties, access_of=access_by_acls(properties, acls))
         self._transactions.start()
@@ -159,6 +162,7 @@ class Broker:
             self._transactions.state,
             self._catalog.logs(),
             self._server.metrics,
+            self._verification.metrics,
             transaction_max_timeout_ms=self._properties.transaction_max_timeout_ms,
             now_ms=now_ms(),
         )
@@ -166,21 +170,18 @@ class Broker:
     def _dispatcher(self, acls: AclStore) -> Dispatcher:
         unstable = self._properties.unstable_api_versions_enable
         handlers = join(self._families(acls), unstable_versions=unstable)
-        versions = ApiVersionsHandlers(
-            handlers,
-            transaction_version=self._catalog.transaction_version,
-            features_epoch=self._catalog.node_epoch,
-        )
+        versions = ApiVersionsHandlers(handlers, self._catalog)
         return Dispatcher({**handlers, **join([versions.handlers()], unstable_versions=unstable)})
 
     def _families(self, acls: AclStore) -> list[Handlers]:
         catalog, properties = self._catalog, self._properties
-        verification = Verification(self._transactions, properties)
+        verification = self._verification
         offsets = OffsetService(self._groups, verification, now_ms=now_ms)
         return [
             ClusterHandlers(catalog).handlers(),
             TopicHandlers(catalog).handlers(),
             ConfigHandlers(catalog).handlers(),
+            FeatureHandlers(catalog).handlers(),
             AclHandlers(acls if properties.authorizer_class_name is not None else None).handlers(),
             ProduceHandlers(catalog, verification, now_ms=now_ms).handlers(),
             FetchHandlers(catalog).handlers(),

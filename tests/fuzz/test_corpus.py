@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.corpus import CORPUS, NAMES, inputs
+from tests.fuzz.checked_in import CORPUS, NAMES, inputs
 from tests.fuzz.targets import TARGETS
 
 CHANGES = 20

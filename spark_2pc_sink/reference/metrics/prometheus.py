@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -39,7 +39,7 @@ class _Figures(Collector):
 
 def _transaction_figures(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily(
-        "kafka_active_transaction_total_open_time_max_ms",
+        "kafka_active_transaction_open_time_max_ms",
         "Milliseconds that the transaction open for the longest has been open (KIP-939); 0 without one.",
         value=snapshot.open_time_max_ms,
     )
@@ -52,6 +52,18 @@ def _transaction_figures(snapshot: Snapshot) -> Iterator[Metric]:
     for state, count in snapshot.transactions.items():
         states.add_metric([state], count)
     yield states
+    verification = snapshot.verification
+    yield SummaryMetricFamily(
+        "kafka_verification_time_ms",
+        "Milliseconds from a leader's question about its partitions to the coordinator's answer (KIP-890).",
+        count_value=verification.asked,
+        sum_value=verification.time_ms,
+    )
+    yield CounterMetricFamily(
+        "kafka_verification_failures",
+        "Partitions that were not verified, or not added to their transaction (KIP-890, VerificationFailureRate).",
+        value=verification.failures,
+    )
 
 
 def _network_figures(network: NetworkMetrics) -> Iterator[Metric]:

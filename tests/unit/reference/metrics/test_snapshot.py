@@ -19,6 +19,7 @@ from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metrics.prometheus import metrics_server, render
 from spark_2pc_sink.reference.metrics.snapshot import LATE_PADDING_MS, Snapshot, take_snapshot
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
+from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.node import START_MS, batch
 
@@ -29,6 +30,7 @@ SNAPSHOT = Snapshot(
     late_partitions=1,
     log_bytes={'a"b': 10, "orders": 20},
     network=NetworkMetrics(requests=7, connections_accepted=3, protocol_errors=1),
+    verification=VerificationMetrics(asked=5, time_ms=2.5, failures=3),
 )
 
 
@@ -62,7 +64,12 @@ def partition(*pairs: tuple[int, int], topic: str = "orders") -> PartitionLog:
 
 def snapshot(*logs: PartitionLog, state: CoordinatorState | None = None, now_ms: int = START_MS) -> Snapshot:
     return take_snapshot(
-        state or coordinator(), logs, NetworkMetrics(), transaction_max_timeout_ms=TIMEOUT_MS, now_ms=now_ms
+        state or coordinator(),
+        logs,
+        NetworkMetrics(),
+        VerificationMetrics(),
+        transaction_max_timeout_ms=TIMEOUT_MS,
+        now_ms=now_ms,
     )
 
 
@@ -117,10 +124,13 @@ def test_the_text_is_what_prometheus_reads() -> None:
         for sample in family.samples
     }
     assert samples == {
-        ("kafka_active_transaction_total_open_time_max_ms",): 1500,
+        ("kafka_active_transaction_open_time_max_ms",): 1500,
         ("kafka_partitions_with_late_transactions_count",): 1,
         ("kafka_transactions", "Ongoing"): 2,
         ("kafka_transactions", "Empty"): 0,
+        ("kafka_verification_time_ms_count",): 5,
+        ("kafka_verification_time_ms_sum",): 2.5,
+        ("kafka_verification_failures_total",): 3,
         ("kafka_log_bytes", 'a"b'): 10,
         ("kafka_log_bytes", "orders"): 20,
         ("kafka_requests_total",): 7,

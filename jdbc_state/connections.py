@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from jdbc_state import passwords
+from jdbc_state.encryption import check_encrypted
 from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
 from jdbc_state.pooler import takes_transactions
 from jdbc_state.settings import StoreSettings
@@ -108,7 +109,7 @@ class Database:
 
         Raises:
             DatabaseUnreachableError: naming host, port and database, never the password.
-            ConfigurationError: it is reached by a pooler in statement mode.
+            ConfigurationError: it is reached by a pooler in statement mode, or without TLS where that is required.
         """
         wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
         end_s = time.monotonic() + wait_ms / 1000
@@ -183,6 +184,7 @@ class Database:
 
         Raises:
             DatabaseUnreachableError: none could be made.
+            ConfigurationError: it has no TLS, and that is required.
         """
         try:
             connection = connect_alone(
@@ -193,6 +195,7 @@ class Database:
             )
         except psycopg2.Error as error:
             raise self._unreachable(operation, error) from None
+        check_encrypted(connection, self.label, required=self._settings.require_tls)
         connection.autocommit = True
         return connection
 
@@ -227,6 +230,7 @@ class Database:
         """SQLAlchemy's hook: a server that says nothing after its greeting is no more reachable than one without it."""
         del record
         self._making.let_in = True
+        check_encrypted(driver, self.label, required=self._settings.require_tls)
         self._making.until.enter_context(Watchdog(driver, self._settings.connect_timeout_s * 1000))
 
     def _add_password(self, dialect: object, record: object, arguments: object, keywords: dict[str, object]) -> None:

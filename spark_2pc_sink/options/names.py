@@ -90,15 +90,16 @@ def parse_identifier(text: object, *, option: str) -> str:
     return parts[0]
 
 
-def check_topic(text: object) -> str | None:
+def check_topic(text: object, *, option: str = "topic") -> str | None:
     """A topic's name by Kafka's rules (``org.apache.kafka.common.internals.Topic``), or None."""
     if text is None or (isinstance(text, str) and _TOPIC.fullmatch(text) and text not in (".", "..")):
         return text
+    or_none = ", or leave it out where the batch has a column named topic" if option == "topic" else ""
     raise ConfigurationError(
-        option="topic",
+        option=option,
         value=text,
         rule="it has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is neither '.' nor '..'",
-        remedy="correct it, or leave it out where the batch has a column named topic",
+        remedy=f"correct it{or_none}",
     )
 
 

@@ -142,7 +142,7 @@ def without_files(job: Job, driver: DriverProcess) -> int:
 
 @pytest.mark.parametrize("place", FEW_PLACES)
 def test_the_driver_has_no_file_descriptor_left(place: str, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
-    """D15: its connections are cut, and it may make no other until it is given more."""
+    """D16: its connections are cut, and it may make no other until it is given more."""
     job = make_job(kafka_without_2pc)
     driver = job.stop_at(place, batch=BATCH)
     most = without_files(job, driver)
@@ -155,7 +155,7 @@ def test_the_driver_has_no_file_descriptor_left(place: str, kafka_without_2pc: B
 
 @pytest.mark.parametrize("place", FEW_PLACES)
 def test_the_driver_never_gets_a_file_descriptor(place: str, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
-    """D15: what is missing is named within the deadlines, and the next start completes what was begun."""
+    """D16: what is missing is named within the deadlines, and the next start completes what was begun."""
     job = make_job(kafka_without_2pc)
     driver = job.stop_at(place, batch=BATCH, kafka={"max.block.ms": 1_000, "delivery.timeout.ms": 11_000}, **HASTY)
     without_files(job, driver)
@@ -170,7 +170,7 @@ def test_the_driver_never_gets_a_file_descriptor(place: str, kafka_without_2pc: 
 @pytest.mark.thorough
 @pytest.mark.parametrize("place", PLACES)
 def test_the_driver_has_no_memory_left(place: str, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
-    """D15: what asks for more gets none. However the driver ends, the next start completes what was begun.
+    """D16: what asks for more gets none. However the driver ends, the next start completes what was begun.
 
     The kernel's answer to a cgroup without memory, SIGKILL, is that of `test_killed_drivers`.
     """

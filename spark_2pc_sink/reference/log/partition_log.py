@@ -12,6 +12,7 @@ DeleteRecords deletes is no longer read, and its bytes go with the topic.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -44,6 +45,8 @@ from spark_2pc_sink.reference.storage.group_sync import GroupSync, Synced
 from spark_2pc_sink.reference.storage.records import KeyValue, build_marker, decode_records, encode_records
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 from spark_2pc_sink.wire.batch_format import TRANSACTIONAL_BIT, BatchHeader, Buffer, Record, read_header
+
+_logger = logging.getLogger(__name__)
 
 
 class PartitionLog:
@@ -81,6 +84,8 @@ class PartitionLog:
         self.last_stable_offset = self._stable_offset()
         self._sync = GroupSync(log, executor, self._durable)
         self._changed: asyncio.Future[None] | None = None
+        # Why the last append was refused by the disk; '' where it was not.
+        self._disk_error = ""
         state.epochs.begin(leader_epoch, log.end_offset)
 
     @classmethod
@@ -436,8 +441,15 @@ class PartitionLog:
         """False where the disk refused; the log is then as before."""
         try:
             self._log.append(stamped, segment_bytes=self.settings.segment_bytes)
-        except OSError:
+        except OSError as error:
+            # Once for each reason: clients try again, many times a second.
+            if str(error) != self._disk_error:
+                _logger.error("%s: records are refused, as they cannot be written: %s", self._log.path, error)  # noqa: TRY400
+            self._disk_error = str(error)
             return False
+        if self._disk_error:
+            _logger.warning("%s: records can be written again", self._log.path)
+            self._disk_error = ""
         return True
 
     def _durable(self, end_offset: int) -> None:

@@ -12,13 +12,15 @@ import os
 import sys
 import traceback
 import urllib.request
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
 
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
+from pyspark.serializers import CloudPickleSerializer
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.cli import main as command
@@ -32,6 +34,8 @@ from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.streams import FileStream
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 ROOT: Final = Path(__file__).parents[2]
@@ -45,6 +49,8 @@ logging.basicConfig(level=1, handlers=[_handler])
 logging.Logger.setLevel = lambda logger, level: None
 http.client.HTTPConnection.debuglevel = 1
 """
+#: As docs/logins.md has it.
+REDACTED: Final = "(?i)secret|password|token|access[.]?key|spark_2pc"
 SCHEMA: Final = "id BIGINT, name STRING, value STRING"
 ROWS: Final = 300
 _PAGES: Final = ("jobs/", "stages/", "storage/", "environment/", "executors/", "SQL/", "StreamingQuery/")
@@ -79,11 +85,15 @@ def main(file: str, directory: str) -> None:
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": str(root),
             "spark.eventLog.compress": "false",
+            "spark.redaction.regex": REDACTED,
+            "spark.executorEnv.ORDERS_PASSWORD": os.environ["PLANTED_IN_SPARK"],
+            "spark.executorEnv.SPARK_2PC_DATABASE": f"postgresql://u:{os.environ['PLANTED_IN_SPARK']}@h/d",
         },
     )
     spark.sparkContext.setLogLevel("DEBUG")
     for number, options in enumerate(jobs):
-        _run(spark, root, options, number)
+        with _pickles_kept(root.parent / f"pickles-{number}"):
+            _run(spark, root, options, number)
     _keep_pages(spark, root)
     spark.stop()
     _command_line(jobs[0], root)
@@ -120,6 +130,21 @@ def _run(spark: SparkSession, root: Path, options: dict[str, Any], number: int) 
     if found != expected:
         message = f"job {number} ended with {found!r}, and was to end with {expected!r}"
         raise AssertionError(message)
+
+
+@contextmanager
+def _pickles_kept(folder: Path) -> Iterator[None]:
+    """Keep all that goes to tasks, beside the folder: it is for Spark, and not for people."""
+    folder.mkdir()
+    original = CloudPickleSerializer.dumps
+
+    def kept(serializer: CloudPickleSerializer, what: Any) -> bytes:
+        pickled: bytes = original(serializer, what)  # type: ignore[no-untyped-call]
+        (folder / f"{len(list(folder.iterdir()))}.bin").write_bytes(pickled)
+        return pickled
+
+    with mock.patch.object(CloudPickleSerializer, "dumps", kept):
+        yield
 
 
 def _keep_processes(root: Path, report: object) -> None:

@@ -8,6 +8,7 @@ that is stopped after sending it holds no lock.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.engine import URL, Engine
-from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from jdbc_state import passwords
@@ -259,6 +260,9 @@ class Database:
     def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
         # Raised without its cause: libpq may repeat what it was given.
         detail = describe(error)
+        original = error.orig if isinstance(error, DBAPIError) else error
+        if not str(original):
+            detail = f"{detail} without a word of libpq{_no_more_files()}"
         if self._password:
             detail = detail.replace(str(self._password), _HIDDEN)
         return DatabaseUnreachableError(
@@ -381,6 +385,15 @@ def _prepend_prelude(  # noqa: PLR0917 - SQLAlchemy passes them by position
     """SQLAlchemy's hook: put the prelude before the statement. PostgreSQL answers with the last result."""
     del connection, cursor, executemany
     return context.execution_options.get(_PRELUDE, "") + statement, parameters
+
+
+def _no_more_files() -> str:
+    """Why libpq could not make a socket, where it is for want of file descriptors: it says nothing then."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return f": {error.strerror}; raise the limit of open files (ulimit -n) of this process"
+    return ""
 
 
 def _label(url: URL) -> str:

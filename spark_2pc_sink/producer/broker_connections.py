@@ -107,6 +107,7 @@ class BrokerConnections:
     Raises:
         ConfigurationError: a file of TLS cannot be read.
         MissingExtraError: the login needs a package that is not installed.
+        KafkaTimeoutError: this process may open no more files.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -118,8 +119,7 @@ class BrokerConnections:
         self._tokens = None if source is None else BrokerTokens(source)
         self._failed = ConnectionFailures(options, self._tokens)
         self._events = library_log.ConnectionEvents()
-        # kafka-python warns when one step of the loop takes 0.1 s; a garbage collection in a Spark worker does that.
-        self._net = NetworkSelector(slow_task_threshold_secs=0)
+        self._net = _selector()
         self._manager = KafkaConnectionManager(
             self._net,
             proxy_url=OWN_SOCKETS_URL,
@@ -409,3 +409,16 @@ class BrokerConnections:
         broker = self._manager.cluster.broker_metadata(node_id)
         address = None if broker is None else (broker.host, broker.port)
         return self._failed.judge(node_id, address, error, self._manager.config["ssl_context"])
+
+
+def _selector() -> NetworkSelector:
+    """What waits for the sockets; it has files of its own."""
+    try:
+        # kafka-python warns when one step of the loop takes 0.1 s; a garbage collection in a Spark worker does that.
+        return NetworkSelector(slow_task_threshold_secs=0)
+    except OSError as error:
+        raise KafkaTimeoutError(
+            operation="making connections to Kafka",
+            deadline_ms=0,
+            last_error=f"{error}; raise the limit of open files (ulimit -n) of this process",
+        ) from error

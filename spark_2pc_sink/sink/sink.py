@@ -113,6 +113,7 @@ class DualWriteSink:
         bad_rows: Literal["fail", "dead_letter"] = "fail",
         max_bad_rows: float | str = 100,
         dead_letter_table: str | None = None,
+        dead_letter_topic: str | None = None,
         staging_schema: str | None = None,
         accept_replay: int | None = None,
         on_batch: Callable[[BatchReport], object] | None = None,

@@ -379,6 +379,7 @@ class BatchDriver:
         producer = self._producer
         # A pair begins one transaction: it is taken out here, and the next one comes from EndTxn or from recover().
         self._producer = None
+        self._kafka.learn_features()
         if producer is None or producer.exhausted:
             self._initialized = self._kafka.usable_producer()
             producer = self._initialized.producer

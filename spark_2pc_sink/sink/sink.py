@@ -21,6 +21,7 @@ from spark_2pc_sink.sink.check.executor_side import active_session
 from spark_2pc_sink.sink.check.findings import CheckReport
 from spark_2pc_sink.sink.check.schema_side import rows_with
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
+from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.backfill import Backfill, check_frame
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
 from spark_2pc_sink.sink.job.connect_query import ConnectQuery, session_id_here
@@ -141,9 +142,7 @@ class DualWriteSink:
     ) -> None:
         # The keywords above, which a test compares with `SinkOptions`: types and defaults are written here for readers.
         self._options = SinkOptions.parse(**{name: value for name, value in locals().items() if name != "self"})
-        self._run: QueryRun | None = None
-        self._started_in: str | None = None
-        self._calls = threading.Lock()
+        self._begin(None)
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], **more: Any) -> DualWriteSink:
@@ -287,9 +286,14 @@ class DualWriteSink:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._options = state["_options"]
-        self._started_in = state["_started_in"]
-        self._run = None
+        self._begin(state["_started_in"])
+
+    def _begin(self, started_in: str | None) -> None:
+        """What a sink and its copy have of their own: no run yet, and a log of Py4J that is quiet about tasks."""
+        self._run: QueryRun | None = None
+        self._started_in = started_in
         self._calls = threading.Lock()
+        gateway_log.install()
 
     def __repr__(self) -> str:
         options = self._options

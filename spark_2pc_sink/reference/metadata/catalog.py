@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.reference.config.dynamic_configs import BrokerConfigs, with_configs
 from spark_2pc_sink.reference.config.properties import BrokerProperties, check_keeping_level
 from spark_2pc_sink.reference.config.topic_configs import internal_topics, log_settings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
@@ -49,9 +50,11 @@ class Catalog:
     if the caller is cancelled in between.
 
     Attributes:
-        properties: what the node was started with.
+        started_with: the properties that were given at the start.
+        properties: the same with what was altered since.
         on_deleted: called with each topic that is deleted, once no reader finds it, before its logs are closed.
         on_transaction_version: called with each new level of the feature, once it is durable.
+        on_properties: called with the properties when they were altered.
     """
 
     def __init__(
@@ -62,9 +65,11 @@ class Catalog:
         executor: Executor | None,
         durable_ends: LogEnds,
     ) -> None:
-        self.properties = properties
+        self.started_with = properties
+        self.properties = with_configs(properties, state.broker_configs)
         self.on_deleted: list[Callable[[Topic], None]] = []
         self.on_transaction_version: list[Callable[[int], None]] = []
+        self.on_properties: list[Callable[[BrokerProperties], None]] = []
         self._state = state
         self._directory = directory
         self._executor = executor
@@ -138,6 +143,31 @@ class Catalog:
             _log.info("transaction.version: %d -> %d", before, state.transaction_version)
             for call in self.on_transaction_version:
                 call(state.transaction_version)
+
+    @property
+    def broker_configs(self) -> BrokerConfigs:
+        """What was altered of the brokers' configs."""
+        return self._state.broker_configs
+
+    async def alter_broker_configs(self, broker: str, changes: Mapping[str, str | None]) -> None:
+        """Alter configs of a broker while it runs; open logs go by them from now on.
+
+        Args:
+            broker: its id, '' for the default of all.
+            changes: by name, None to take one back; they have been checked.
+        """
+
+        def change(state: CatalogState) -> CatalogState:
+            now = {**state.broker_configs.get(broker, {}), **changes}
+            kept = {name: value for name, value in now.items() if value is not None}
+            return replace(state, broker_configs={**state.broker_configs, broker: kept})
+
+        await self._change(change)
+        self.properties = with_configs(self.started_with, self._state.broker_configs)
+        for log in self.logs():
+            log.settings = replace(log.settings, verification=self.properties.transaction_partition_verification_enable)
+        for call in self.on_properties:
+            call(self.properties)
 
     async def allocate_producer_ids(self) -> ProducerIds:
         """A new block; its ids may be handed out, no start and no crash gives them out again.

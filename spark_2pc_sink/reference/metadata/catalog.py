@@ -12,21 +12,20 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.reference.config.dynamic_configs import BrokerConfigs, with_configs
-from spark_2pc_sink.reference.config.properties import BrokerProperties, check_keeping_level
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.config.topic_configs import internal_topics, log_settings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.metadata.catalog_files import new_state, start, store
 from spark_2pc_sink.reference.metadata.catalog_state import (
     PRODUCER_ID_BLOCK_SIZE,
     AclRow,
     CatalogState,
     Topic,
-    id_text,
     random_id,
 )
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
@@ -98,8 +97,8 @@ class Catalog:
                 ``transaction.keep.prepared.enable``. The text names it, and nothing was changed.
         """
         if directory is None:
-            return cls(_new_state(properties), None, properties, executor, {})
-        held, state, durable_ends = await asyncio.to_thread(_start, directory, properties)
+            return cls(new_state(properties), None, properties, executor, {})
+        held, state, durable_ends = await asyncio.to_thread(start, directory, properties)
         return cls(state, held, properties, executor, durable_ends)
 
     # --- the cluster -------------------------------------------------------------------------------------------------
@@ -438,78 +437,8 @@ class Catalog:
         if self._closed:
             raise LocalProtocolError(operation="a change of the catalog", state="closed", rule="the node has ended")
         if self._directory is not None:
-            await asyncio.to_thread(_store, self._directory, state, made, before=self._state)
+            await asyncio.to_thread(store, self._directory, state, made, before=self._state)
 
     def _show(self, state: CatalogState) -> None:
         self._state = state
         self._names = {topic.id: topic.name for topic in state.topics.values()}
-
-
-def _new_state(properties: BrokerProperties) -> CatalogState:
-    check_keeping_level(properties, properties.transaction_version)
-    return CatalogState(
-        cluster_id=id_text(random_id()),
-        node_id=properties.node_id,
-        directory_id=random_id(),
-        starts=1,
-        transaction_version=properties.transaction_version,
-        property_transaction_version=properties.transaction_version,
-    )
-
-
-def _start(path: Path, properties: BrokerProperties) -> tuple[DataDirectory, CatalogState, LogEnds]:
-    directory = DataDirectory(path)
-    try:
-        durable_ends = directory.read_log_ends()
-        state = _started(directory, properties)
-    except BaseException:
-        directory.close()
-        raise
-    return directory, state, durable_ends
-
-
-def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogState:
-    found = directory.read_catalog()
-    if found is None:
-        state = _new_state(properties)
-    elif found.node_id != properties.node_id:
-        raise ConfigurationError(
-            option="node.id",
-            value=properties.node_id,
-            rule=f"{directory.path} belongs to node {found.node_id}",
-            remedy="use that id, or another directory",
-        )
-    else:
-        level = _level_at_start(found, properties)
-        check_keeping_level(properties, level)
-        directory.remove_topics(found.removing, live=found.topics)
-        state = replace(
-            found,
-            starts=found.starts + 1,
-            transaction_version=level,
-            property_transaction_version=properties.transaction_version,
-            removing=(),
-        )
-    directory.write_catalog(state)
-    directory.write_meta(state)
-    directory.make_partitions(state.topics.values(), starting=True)
-    return state
-
-
-def _level_at_start(found: CatalogState, properties: BrokerProperties) -> int:
-    """Whoever changed the level last is believed: kafka-features.sh, or who wrote another property."""
-    same = properties.transaction_version == found.property_transaction_version
-    return found.transaction_version if same else properties.transaction_version
-
-
-def _store(directory: DataDirectory, state: CatalogState, made: Iterable[Topic], *, before: CatalogState) -> None:
-    # A crash between the two leaves a topic without directories, and the next start makes them.
-    directory.write_catalog(state)
-    try:
-        directory.make_partitions(made, live=state.topics.values())
-    except OSError:
-        # The change is answered as failed, so no start may find it made. Is the disk too full for that as well, the
-        # next change takes it back.
-        with suppress(OSError):
-            directory.write_catalog(before)
-        raise

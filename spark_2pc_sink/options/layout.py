@@ -7,7 +7,7 @@ no part of it, so it has no secret but one that a person has written into an exp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,8 +25,10 @@ class SinkLayout:
         records: False where no records are made of the rows.
         rows: of an output, see `Rows`; None for the rows of the batch.
         where: of an output, see `Rows`; None for all rows.
-        lanes: of a sink with several outputs one layout for each lane, and nothing beside it; empty for one topic and
-            one table.
+        lanes: of a sink with several outputs one layout for each lane, and nothing beside it but where dead letters
+            are; empty for one topic and one table.
+        dead_letter_topic: None where dead letters go to no topic.
+        dead_letter_table: as SQL spells it; None where dead letters go to no topic, and nothing is compared.
     """
 
     table: str | None = None
@@ -51,13 +53,22 @@ class SinkLayout:
     rows: str | None = None
     where: str | None = None
     lanes: tuple[SinkLayout, ...] = ()
+    dead_letter_topic: str | None = None
+    dead_letter_table: str | None = None
 
     @classmethod
-    def of(cls, lanes: tuple[Lane, ...]) -> SinkLayout:
-        """That of a sink's lanes."""
-        if len(lanes) == 1 and lanes[0].alone:
-            return cls._of_lane(lanes[0])
-        return cls(lanes=tuple(map(cls._of_lane, lanes)))
+    def of(cls, lanes: tuple[Lane, ...], *, dead_letters: tuple[str, str] | None = None) -> SinkLayout:
+        """That of a sink.
+
+        Args:
+            lanes: of the sink.
+            dead_letters: the topic and the table of its dead letters; None where they go to no topic.
+        """
+        one = len(lanes) == 1 and lanes[0].alone
+        layout = cls._of_lane(lanes[0]) if one else cls(lanes=tuple(map(cls._of_lane, lanes)))
+        if dead_letters is None:
+            return layout
+        return replace(layout, dead_letter_topic=dead_letters[0], dead_letter_table=dead_letters[1])
 
     @classmethod
     def _of_lane(cls, lane: Lane) -> SinkLayout:
@@ -92,11 +103,13 @@ class SinkLayout:
         return cls(**{**known, "upsert_keys": tuple(known.get("upsert_keys", ())), "lanes": lanes})
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them; where there are lanes, nothing but these."""
+        """The fields as JSON has them; where there are lanes, these and where dead letters go."""
+        letters = {name: value for name in _OF_DEAD_LETTERS if (value := getattr(self, name)) is not None}
         if self.lanes:
-            return {"lanes": [lane.as_json() for lane in self.lanes]}
-        noted = {name: value for name, value in asdict(self).items() if name != "lanes"}
-        return {**noted, "upsert_keys": list(self.upsert_keys)}
+            return {"lanes": [lane.as_json() for lane in self.lanes], **letters}
+        noted = {name: value for name, value in asdict(self).items() if name not in {"lanes", *_OF_DEAD_LETTERS}}
+        return {**noted, "upsert_keys": list(self.upsert_keys), **letters}
 
 
+_OF_DEAD_LETTERS = ("dead_letter_topic", "dead_letter_table")
 _RECORD_PARTS = ("topic", "key", "value", "headers", "partition", "key_format", "value_format")

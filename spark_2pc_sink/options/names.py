@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.text_checks import check_texts
 
 #: NAMEDATALEN - 1: PostgreSQL cuts longer names off with no more than a notice, so two tables could become one.
 IDENTIFIER_BYTES_MAX = 63
@@ -89,15 +90,16 @@ def parse_identifier(text: object, *, option: str) -> str:
     return parts[0]
 
 
-def check_topic(text: object) -> str | None:
+def check_topic(text: object, *, option: str = "topic") -> str | None:
     """A topic's name by Kafka's rules (``org.apache.kafka.common.internals.Topic``), or None."""
     if text is None or (isinstance(text, str) and _TOPIC.fullmatch(text) and text not in (".", "..")):
         return text
+    or_none = ", or leave it out where the batch has a column named topic" if option == "topic" else ""
     raise ConfigurationError(
-        option="topic",
+        option=option,
         value=text,
         rule="it has 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-', and is neither '.' nor '..'",
-        remedy="correct it, or leave it out where the batch has a column named topic",
+        remedy=f"correct it{or_none}",
     )
 
 
@@ -119,6 +121,7 @@ def _split(text: str) -> list[str]:
 
 
 def _check_length(option: str, text: object, part: str) -> None:
+    check_texts(option, part)
     length = len(part.encode())
     if length > IDENTIFIER_BYTES_MAX:
         raise ConfigurationError(

@@ -168,6 +168,11 @@ class SinkOptions(CommonOptions):
         why="'table' or 'schema.table', made when it is missing; None: the state table's name with _dead_letters "
         "behind it, in state_schema",
     )
+    dead_letter_topic: str | None = setting(
+        None,
+        why="with bad_rows='dead_letter': a topic that gets each dead letter too, in the Kafka transaction of its "
+        "batch. It exists, and is no output of the sink. None: dead letters are in the table alone",
+    )
     staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
     accept_replay: int | None = setting(
         None,
@@ -251,8 +256,9 @@ class SinkOptions(CommonOptions):
 
     @property
     def layout(self) -> SinkLayout:
-        """Where records and rows are, and how both are made of a batch."""
-        return SinkLayout.of(self.lanes)
+        """Where records, rows and dead letters are, and how the first two are made of a batch."""
+        topic = self.dead_letter_topic
+        return SinkLayout.of(self.lanes, dead_letters=None if topic is None else (topic, str(self.dead_letter_name)))
 
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
@@ -303,6 +309,11 @@ class SinkOptions(CommonOptions):
         named = (lane.records.topic for lane in self.lanes if lane.records is not None)
         return tuple(dict.fromkeys(topic for topic in named if topic is not None))
 
+    @property
+    def all_topics(self) -> tuple[str, ...]:
+        """Those, and the topic of dead letters."""
+        return self.topics if self.dead_letter_topic is None else (*self.topics, self.dead_letter_topic)
+
     def _check_outputs(self) -> None:
         if not self.writes:
             if self.table is None:
@@ -330,6 +341,7 @@ class SinkOptions(CommonOptions):
     def _check_dead_letters(self) -> None:
         name = self.dead_letter_name
         if self.bad_rows == "dead_letter":
+            self._check_dead_letter_topic()
             if len(name.name.encode()) > IDENTIFIER_BYTES_MAX:
                 rule = f"with {DEAD_LETTERS_SUFFIX} behind it, it has at most {IDENTIFIER_BYTES_MAX} bytes"
                 raise contradiction("state_table", self.state_table, rule, "shorten it, or pass dead_letter_table=")
@@ -337,6 +349,18 @@ class SinkOptions(CommonOptions):
         if self.max_bad_rows != BadRowLimit():
             rule = "it has no meaning with bad_rows='fail'"
             raise contradiction("max_bad_rows", str(self.max_bad_rows), rule, "pass bad_rows='dead_letter'")
+        if self.dead_letter_topic is not None:
+            rule = "there are no dead letters with bad_rows='fail'"
+            raise contradiction("dead_letter_topic", self.dead_letter_topic, rule, "pass bad_rows='dead_letter'")
+
+    def _check_dead_letter_topic(self) -> None:
+        topic = self.dead_letter_topic
+        if topic is None:
+            return
+        check_topic(topic, option="dead_letter_topic")
+        if topic in self.topics:
+            rule = "it is the topic of an output, whose readers would take dead letters for its records"
+            raise contradiction("dead_letter_topic", topic, rule, "name another topic")
 
 
 def _listed(given: object) -> tuple[Any, ...]:

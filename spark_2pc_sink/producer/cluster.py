@@ -18,7 +18,8 @@ from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicErr
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
-from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError, Reasons
+from spark_2pc_sink.producer.broker_connections import BrokerConnections, Reasons
+from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api

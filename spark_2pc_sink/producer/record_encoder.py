@@ -108,10 +108,7 @@ class BatchEncoder:
     def _records_bytes_max(self, topic: str) -> int:
         """Bytes of records for one batch: ``batch.size``, or less where the topic takes less."""
         option, allowed = self._options.batch_bytes_max, self._limits(topic).message_bytes_max
-        if allowed is None:
-            return option
-        room = allowed - HEADER_BYTES - _COMPRESSION_LOSS_BYTES
-        return max(1, min(option, int(room * (1 - _COMPRESSION_LOSS))))
+        return option if allowed is None else max(1, min(option, records_bytes_max(allowed)))
 
     def _payload(self, section: RecordsSection) -> RecordBytes:
         """The record batch of some records, compressed."""
@@ -197,6 +194,11 @@ class RecordEncoder(BatchEncoder):
         if record_bytes > self._options.max_request_bytes:
             limit = f"max.request.size is {self._options.max_request_bytes}"
             raise record_too_large(partition, row_key, record_bytes, limit)
+
+
+def records_bytes_max(message_bytes_max: int) -> int:
+    """Bytes of records that a batch of so many bytes (max.message.bytes) takes, whatever compression makes of them."""
+    return int((message_bytes_max - HEADER_BYTES - _COMPRESSION_LOSS_BYTES) * (1 - _COMPRESSION_LOSS))
 
 
 def printable_key(key: bytes | None) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.extras import extra
+from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups.offset_service import OffsetService
 from spark_2pc_sink.reference.groups.service import GroupService
@@ -115,8 +116,13 @@ class Broker:
         await self._server.start()
         self._closers.append(self._stop_serving)
 
-    async def start_metrics(self, host: str, port: int) -> tuple[str, int]:
+    async def start_metrics(self, host: str, port: int, access: MetricsAccess) -> tuple[str, int]:
         """Serve Prometheus metrics until `stop`, and return the address.
+
+        Args:
+            host: a name or an address.
+            port: 0 lets the system choose one.
+            access: who may read them.
 
         Raises:
             OSError: the address cannot be bound.
@@ -124,9 +130,9 @@ class Broker:
         """
         # Loaded by who wants it: the library takes longer to load than the rest of the start.
         with extra("metrics"):
-            from spark_2pc_sink.reference.metrics.prometheus import MetricsServer  # noqa: PLC0415
+            from spark_2pc_sink.reference.metrics.prometheus import metrics_server  # noqa: PLC0415
 
-        metrics = MetricsServer(self._snapshot)
+        metrics = metrics_server(self._snapshot, access)
         address = await metrics.start(host, port)
         self._closers.append(metrics.stop)
         return address

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
@@ -12,15 +12,12 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.producer.batch_list_sender import PlacedBatch
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests, format_digest
-from spark_2pc_sink.wire.record_list import encode_listed_batch, partition_for_key, record_content
+from spark_2pc_sink.wire.record_list import cut_contents, encode_listed_batch, partition_for_key, record_content
 
 #: What a record's key and value are made of.
 Content: TypeAlias = bytes | str | None
 #: A header's name and value.
 Header: TypeAlias = tuple[str, Content]
-
-#: Bytes of a record beside its content: its length and offset delta (5 each), attributes and timestamp delta.
-_RECORD_BYTES: Final = 12
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def encode(
         contents.setdefault(partition, []).append(record.content)
     batches, digest = [], EMPTY_DIGEST
     for partition, of_partition in contents.items():
-        for part in _parts(of_partition, options.batch_bytes_max):
+        for part in cut_contents(of_partition, options.batch_bytes_max):
             batch = encode_listed_batch(
                 partition.topic,
                 part,
@@ -121,20 +118,6 @@ def _partition_of(record: OutgoingRecord, count: int, free: int) -> int:
         rule = f"topic {record.topic!r} has {count} partitions, from 0"
         raise _refused("partition", record.partition, rule, "leave it out: the key chooses")
     return record.partition
-
-
-def _parts(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[bytes]]:
-    """Cut where a batch would become larger than it may; a record that is larger has a batch for itself."""
-    part: list[bytes] = []
-    size = 0
-    for content in contents:
-        record_bytes = len(content) + _RECORD_BYTES
-        if part and size + record_bytes > bytes_max:
-            yield part
-            part, size = [], 0
-        part.append(content)
-        size += record_bytes
-    yield part
 
 
 def _bytes(what: str, given: object) -> bytes | None:

@@ -30,6 +30,7 @@ from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
 from spark_2pc_sink.sink.job.batch_split import BatchSplit
+from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
 from spark_2pc_sink.sink.job.executor_check import check_executors
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
@@ -95,6 +96,7 @@ class QueryRun:
         self._small_batches = SmallBatches()
         # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
         self._connections = Connections(options.kafka)
+        self._letters = DeadLetterTopic(options, query.ids.query_id, self._topics, self._connections)
         self._arrow = ArrowBatchSize()
         self._channel = CopyChannel()
         self._times = StepTimes(self._clock)
@@ -105,7 +107,7 @@ class QueryRun:
                 kafka=self._kafka,
                 store=self._store,
                 clock=self._clock,
-                topics=options.topics,
+                topics=options.all_topics,
             ),
             kafka=self._kafka,
             store=self._store,
@@ -142,7 +144,9 @@ class QueryRun:
         self._tables.prepare(batch, expressions_by_lane(lanes), create=False)
         if self._options.bad_rows == "dead_letter":
             identity_sql(batch.schema)
+            self._store.prepare_schema()
             self._dead_letters.prepare()
+            self._letters.check()
         for name in ("adopt", "accept_loss", "accept_replay"):
             given = getattr(self._options, name)
             if given is not None and given is not False:
@@ -177,6 +181,7 @@ class QueryRun:
             local=self._local,
             clock=self._clock,
             facts=self._facts,
+            letters=self._letters,
             batch_id=batch_id,
         )
         self._times.begin()

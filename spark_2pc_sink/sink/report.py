@@ -23,8 +23,10 @@ class BatchReport:
         batch_id: Spark's id.
         placement: ``RUN`` as written, ``SKIP`` as done before, or ``RESEND`` as written to Kafka only.
         row_count: rows for the table, 0 when skipped; with upsert_order_by also those that others supersede.
-        record_count: records in Kafka, 0 when skipped; fewer than rows where superseded ones are left out.
-        outputs: rows or records of each output, by its text, such as ``Rows('orders')``; empty when skipped.
+        record_count: records in Kafka, with those of the dead-letter topic, 0 when skipped; fewer than rows where
+            superseded ones are left out.
+        outputs: rows or records of each output, by its text, such as ``Rows('orders')``, and of the dead-letter topic
+            as ``DeadLetters('bad-orders')``; empty when skipped.
         rows_deleted: rows that the table had, and that ``delete_when`` has removed.
         rows_left_out: rows of which the table has taken nothing, as it was told: those that others of their key in the
             batch supersede, those whose key was there already with ``mode="insert_ignore"``, and those in whose favour

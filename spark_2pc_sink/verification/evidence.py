@@ -25,7 +25,7 @@ from spark_2pc_sink.verification.history_check import Logs, gone_claims
 from spark_2pc_sink.verification.reading import Bounds
 from spark_2pc_sink.verification.request import Request
 from spark_2pc_sink.verification.snapshot import Snapshot, taken_snapshot
-from spark_2pc_sink.verification.table_pairs import NotedLayout
+from spark_2pc_sink.verification.table_pairs import NotedLayout, letter_topics
 from spark_2pc_sink.verification.topic_reader import TopicReader
 
 _PAUSE_S: Final = 0.1
@@ -71,6 +71,11 @@ class Evidence:
         """The state row, or where it is lost, the newest line of its history."""
         lines = self.snapshot.lines
         return self.snapshot.row or (lines[-1].row if lines else None)
+
+    @property
+    def letter_topics(self) -> frozenset[str]:
+        """The topics that have, or had, the sink's dead letters: no record there is of a row of a table."""
+        return letter_topics(self.noted)
 
     @property
     def up_to(self) -> int | None:
@@ -193,7 +198,9 @@ def _snapshot(database: Database, request: Request) -> AbstractContextManager[Sn
 
 
 def _topics(claims: Claims, layout: SinkLayout | None, request: Request) -> frozenset[str]:
-    noted = {request.topic, *(lane.topic for lane in layout.each)} if layout is not None else {request.topic}
+    noted = {request.topic}
+    if layout is not None:
+        noted |= {layout.dead_letter_topic, *(lane.topic for lane in layout.each)}
     return claims.topics | {topic for topic in noted if topic is not None}
 
 

@@ -6,7 +6,7 @@ The coordinator is asked for the transaction as recovery asks it; the records ar
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.ids import TopicPartition, TransactionState
@@ -16,6 +16,7 @@ from spark_2pc_sink.recovery.open_transaction import began_at
 from spark_2pc_sink.verification.comparison import Comparison
 from spark_2pc_sink.verification.differences import THE_TABLE, Differences
 from spark_2pc_sink.verification.evidence import Evidence, gathered
+from spark_2pc_sink.verification.letter_check import count_open_letters
 from spark_2pc_sink.verification.lone import Lone
 from spark_2pc_sink.verification.places import Places
 from spark_2pc_sink.verification.reading import Bounds, RecordStage, sample, stage_uncommitted
@@ -92,6 +93,23 @@ def _find(request: Request, evidence: Evidence, differences: Differences) -> Ope
 
 
 def _compare(
+    request: Request, evidence: Evidence, opened: OpenTransaction, differences: Differences
+) -> OpenTransactionRows:
+    """Records of rows against the table, and dead letters against theirs."""
+    letters = {at: bound for at, bound in opened.bounds.items() if at.topic in evidence.letter_topics}
+    if not letters:
+        return _compare_rows(request, evidence, opened, differences)
+    count, there = count_open_letters(evidence, request.options.transactional_id, letters)
+    if there is None:
+        differences.skip("dead letters", "the dead-letter table is not there, or this role may not read it")
+    rows = replace(opened, bounds={at: bound for at, bound in opened.bounds.items() if at not in letters})
+    found = _compare_rows(request, evidence, rows, differences) if rows.bounds else None
+    records, in_table = (0, 0) if found is None else (found.records, found.in_table)
+    both = None if in_table is None or there is None else in_table + there
+    return _rows_of(opened, records=records + count, in_table=both)
+
+
+def _compare_rows(
     request: Request, evidence: Evidence, opened: OpenTransaction, differences: Differences
 ) -> OpenTransactionRows:
     if evidence.layout is not None and evidence.layout.lanes:

@@ -170,6 +170,24 @@ class TableResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LetterResult:
+    """The dead letters of a topic against those of the dead-letter table.
+
+    Attributes:
+        topic: the dead-letter topic.
+        table: the dead-letter table, as SQL spells it.
+        letters: how many the topic has in the batches that were compared.
+    """
+
+    topic: str
+    table: str
+    letters: int
+
+    def __str__(self) -> str:
+        return f"dead letters: {self.letters} of topic {self.topic} with table {self.table}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpenTransactionRows:
     """The records of the open transaction against the table: what a person needs to commit or abort it.
 
@@ -213,6 +231,7 @@ class VerifyReport:
         rows: rows of all tables that were compared; None where none was.
         columns: the columns that were compared, as the table spells them; of several tables see ``tables``.
         tables: of a sink with several outputs, one for each table that was to be compared.
+        letters: one for each dead-letter topic that was compared with the dead-letter table.
         batches: one for each batch of the scope that the history knows, the oldest first.
         counts: how many differences there are of each kind that there is.
         differences: the first of each kind.
@@ -231,6 +250,7 @@ class VerifyReport:
     rows: int | None = None
     columns: tuple[str, ...] = ()
     tables: tuple[TableResult, ...] = ()
+    letters: tuple[LetterResult, ...] = ()
     batches: tuple[BatchResult, ...] = ()
     counts: Mapping[DifferenceKind, int] = field(default_factory=dict, hash=False)
     differences: tuple[Difference, ...] = ()
@@ -266,6 +286,7 @@ class VerifyReport:
         if self.open_transaction is not None:
             yield f"  open transaction: {self.open_transaction}"
         yield from (f"  {table}" for table in self.tables)
+        yield from (f"  {letters}" for letters in self.letters)
         yield from (f"  not checked: {part}" for part in self.not_checked)
         yield from (f"  written: {path}" for path in self.written)
 

@@ -161,7 +161,9 @@ class TableComparison:
         return {at: bound for at, bound in bounds.items() if self._has(at)}
 
     def _has(self, partition: TopicPartition) -> bool:
-        return self._pair is None or partition.topic in self._pair.all_topics
+        if self._pair is None:
+            return partition.topic not in self._evidence.letter_topics
+        return partition.topic in self._pair.all_topics
 
     def _is_whole(self) -> bool:
         """Whether every row must have a record; where it need not, says why."""
@@ -271,7 +273,8 @@ class TableComparison:
             self._differences.skip("files with what either side lacks", why)
             return ()
         sql = plan.sql()
-        topics = self._evidence.claims.topics if self._pair is None else self._pair.all_topics
+        evidence = self._evidence
+        topics = evidence.claims.topics - evidence.letter_topics if self._pair is None else self._pair.all_topics
         writer = MissingFiles(
             self._directory,
             table=str(sql.table),

@@ -103,9 +103,14 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
         topic: the one that tells the rows, as a person says; None to find it.
     """
     named = {each.topic for one in noted for each in one.layout.each if each.records}
-    by_rows = frozenset(claims.topics - named)
+    by_rows = frozenset(claims.topics - named - letter_topics(noted))
     newest = noted[-1].layout
     return tuple(_pair(lane, noted, claims, by_rows, topic) for lane in newest.each if lane.table is not None)
+
+
+def letter_topics(noted: Sequence[NotedLayout]) -> frozenset[str]:
+    """The topics that layouts name for dead letters."""
+    return frozenset(each.layout.dead_letter_topic for each in noted if each.layout.dead_letter_topic is not None)
 
 
 def _pair(
@@ -119,11 +124,11 @@ def _pair(
     if now.topics is None:
         return TablePair(now.layout, now.why)
     told = [*(_earlier(lane, each.layout, by_rows) for each in noted[:-1]), now.topics]
-    of_claims = tuple(told[_layout_at(noted, claim.decided_at)] for claim in claims.claims)
+    of_claims = tuple(told[layout_at(noted, claim.decided_at)] for claim in claims.claims)
     return TablePair(now.layout, "", of_claims, told[0], now.unordered)
 
 
-def _layout_at(noted: Sequence[NotedLayout], decided_at: datetime | None) -> int:
+def layout_at(noted: Sequence[NotedLayout], decided_at: datetime | None) -> int:
     """Index of the layout under which a batch was decided; the oldest for what is older than all."""
     if decided_at is None:
         return len(noted) - 1

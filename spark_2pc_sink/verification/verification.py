@@ -14,9 +14,10 @@ from spark_2pc_sink.verification.claims import Claim
 from spark_2pc_sink.verification.differences import THE_TABLE, Differences
 from spark_2pc_sink.verification.evidence import Evidence, gathered
 from spark_2pc_sink.verification.history_check import HistoryCheck
+from spark_2pc_sink.verification.letter_check import LetterCheck
 from spark_2pc_sink.verification.reading import Bounds, read_all
 from spark_2pc_sink.verification.record_digest import content_of, record_hash
-from spark_2pc_sink.verification.report import BatchResult, TableResult, Verdict, VerifyReport
+from spark_2pc_sink.verification.report import BatchResult, LetterResult, TableResult, Verdict, VerifyReport
 from spark_2pc_sink.verification.request import Request
 from spark_2pc_sink.verification.row_counts import count_rows
 from spark_2pc_sink.verification.table_choice import chosen_pairs
@@ -48,6 +49,7 @@ class _Outcome:
 
     records: int = 0
     tables: list[TableResult] = field(default_factory=list)
+    letters: tuple[LetterResult, ...] = ()
     batches: tuple[BatchResult, ...] = ()
     written: tuple[str, ...] = ()
     broken: bool = False
@@ -74,6 +76,7 @@ class Verification:
         try:
             with translated(self._evidence.database.named("verify")):
                 self._compare_tables(tally)
+                self._compare_letters()
                 self._read_the_rest(tally)
             self._outcome.records = tally.records
             self._judge_history(tally)
@@ -89,6 +92,11 @@ class Verification:
     def _several(self) -> bool:
         """Whether the sink has several outputs, which are then named."""
         return self._evidence.layout is not None and bool(self._evidence.layout.lanes)
+
+    @property
+    def _record_topics(self) -> frozenset[str]:
+        """The topics of the sink that have no dead letters."""
+        return self._evidence.claims.topics - self._evidence.letter_topics
 
     def _compare_tables(self, tally: Tally) -> None:
         for pair in self._pairs:
@@ -110,7 +118,7 @@ class Verification:
         self._outcome.tables.append(
             TableResult(
                 table=comparison.target.table or "",
-                topics=tuple(sorted(self._evidence.claims.topics if pair is None else pair.all_topics)),
+                topics=tuple(sorted(self._record_topics if pair is None else pair.all_topics)),
                 rows=None if found is None else found.compared.rows,
                 columns=() if found is None else found.columns,
             )
@@ -123,6 +131,10 @@ class Verification:
         self._differences.skip(THE_TABLE, f"{pair.why}; --table and --topic name one that has them")
         self._outcome.tables.append(TableResult(table=pair.table))
         count_rows(pair, self._evidence, self._request, self._differences)
+
+    def _compare_letters(self) -> None:
+        check = LetterCheck(self._request.options.transactional_id, self._evidence, self._differences)
+        self._outcome.letters = check.run()
 
     def _read_the_rest(self, tally: Tally) -> None:
         """Count the records of topics that were read for no table."""
@@ -181,6 +193,7 @@ class Verification:
             rows=sum(table.rows or 0 for table in compared) if compared else None,
             columns=compared[0].columns if len(compared) == 1 else (),
             tables=tuple(outcome.tables) if self._several else (),
+            letters=outcome.letters,
             batches=outcome.batches,
             counts=dict(self._differences.counts),
             differences=tuple(self._differences.kept),
@@ -194,6 +207,7 @@ class Verification:
             return True
         named = self._several and self._request.target.table is not None
         lonely = self._evidence.claims.topics - {topic for table in compared for topic in table.topics}
+        lonely -= {letters.topic for letters in self._outcome.letters}
         # What a person has asked for by name is compared. Of a topic that tells no table's rows there is the history.
         return not named and bool(lonely or not compared) and not self._history_tells(lonely)
 

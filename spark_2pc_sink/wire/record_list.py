@@ -6,7 +6,7 @@ The bytes, the digest and the partition of a key are those that the columns of `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,8 @@ from spark_2pc_sink.wire.varints import encode_varint
 
 #: A header's key and its value, which may be absent.
 HeaderList = Sequence[tuple[str, "bytes | None"]]
+#: Bytes of a record beside its content: its length and offset delta (5 each), attributes and timestamp delta.
+RECORD_BYTES: Final = 12
 _NO_EPOCH: Final = -1
 _ABSENT: Final = encode_varint(-1)
 _NO_HEADERS: Final = encode_varint(0)
@@ -97,6 +99,25 @@ def encode_listed_batch(
     seed = xxhash.xxh3_64_intdigest(topic.encode())
     digest = sum(xxhash.xxh3_128_intdigest(content, seed) for content in contents) % _MODULUS
     return ListedBatch(bytearray().join((header, payload)), count, digest)
+
+
+def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[bytes]]:
+    """Cut where a batch would become larger than it may; a record that is larger has a batch for itself.
+
+    Args:
+        contents: from `record_content`, at least one.
+        bytes_max: bytes of records in one batch, before compression.
+    """
+    part: list[bytes] = []
+    size = 0
+    for content in contents:
+        record_bytes = len(content) + RECORD_BYTES
+        if part and size + record_bytes > bytes_max:
+            yield part
+            part, size = [], 0
+        part.append(content)
+        size += record_bytes
+    yield part
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:

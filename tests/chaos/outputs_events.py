@@ -71,7 +71,7 @@ def expected(events: Iterable[Event]) -> dict[str, list[tuple[Any, ...]]]:
         "table outputs_log": [(event.id, event.item, event.note) for event in good],
         "table outputs_state": [(event.item, event.id, event.note) for event in last.values() if not event.gone],
         "table outputs_lines": [(event.id, line["sku"], line["n"]) for event in good for line in event.lines],
-        "dead letters": [(event.id,) for event in given if event.bad],
+        **{f"{side} of dead letters": [(event.id,) for event in given if event.bad] for side in ("topic", "table")},
     }
 
 

@@ -21,8 +21,10 @@ from tests.harness.driver_process import DriverProcess, Nursery
 from tests.harness.sql import run_sql
 
 NAME = "outputs"
+#: The topic of dead letters.
+LETTERS = f"{NAME}.bad"
 #: The topics, and how many partitions each has.
-TOPICS = {NAME: 3, f"{NAME}.lines": 2, f"{NAME}.paid": 1}
+TOPICS = {NAME: 3, f"{NAME}.lines": 2, f"{NAME}.paid": 1, LETTERS: 2}
 DDL = (
     "CREATE TABLE outputs_log (id bigint PRIMARY KEY, item int NOT NULL, note text CHECK (note <> 'refused'))",
     "CREATE TABLE outputs_state (item int PRIMARY KEY, id bigint NOT NULL, note text)",
@@ -69,10 +71,7 @@ _BAD_SHARE = 0.2
 _FILES_PER_BATCH = 2
 #: As in a cluster: tasks write, and stage their rows in tables.
 _STAGED = {"local_files": False, "inline_copy_bytes_max": 0}
-_LETTERS = (
-    "SELECT (letter.row->>'id')::bigint FROM kafka_transaction_state_dead_letters AS letter, "
-    "generate_series(1, letter.occurrences)"
-)
+_LETTERS = "SELECT to_jsonb(letter) - 'at' FROM kafka_transaction_state_dead_letters AS letter"
 _READ_DEADLINE_S = 300.0
 
 
@@ -106,6 +105,7 @@ class OutputsJob(SparkJob):
                 "database": self.sides.proxied_database,
                 "writes": WRITES,
                 "bad_rows": "dead_letter",
+                "dead_letter_topic": LETTERS,
                 **SINK_OPTIONS,
                 **(_STAGED if staged else {}),
             },
@@ -119,10 +119,18 @@ class OutputsJob(SparkJob):
         return self.nursery.start(config, folder)
 
     def compare(self) -> dict[str, MultisetDifference]:
-        """Every topic, every table and the dead letters."""
+        """Every topic, every table and the dead letters; and the letters of the topic with those of the table."""
         wanted = expected(self._given())
-        found = {**self._records(), **self._rows()}
-        return {output: multiset_difference(found[output], rows) for output, rows in wanted.items()}
+        in_topic, in_table = self._letters()
+        found = {
+            **self._records(),
+            **self._rows(),
+            "topic of dead letters": _rows_of(in_topic),
+            "table of dead letters": _rows_of(in_table),
+        }
+        compared = {output: multiset_difference(found[output], rows) for output, rows in wanted.items()}
+        same = multiset_difference(*([_told(letter) for letter in side] for side in (in_topic, in_table)))
+        return {**compared, "letters of topic and table": same}
 
     def python_workers(self) -> list[psutil.Process]:
         """Below the driver's virtual machine; they are forked by a daemon."""
@@ -143,7 +151,7 @@ class OutputsJob(SparkJob):
         return [Event(**json.loads(line)) for line in lines]
 
     def _records(self) -> dict[str, list[tuple[Any, ...]]]:
-        whole, lines, paid = (self._read(topic) for topic in TOPICS)
+        whole, lines, paid = (self._read(topic) for topic in TOPICS if topic != LETTERS)
         return {
             "topic outputs": [
                 (_text(record.key), None if record.value is None else _fields(record, "id", "note")) for record in whole
@@ -157,14 +165,28 @@ class OutputsJob(SparkJob):
             "table outputs_log": self._sql("SELECT id, item, note FROM outputs_log"),
             "table outputs_state": self._sql("SELECT item, id, note FROM outputs_state"),
             "table outputs_lines": self._sql("SELECT id, sku, n FROM outputs_lines"),
-            "dead letters": self._sql(_LETTERS),
         }
+
+    def _letters(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Those of the topic, and those of the table."""
+        told = [json.loads(record.value or b"null") for record in self._read(LETTERS)]
+        return told, [letter for (letter,) in self._sql(_LETTERS)]
 
     def _read(self, topic: str) -> list[TopicRecord]:
         return read_topic(self.sides.kafka, topic, deadline_s=_READ_DEADLINE_S)
 
     def _sql(self, statement: str) -> list[tuple[Any, ...]]:
         return run_sql(self.sides.database, statement)
+
+
+def _rows_of(letters: list[dict[str, Any]]) -> list[tuple[int]]:
+    """The rows that letters are of, each as often as they say."""
+    return [(letter["row"]["id"],) for letter in letters for _ in range(letter["occurrences"])]
+
+
+def _told(letter: dict[str, Any]) -> str:
+    """All that a letter says."""
+    return json.dumps(letter, sort_keys=True)
 
 
 def _text(value: bytes | None) -> str | None:

@@ -25,14 +25,15 @@ def test_each_output_has_its_part_of_the_events() -> None:
         "table outputs_log": [(1, 7, "sold"), (2, 7, "gone")],
         "table outputs_state": [],
         "table outputs_lines": [(1, "a", 2), (1, "b", 3)],
-        "dead letters": [(3,)],
+        "topic of dead letters": [(3,)],
+        "table of dead letters": [(3,)],
     }
     assert expected([GONE, replace(SOLD, id=4)])["table outputs_state"] == [(7, 4, "sold")]
 
 
 def test_every_output_of_the_sink_is_compared() -> None:
     named = [f"topic {output['topic']}" if "topic" in output else f"table {output['table']}" for output in WRITES]
-    assert list(expected([])) == [*named, "dead letters"]
+    assert list(expected([])) == [*named, "topic of dead letters", "table of dead letters"]
 
 
 def test_all_kinds_of_bad_events_are_drawn() -> None:

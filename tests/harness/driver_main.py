@@ -16,7 +16,7 @@ import sys
 import traceback
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_config import END, DriverConfig, Journal, batch_file
 from tests.harness.driver_faults import Faults
-from tests.harness.driver_rows import RowsWork
+from tests.harness.driver_letters import work_of
 
 #: How long a driver that follows a growing input waits for its next file.
 FOLLOW_DEADLINE_S = 600.0
@@ -88,16 +88,18 @@ def run_batches(config: DriverConfig, journal: Journal, faults: Faults) -> None:
     with (
         Cluster(options.kafka) as cluster,
         closing(_store(options)) as store,
+        ExitStack() as opened,
     ):
         times = StepTimes(SystemClock())
         driver = batch_driver(
             config, options, TransactionClient(cluster, options.transactional_id, options.kafka), store, times
         )
+        make_work = opened.enter_context(work_of(options, store.database, config.query_id))
         driver.recover()
         for batch in _batches(config, faults.batch):
             faults.batch = batch
             if batch not in config.left_out:
-                work = RowsWork(options, config.rows(batch), lambda: faults.reached("copy"))
+                work = make_work(batch, config.rows(batch), lambda: faults.reached("copy"))
                 times.begin()
                 report = driver.write(batch, work)
                 journal.write("batch", batch=batch, placement=report.placement.name, attempts=report.attempts)
@@ -140,9 +142,7 @@ def batch_driver(
     times = times or StepTimes(clock)
     return BatchDriver(
         transactional_id=options.transactional_id,
-        recovery=Recovery(
-            options, kafka=kafka, store=store, clock=clock, topics=() if options.topic is None else (options.topic,)
-        ),
+        recovery=Recovery(options, kafka=kafka, store=store, clock=clock, topics=options.all_topics),
         kafka=kafka,
         store=store,
         clock=clock,

@@ -21,6 +21,8 @@ from tests.unit.fakes.partition import FakePartition
 
 TOPIC = "orders"
 PARTITIONS = (TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1))
+#: Of the topic of dead letters, where the profile has one.
+LETTERS = TopicPartition("letters", 0)
 #: How long a transaction may last without two-phase commit.
 TIMEOUT_MS = 60_000
 
@@ -33,7 +35,8 @@ class SimBroker(FakeBroker):
     """
 
     def __init__(self, profile: Profile) -> None:
-        super().__init__(profile.settings, {each: FakePartition() for each in PARTITIONS})
+        partitions = (*PARTITIONS, LETTERS) if profile.letters else PARTITIONS
+        super().__init__(profile.settings, {each: FakePartition() for each in partitions})
         self.answered: list[str] = []
         #: The topic was deleted, and nobody has made it anew; and somebody has asked for it since.
         self.topic_gone = False
@@ -45,7 +48,7 @@ class SimBroker(FakeBroker):
 
     @property
     def topic_id(self) -> str:
-        """Of the topic as it was made last."""
+        """Of the topic as it was made last; that of dead letters has the same."""
         return f"{TOPIC}-{self._topics_made}"
 
     @property
@@ -154,8 +157,12 @@ class SimBroker(FakeBroker):
         return self.topic_gone
 
     def committed(self) -> list[tuple[Record, str]]:
-        """What a read_committed reader sees: each record, and the pair that it was written with."""
-        return [found for log in self.logs.values() for found in log.committed()]
+        """What a read_committed reader sees of the outputs: each record, and the pair that it was written with."""
+        return [found for at, log in self.logs.items() if at != LETTERS for found in log.committed()]
+
+    def letters(self) -> list[tuple[Record, str]]:
+        """The same of the topic of dead letters, in the order of its log."""
+        return self.logs[LETTERS].committed() if LETTERS in self.logs else []
 
     def write_one_marker(self) -> bool:
         """Write the marker of one partition only, the others come later; False where none is to be written."""

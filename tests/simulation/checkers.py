@@ -90,6 +90,20 @@ def split(world: World) -> Iterator[str]:
         yield from (f"{record} is bad, and in the {side}" for record in records if record.place in world.profile.bad)
 
 
+def letters(world: World) -> Iterator[str]:
+    """The topic of dead letters has what the table of dead letters has, batch by batch and in order, and once."""
+    found: dict[int, list[Record]] = {}
+    for record, _ in world.broker.letters():
+        found.setdefault(record.batch_id, []).append(record)
+    wanted: dict[int, list[Record]] = {}
+    if world.profile.letters:
+        for record in sorted(world.database.dead_letters(), key=lambda each: each.place):
+            wanted.setdefault(record.batch_id, []).append(record)
+    for batch_id in sorted(found.keys() | wanted.keys()):
+        if found.get(batch_id) != wanted.get(batch_id):
+            yield f"batch {batch_id}: letters {found.get(batch_id)} in the topic, {wanted.get(batch_id)} in the table"
+
+
 def as_planned(world: World, record: Record) -> Record:
     """The record as `Ledger.seen`, and without the evaluation that it comes from where another is no loss."""
     another = world.profile.drifts or record.batch_id in world.ledger.left_out
@@ -99,7 +113,7 @@ def as_planned(world: World, record: Record) -> Record:
 def nothing_undecided(world: World) -> Iterator[str]:
     """No committed record belongs to a transaction that the database did not decide."""
     decided = {decision.prepared for decision in world.database.decisions}
-    for record, pair in world.in_kafka():
+    for record, pair in world.in_kafka() + world.broker.letters():
         if pair not in decided:
             yield f"{record} is committed in Kafka by {pair}, which the database never decided"
 
@@ -187,6 +201,7 @@ CHECKERS: dict[str, Checker] = {
     "one decision": one_decision,
     "own part": own_part,
     "split": split,
+    "letters": letters,
     "pairs": pairs,
     "halt": halt,
     "claims": claims,

@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.written_rows import WrittenRows
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
-from tests.simulation.broker import PARTITIONS, TOPIC
+from tests.simulation.broker import LETTERS, PARTITIONS, TOPIC
 from tests.simulation.database import COPY, DEAD_LETTERS, ON_DECIDE, connection_lost
 from tests.simulation.kafka import SimKafka
 from tests.simulation.profiles import TABLE_ALONE, TOPIC_ALONE
@@ -98,8 +98,8 @@ class SimWork:
         self._left_out: tuple[Record, ...] = ()
 
     def partitions(self) -> Iterable[TopicPartition]:
-        """Both, also for an empty batch, as the real work says."""
-        return PARTITIONS
+        """Both, also for an empty batch, and that of its letters, as the real work says."""
+        return (*PARTITIONS, LETTERS) if self.letters() else PARTITIONS
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the tasks. The rows of a task are written while the next one runs; `copy_into` writes the last ones."""
@@ -120,15 +120,34 @@ class SimWork:
                 first = self.run_task(ticket, partition, records)
                 offsets[partition] = (first, first + len(records) - 1)
             ready = _of_task(rows, partition)
+        letters = self.letters()
+        offsets |= self.send_letters(ticket, letters)
+        if letters:
+            topic_ids[LETTERS.topic] = self._world.broker.topic_id
         return ProducedBatch(
             len(rows),
-            len(sent),
-            digest_of(self._records),
+            len(sent) + len(letters),
+            digest_of(self._records + letters),
             offsets,
-            topic_ids=topic_ids if sent else {},
+            topic_ids=topic_ids if sent or letters else {},
             record_rows=len(sent),
             bad_rows=len(self._left_out),
+            letters=len(letters),
         )
+
+    def letters(self) -> tuple[Record, ...]:
+        """The letters of the topic, in their order; none where there is no such topic."""
+        return tuple(sorted(self._left_out, key=lambda each: each.place)) if self._world.profile.letters else ()
+
+    def send_letters(
+        self, ticket: TransactionTicket, letters: tuple[Record, ...]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Send them from the driver, behind all that tasks send; where they are."""
+        if not letters:
+            return {}
+        self._world.begins(ticket, self._batch_id)
+        first = self._kafka.produce(ticket.producer, LETTERS, letters, 0)
+        return {LETTERS: (first, first + len(letters) - 1)}
 
     def _but(self, other: str) -> tuple[Record, ...]:
         """The rows but for those that go to the other side alone."""
@@ -189,7 +208,8 @@ class SimWork:
     def reread(self, _ticket: TransactionTicket) -> Replay:
         """What Spark has under this id now."""
         self._records = self._evaluate()
-        return Replay(len(self._but(TABLE_ALONE)), digest_of(self._records))
+        letters = self.letters()
+        return Replay(len(self._but(TABLE_ALONE)) + len(letters), digest_of(self._records + letters))
 
     def discard(self) -> None:
         """Forget the rows."""

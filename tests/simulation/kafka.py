@@ -14,7 +14,7 @@ from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from tests.simulation import faults
-from tests.simulation.broker import SimBroker
+from tests.simulation.broker import LETTERS, SimBroker
 from tests.simulation.record import Record
 from tests.unit.fakes.client import ATTEMPTS_MAX, FakeClient, unanswered
 
@@ -102,7 +102,9 @@ class SimKafka(FakeClient):
     def produce(
         self, producer: ProducerIdAndEpoch, partition: TopicPartition, records: tuple[Record, ...], sequence: int
     ) -> int:
-        """Produce of one batch, until it is acknowledged; its first offset. A task does this, not the driver.
+        """Produce of one batch, until it is acknowledged; its first offset.
+
+        A task does this, not the driver; but the driver sends dead letters.
 
         Raises:
             KafkaError, KafkaTimeoutError: it was not.
@@ -117,7 +119,8 @@ class SimKafka(FakeClient):
                 self._world.trace(f"  leader {partition} {producer} seq {sequence}: {answer}")
             return answer
 
-        code, offset, duplicate = self.ask(f"produce {partition.partition} {producer}", send, lambda answer: answer[0])
+        what = "send-letters" if partition == LETTERS else f"produce {partition.partition}"
+        code, offset, duplicate = self.ask(f"{what} {producer}", send, lambda answer: answer[0])
         if code != Code.NONE:
             raise kafka_error("Produce", code)
         if duplicate and len(sends) == 1:

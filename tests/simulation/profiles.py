@@ -33,6 +33,7 @@ class Profile:
             InitProducerId that ended its recovery had taken the commit from Kafka's view, nobody knows of it.
         people: persons act at any point, and after a halt; see `people`.
         bad: places of records, (batch, partition, number), whose rows the table refuses: they go to the dead letters.
+        letters: dead letters go to a topic too.
         outputs: where the rows of each partition of a batch go: `BOTH`, or one side alone. Those beyond the two
             partitions of the topic share them.
         batches: rows of each batch, by partition.
@@ -48,6 +49,7 @@ class Profile:
     people: bool = False
     outputs: tuple[str, ...] = (BOTH, BOTH)
     bad: frozenset[tuple[int, int, int]] = frozenset()
+    letters: bool = False
     batches: tuple[tuple[int, ...], ...] = ((2, 1), (0, 0), (1, 1))
 
     def records_of(self, batch_id: int) -> tuple[int, ...]:
@@ -81,7 +83,17 @@ _ALL = (
     Profile(name="tv0-async", transaction_version=0, loses_commits=True),
     # One row of the first batch, and all of the last.
     Profile(name="tv2-bad", bad=frozenset({(0, 0, 1), (2, 0, 0), (2, 1, 0)})),
-    Profile(name="tv0-bad", transaction_version=0, bad=frozenset({(0, 1, 0), (1, 0, 0)}), batches=((2, 1), (2, 1))),
+    # Two rows of the first batch, and all of the second, which is letters alone.
+    Profile(
+        name="tv2-letters", letters=True, bad=frozenset({(0, 0, 0), (0, 1, 0), (1, 1, 0)}), batches=((2, 1), (0, 1))
+    ),
+    Profile(
+        name="tv0-letters",
+        letters=True,
+        transaction_version=0,
+        bad=frozenset({(0, 1, 0), (1, 0, 0)}),
+        batches=((2, 1), (2, 1)),
+    ),
     # Several outputs: all of them in one batch, then rows for a table alone, then records for a topic alone.
     Profile(name="tv2-outputs", outputs=_SEVERAL, batches=((1, 1, 2, 1), (0, 0, 2, 0), (0, 0, 0, 1))),
     # Also with a bad row of each kind of output.
@@ -112,5 +124,10 @@ PROMISED = tuple(name for name, profile in PROFILES.items() if not profile.loses
 #: Of these CI runs all pairs of faults. Of the others each differs from two of these in what those two differ in, but
 #: tv2-drift, whose replays differ, those of bad rows, and those of several outputs: of these CI runs single faults and
 #: some at random.
-_SELDOM: Final = frozenset({"tv2-keep", "tv0-2pc", "tv2-drift", "tv2-bad", "tv0-bad", "tv2-outputs", "tv0-outputs"})
+_SELDOM: Final = frozenset(
+    {
+        *("tv2-keep", "tv0-2pc", "tv2-drift", "tv2-bad", "tv2-letters", "tv0-letters"),
+        *("tv2-outputs", "tv0-outputs"),
+    }
+)
 CONTINUOUS = tuple(name for name in PROMISED if name not in _SELDOM) + PEOPLE[:1]

@@ -195,6 +195,7 @@ def test_there_are_enough_mutants_and_each_checker_is_named_once() -> None:
         ("abort after EndTxn(commit) without an answer", "resends"),
         ("a superseded driver claims again", "claims"),
         ("an empty batch commits a transaction", "progress"),
+        ("letters are not sent again", "letters"),
         ("unknown COMMIT settled by a plain read", None),
         ("no InitProducerId at the end of recovery", None),
     ],

@@ -28,6 +28,7 @@ _SIDES: Final = (
     "database",
     "database_password",
     "password_command",
+    "require_tls",
     "state_schema",
     "state_table",
     "history_table",
@@ -50,7 +51,7 @@ def check_sink(
         spark: the session of the job, whose executors are tried. None: they are not.
         timeout_s: seconds for each question to Kafka.
     """
-    kafka = look_at_kafka(options.kafka, options.transactional_id, options.topics, timeout_s=timeout_s)
+    kafka = look_at_kafka(options.kafka, options.transactional_id, options.all_topics, timeout_s=timeout_s)
     database = look_at_database(options)
     findings = [*kafka_findings(options, kafka), *database_findings(options, database)]
     if kafka.id_allowed and database.state_there and not (kafka.problem or database.problem):

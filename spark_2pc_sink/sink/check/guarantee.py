@@ -45,7 +45,8 @@ def _promise(options: SinkOptions) -> str:
 def _bad_rows(options: SinkOptions) -> Iterator[str]:
     if options.bad_rows == "dead_letter":
         name = options.dead_letter_name
-        yield f"A row that a side cannot take gets to table {name.schema}.{name.name} alone, exactly once too."
+        topic = "" if options.dead_letter_topic is None else f" and topic {options.dead_letter_topic}"
+        yield f"A row that a side cannot take gets to table {name.schema}.{name.name}{topic} alone, exactly once too."
 
 
 def _crash(options: SinkOptions, kafka: KafkaFacts) -> Iterator[str]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from spark_2pc_sink.sink.bad_rows.dead_letter_records import MESSAGE_BYTES_WANTED, too_small
 from spark_2pc_sink.sink.check.findings import Finding
-from spark_2pc_sink.sink.check.kafka_side import MAX_TIMEOUT, MIN_INSYNC, TWO_PHASE, UNCLEAN
+from spark_2pc_sink.sink.check.kafka_side import CLEANUP, MAX_TIMEOUT, MESSAGE_BYTES, MIN_INSYNC, TWO_PHASE, UNCLEAN
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
@@ -56,7 +57,9 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
     yield _end_of_transactions(options, kafka)
     for topic in kafka.topics:
         yield from _topic(topic)
-    if not kafka.topics and any(lane.records is not None for lane in options.lanes):
+        if topic.name == options.dead_letter_topic and topic.configs is not None:
+            yield from _dead_letters(topic, topic.configs)
+    if not options.topics and any(lane.records is not None for lane in options.lanes):
         yield Finding(
             "topics", "not_checked", "each row names its topic", "check those with kafka-topics.sh --describe"
         )
@@ -128,6 +131,20 @@ def _topic(topic: TopicFacts) -> Iterator[Finding]:
         text = "this user may not read there: recovery cannot tell how a transaction ended that nobody remembers"
         yield Finding(subject, "warning", text, f"{acl} Read")
     yield _durability(topic)
+
+
+def _dead_letters(topic: TopicFacts, configs: dict[str, str | None]) -> Iterator[Finding]:
+    """What a topic of dead letters must be, beside a topic."""
+    subject, allowed = f"dead-letter topic {topic.name}", int(configs.get(MESSAGE_BYTES) or MESSAGE_BYTES_WANTED)
+    raised = f"set {MESSAGE_BYTES}={MESSAGE_BYTES_WANTED} or more"
+    if rule := too_small(allowed):
+        yield Finding(subject, "problem", rule, raised)
+    elif allowed < MESSAGE_BYTES_WANTED:
+        text = f"{MESSAGE_BYTES}={allowed}: larger letters go there without their row, which the table has"
+        yield Finding(subject, "warning", text, raised)
+    if "compact" in (configs.get(CLEANUP) or ""):
+        text = f"{CLEANUP}={configs[CLEANUP]}: a letter removes that of an equal row of an earlier batch"
+        yield Finding(subject, "warning", text, f"set {CLEANUP}=delete")
 
 
 def _durability(topic: TopicFacts) -> Finding:

@@ -17,6 +17,8 @@ MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 TWO_PHASE: Final = "transaction.two.phase.commit.enable"
 MIN_INSYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
+MESSAGE_BYTES: Final = "max.message.bytes"
+CLEANUP: Final = "cleanup.policy"
 #: Kafka's own log of transactions.
 TRANSACTION_LOG: Final = "__transaction_state"
 
@@ -32,7 +34,7 @@ class TopicFacts:
         leaderless: of them, those that nobody leads.
         replicas: of the partition with the fewest.
         operations: codes of what this client may do there.
-        configs: `MIN_INSYNC` and `UNCLEAN`; None where this client may not read them.
+        configs: `MIN_INSYNC`, `UNCLEAN`, `MESSAGE_BYTES` and `CLEANUP`; None where this client may not read them.
     """
 
     name: str
@@ -123,7 +125,8 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[TopicFacts, ...]:
             refused = found.error_code == Code.TOPIC_AUTHORIZATION_FAILED
             facts.append(TopicFacts(name, there=refused, allowed=not refused))
             continue
-        configs = read_configs(cluster, ConfigResource.TOPIC, name, (MIN_INSYNC, UNCLEAN))
+        asked = (MIN_INSYNC, UNCLEAN, MESSAGE_BYTES, CLEANUP)
+        configs = read_configs(cluster, ConfigResource.TOPIC, name, asked)
         facts.append(
             TopicFacts(
                 name,

@@ -49,16 +49,17 @@ class ProducedBatch:
 
     Attributes:
         row_count: rows for all tables.
-        record_count: records that Kafka has acknowledged.
-        digest: 32 hexadecimal digits over the records, and over rows that go to a table and to no topic; '' when there
-            are none of both.
+        record_count: records that Kafka has acknowledged, with those of the dead-letter topic.
+        digest: 32 hexadecimal digits over these records, and over rows that go to a table and to no topic; '' when
+            there are none of both.
         offsets: first and last offset per partition.
         record_bytes: of the record batches that were sent, compressed.
         topic_ids: topic to Kafka's id of it, as text; empty where a broker has no topic ids.
         left_out: rows of which no record was sent, since others of their upsert key supersede them.
         record_rows: rows for all topics; None where these are those for the tables.
         outputs: rows or records of each output, by its text, such as ``Rows('orders')``.
-        bad_rows: rows that go to the dead letters in place of every output; none of the other counts has them.
+        bad_rows: rows that go to the dead letters in place of every output; no count of rows has them.
+        letters: dead letters that must be among the records; 0 where they go to no topic.
     """
 
     row_count: int
@@ -71,11 +72,12 @@ class ProducedBatch:
     record_rows: int | None = None
     outputs: Mapping[str, int] = field(default_factory=dict)
     bad_rows: int = 0
+    letters: int = 0
 
     @property
     def expected_records(self) -> int:
         """Records that Kafka must have acknowledged."""
-        return (self.row_count if self.record_rows is None else self.record_rows) - self.left_out
+        return (self.row_count if self.record_rows is None else self.record_rows) - self.left_out + self.letters
 
 
 @dataclass(frozen=True)

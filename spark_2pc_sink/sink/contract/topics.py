@@ -72,6 +72,7 @@ class Topics:
         limits: what topics allow, as far as known.
         ids: of topics, as far as known; '' for one that has none (KIP-516).
         own: connections of the driver, where it writes itself; None in tasks, which use those of their worker.
+        dead_letters: the topic of the sink's dead letters, which no row may name; None without one.
     """
 
     kafka: KafkaOptions
@@ -79,6 +80,11 @@ class Topics:
     limits: dict[str, TopicLimits] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
     own: Connections | None = None
+    dead_letters: str | None = None
+
+    def fault_of(self, topic: str) -> str | None:
+        """Why no row may go to a topic of this name; None where one may."""
+        return "the sink's dead letters go there, and nothing else" if topic == self.dead_letters else name_fault(topic)
 
     @property
     def connections(self) -> Connections:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _CHANGED_JOB = (
-    "if topic, key, value, headers, the query or a setting that to_json follows "
+    "if topic, key, value, headers, dead_letter_topic, the query or a setting that to_json follows "
     "(spark.sql.session.timeZone, spark.sql.jsonGenerator.ignoreNullFields, spark.sql.legacy.timeParserPolicy) have "
     "changed since: start the job as it was, until this batch is through, and then the new one"
 )

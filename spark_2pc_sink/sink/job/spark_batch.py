@@ -25,6 +25,7 @@ from spark_2pc_sink.sink.contract.shuffle_schema import INDEXES_FIRST, SALT, SHU
 from spark_2pc_sink.sink.contract.task_plan import TaskPlan
 from spark_2pc_sink.sink.contract.topics import Topics
 from spark_2pc_sink.sink.job.batch_sift import BatchSift, is_about_rows
+from spark_2pc_sink.sink.job.dead_letter_topic import NO_LETTERS
 from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, balanced_salts, shape_of
 from spark_2pc_sink.sink.job.lane_work import expressions_by_lane
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.topics import Connections
     from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
     from spark_2pc_sink.sink.job.batch_split import BatchSplit
+    from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
     from spark_2pc_sink.sink.job.job_shape import SmallBatches
     from spark_2pc_sink.sink.job.lane_work import LaneWork
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
@@ -83,7 +85,8 @@ class SparkBatchWork:
         local: what the driver and all tasks see; None where they do not run on one machine.
         clock: measures what the job takes.
         facts: of the session.
-        batch_id: for the descriptions of its jobs.
+        letters: the topic of dead letters.
+        batch_id: Spark's id of the batch.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class SparkBatchWork:
         local: LocalFolder | None,
         clock: Clock,
         facts: SessionFacts,
+        letters: DeadLetterTopic,
         batch_id: int,
     ) -> None:
         self._split = split
@@ -115,6 +119,8 @@ class SparkBatchWork:
         self._local = local
         self._clock = clock
         self._facts = facts
+        self._letter_topic = letters
+        self._letters = NO_LETTERS
         self._batch_id = batch_id
         self._folder: Path | None = None
         self._results: TaskResults | None = None
@@ -128,7 +134,10 @@ class SparkBatchWork:
         return self._split.frame
 
     def partitions(self) -> list[TopicPartition]:
-        """Every partition of every topic of the batch; with a topic column this reads the batch once more."""
+        """Every partition of every topic of the batch, and those of its dead letters.
+
+        With a topic column this reads the batch once more.
+        """
         counts: dict[str, int] = {}
         for lane in self._lanes:
             if lane.chooses_topics:
@@ -139,7 +148,8 @@ class SparkBatchWork:
                 counts |= self._topics.counts_of_existing(row.topic for row in named if row.topic is not None)
             elif lane.topic is not None:
                 counts |= self._topics.counts([lane.topic])
-        return [TopicPartition(topic, partition) for topic, count in counts.items() for partition in range(count)]
+        written = [TopicPartition(topic, partition) for topic, count in counts.items() for partition in range(count)]
+        return [*written, *self._letter_topic.partitions(self._split.bad_rows, self._batch_id)]
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
@@ -150,10 +160,10 @@ class SparkBatchWork:
         with self._forgetting(), self._described("write to Kafka only" if ticket.kafka_only else "write"):
             self._folder = None if self._local is None else self._local.begin(ticket)
             if ticket.kafka_only:
-                results = self._run_job(ticket)
+                results = self._sent_all(ticket)
             else:
                 with self._copy_thread(ticket, open_decision) as self._copy:
-                    results = self._run_job(ticket)
+                    results = self._sent_all(ticket)
         self._results = results
         return self._produced(results, kafka_only=ticket.kafka_only)
 
@@ -209,13 +219,16 @@ class SparkBatchWork:
             answers = self._map_in_arrow(rows, task_function(run_reread_task, plan), RESULT_DDL)
         with self._described("compare with the batch that both sides have"):
             results = read_results(answers.toArrow(), tasks_expected=None)
-        return Replay(self._rows_for_topics(results) - results.left_out.total(), self._digest(results))
+        letters = self._letters = self._letter_topic.encoded(self._split.bad_rows, self._batch_id)
+        records = self._rows_for_topics(results) - results.left_out.total() + letters.count
+        return Replay(records, self._digest(results))
 
     def discard(self) -> None:
         """Forget the last `produce`, and remove what it has left on the disk or in tables; see `BatchWork.discard`."""
         results, ticket, folder = self._results, self._ticket, self._folder
         staged = self._sifted or (results is not None and results.staged)
         self._results = self._copy = self._ticket = self._folder = None
+        self._letters = NO_LETTERS
         self._sifted = False
         if self._local is not None:
             self._local.end()
@@ -243,6 +256,12 @@ class SparkBatchWork:
             ),
             early=self._small_batches.expected,
         )
+
+    def _sent_all(self, ticket: TransactionTicket) -> TaskResults:
+        """Have the tasks write, and send the dead letters behind them: rows are still copied meanwhile."""
+        results = self._run_job(ticket)
+        self._letters = self._letter_topic.send(ticket, self._split.bad_rows, self._batch_id)
+        return results
 
     def _run_job(self, ticket: TransactionTicket) -> TaskResults:
         known = self._known_counts()
@@ -324,7 +343,8 @@ class SparkBatchWork:
     def _known_topics(self, counts: dict[str, int], own: Connections | None = None) -> Topics:
         limits = {topic: self._topics.limits(topic) for topic in counts}
         ids = {topic: self._topics.id_of(topic) for topic in counts}
-        return Topics(self._options.kafka, counts=counts, limits=limits, ids=ids, own=own)
+        letters = self._letter_topic.name
+        return Topics(self._options.kafka, counts=counts, limits=limits, ids=ids, own=own, dead_letters=letters)
 
     def _described(self, step: str) -> AbstractContextManager[None]:
         """Jobs meanwhile say in Spark's UI what they are for."""
@@ -365,7 +385,7 @@ class SparkBatchWork:
         return numbered.mapInArrow(renaming(function, frame.columns), schema)
 
     def _produced(self, results: TaskResults, *, kafka_only: bool) -> ProducedBatch:
-        rows, left_out = results.lane_rows, results.left_out
+        rows, left_out, letters = results.lane_rows, results.left_out, self._letters
         outputs: Counter[str] = Counter()
         for lane in self._lanes:
             index = lane.lane.index
@@ -373,17 +393,20 @@ class SparkBatchWork:
                 outputs[str(lane.lane.records)] += rows[index] - left_out[index]
             if lane.lane.rows is not None and not kafka_only:
                 outputs[str(lane.lane.rows)] += rows[index]
+        if letters.count:
+            outputs[str(self._letter_topic)] = letters.count
         return ProducedBatch(
             row_count=self._rows_for_tables(results),
             record_rows=self._rows_for_topics(results),
-            record_count=results.records,
+            record_count=results.records + letters.sent,
             digest=self._digest(results),
-            offsets=results.offsets,
-            topic_ids=results.topic_ids,
-            record_bytes=results.record_bytes,
+            offsets={**results.offsets, **letters.offsets},
+            topic_ids={**results.topic_ids, **letters.topic_ids},
+            record_bytes=results.record_bytes + letters.record_bytes,
             left_out=left_out.total(),
             outputs=outputs,
             bad_rows=self._split.bad_rows.occurrences,
+            letters=letters.count,
         )
 
     def _prepare_tables(self, *, create: bool) -> None:
@@ -391,9 +414,9 @@ class SparkBatchWork:
 
     def _digest(self, results: TaskResults) -> str:
         """Of all records, and of the rows that have none; '' where there are neither."""
-        if not any(results.lane_rows.values()):
+        if not any(results.lane_rows.values()) and not self._letters.count:
             return ""
-        return format_digest(combine_digests(results.digest, results.row_digest))
+        return format_digest(combine_digests(results.digest, results.row_digest, self._letters.digest))
 
     def _rows_for_tables(self, results: TaskResults) -> int:
         return sum(results.lane_rows[lane.lane.index] for lane in self._lanes if lane.lane.rows is not None)

@@ -64,7 +64,8 @@ class _EncodeAndSendTask:
         self._identity = identity
         self._task = identity.task
         self._partitioners = {
-            lane.index: RowPartitioner(lane.topic, plan.topics.partition_count, self._own) for lane in plan.lanes
+            lane.index: RowPartitioner(lane.topic, plan.topics.partition_count, self._own, plan.topics.fault_of)
+            for lane in plan.lanes
         }
         # Making one asks nobody anything: a task without rows needs no broker.
         self._session = plan.open_session()

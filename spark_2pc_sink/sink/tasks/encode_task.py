@@ -83,7 +83,9 @@ class _LaneEncoder:
 
     def __init__(self, plan: TaskPlan, lane: LanePlan) -> None:
         self.plan = lane
-        self.partitioner = RowPartitioner(lane.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)))
+        self.partitioner = RowPartitioner(
+            lane.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)), plan.topics.fault_of
+        )
         self.encoder = RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
         self.index = None if lane.upsert_records is None else IndexBuilder()
 

@@ -29,6 +29,7 @@ class RowPartitioner(ArrowPartitioner):
         topic: of rows that name none; None when every row names its own.
         partition_count: how many partitions a topic has.
         free_partitions: of a topic and its number of partitions, those that rows without a key may go to.
+        fault_of: why no row may name a topic; None where one may.
     """
 
     def __init__(
@@ -36,10 +37,12 @@ class RowPartitioner(ArrowPartitioner):
         topic: str | None,
         partition_count: Callable[[str], int],
         free_partitions: Callable[[str, int], tuple[int, ...]],
+        fault_of: Callable[[str], str | None] = name_fault,
     ) -> None:
         super().__init__(topic)
         self._count = partition_count
         self._free = free_partitions
+        self._fault_of = fault_of
 
     def split_batch(self, batch: pa.RecordBatch) -> Iterator[PartitionRows]:
         """The rows of a batch by partition; see `split`.
@@ -76,7 +79,7 @@ class RowPartitioner(ArrowPartitioner):
         """
         if columns.topic is None:
             return self._count(topic)
-        fault, remedy = name_fault(topic), "Correct the expression that makes the column"
+        fault, remedy = self._fault_of(topic), "Correct the expression that makes the column"
         if fault is None:
             try:
                 return self._count(topic)

@@ -58,7 +58,7 @@ class _SiftTask:
         [self._lane] = tasks.lanes
         # Rows without a key may go to any partition.
         self._partitioner = RowPartitioner(
-            self._lane.topic, tasks.topics.partition_count, lambda _, count: tuple(range(count))
+            self._lane.topic, tasks.topics.partition_count, lambda _, count: tuple(range(count)), tasks.topics.fault_of
         )
         self._rows = 0
         self._refused: list[RefusedRow] = []

@@ -242,6 +242,7 @@ def end_after_the_decision(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> Non
     Producer({**kafka, "transactional.id": sides.options["transactional_id"]}).init_transactions(30)
 
 
+@pytest.mark.thorough  # test_dead_letter_topic.py does it with the letters in a topic too
 def test_a_resend_ends_in_the_split_that_was_decided(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     """A26, D2: the driver was killed between the decision and Kafka's commit, and Kafka has aborted what it had."""
     sides.execute(

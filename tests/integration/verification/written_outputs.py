@@ -29,10 +29,12 @@ class WrittenOutputs:
     Args:
         sides: its servers and its id.
         writes: its outputs.
+        dead_letters: topic and table of its dead letters; None where they go to no topic.
     """
 
     sides: Sides
     writes: Outputs
+    dead_letters: tuple[str, str] | None = None
 
     def start(self, writes: Outputs | None = None) -> None:
         """A start of the job, perhaps with other outputs: a claim with its layout."""
@@ -41,18 +43,21 @@ class WrittenOutputs:
             store.prepare_schema()
             self._claim(store)
 
-    def write(self, sent: Sent, *statements: str, rows: Mapping[str, int] | None = None) -> None:
+    def write(
+        self, sent: Sent, *statements: str, rows: Mapping[str, int] | None = None, committed: bool = True
+    ) -> None:
         """One batch: its records in one transaction, its rows with the decision, and the end of the transaction.
 
         Args:
             sent: the records.
             statements: write the rows.
             rows: how many of them each table gets, for the history; None where it does not tell.
+            committed: False where Kafka is not told, and the transaction stays open.
         """
         sides, rows = self.sides, rows or {}
         if not sides.generation:
             self.start()
-        offsets, digest, topics = self._send(sent)
+        offsets, digest, topics = self._send(sent, committed=committed)
         reader = TopicReader(KafkaOptions.parse({"bootstrap.servers": sides.broker.bootstrap}))
         figures = {"outputs": {f"Rows({table!r})": count for table, count in rows.items()}}
         with closing(SqlStateStore(sides.database)) as store:
@@ -74,7 +79,7 @@ class WrittenOutputs:
                     figures=figures,
                 )
                 transaction.decide(decision)
-            if decision.record_count:
+            if decision.record_count and committed:
                 store.mark_done(sides.transactional_id, row.generation, f"7:{sides.batches}")
         sides.batches += 1
 
@@ -85,13 +90,13 @@ class WrittenOutputs:
     def _claim(self, store: SqlStateStore) -> None:
         sides = self.sides
         cluster = TopicReader(KafkaOptions.parse({"bootstrap.servers": sides.broker.bootstrap})).cluster_id()
-        layout = SinkLayout.of(lanes_of(self.writes)).as_json()
+        layout = SinkLayout.of(lanes_of(self.writes), dead_letters=self.dead_letters).as_json()
         row = store.claim(
             transactional_id=sides.transactional_id, cluster_id=cluster, query_id="query", run_id="run", layout=layout
         )
         sides.generation = row.generation
 
-    def _send(self, sent: Sent) -> tuple[dict[str, tuple[int, int]], str, list[str]]:
+    def _send(self, sent: Sent, *, committed: bool) -> tuple[dict[str, tuple[int, int]], str, list[str]]:
         digest, places = 0, []
         producer = self.sides._producer(self.sides.transactional_id)
         producer.begin_transaction()
@@ -111,5 +116,8 @@ class WrittenOutputs:
             name, at = f"{message.topic()}-{message.partition()}", message.offset() or 0
             first, last = offsets.get(name, (at, at))
             offsets[name] = (min(first, at), max(last, at))
-        producer.commit_transaction(DEADLINE_S)
+        if committed:
+            producer.commit_transaction(DEADLINE_S)
+        else:
+            self.sides.open_producers.append(producer)
         return offsets, digest_text(digest % MODULUS) if places else "", [topic for topic in sent if sent[topic]]

@@ -12,7 +12,14 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.outputs import Records, Rows, lanes_of
 from spark_2pc_sink.verification.claims import Claim, Claims
-from spark_2pc_sink.verification.table_pairs import NotedLayout, TablePair, chosen_pair, same_table, table_pairs
+from spark_2pc_sink.verification.table_pairs import (
+    NotedLayout,
+    TablePair,
+    chosen_pair,
+    letter_topics,
+    same_table,
+    table_pairs,
+)
 from spark_2pc_sink.verification.target import GivenTarget
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -46,6 +53,17 @@ def test_no_topic_tells_a_table() -> None:
     named = pair_of(Records("o"), Records("p", where="a"), Rows("t"), topics=("o", "by-row"))
     assert "rows name their topics" in named.why
     assert pair_of(Records(), Rows("t"), topics=("a", "b")).all_topics == {"a", "b"}
+
+
+def test_the_topic_of_dead_letters_tells_no_table() -> None:
+    """It is not taken for one that rows name, also where an earlier start had it."""
+    layout = SinkLayout.of(lanes_of([Records("o"), Records("p", where="a"), Rows("t")]), dead_letters=("bad", "d"))
+    ranges = {TopicPartition(topic, 0): (0, 1) for topic in ("o", "bad")}
+    claims = Claims(claims=(Claim(batch=0, decision=1, ranges=ranges),))
+    later = noted(Records("o"), Records("p", where="a"), Rows("t"), hour=1)
+    for layouts in ([NotedLayout(START, layout)], [NotedLayout(START, layout), later]):
+        assert letter_topics(layouts) == {"bad"}
+        assert table_pairs(layouts, claims)[0].all_topics == {"o"}
 
 
 def test_a_tombstone_tells_nothing_of_a_row_that_the_table_keeps() -> None:

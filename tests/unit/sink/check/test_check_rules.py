@@ -14,7 +14,16 @@ from spark_2pc_sink.sink.check.database_side import DatabaseFacts, TableFacts
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding, Level
 from spark_2pc_sink.sink.check.guarantee import guarantee
 from spark_2pc_sink.sink.check.kafka_rules import Operation, kafka_findings
-from spark_2pc_sink.sink.check.kafka_side import MAX_TIMEOUT, MIN_INSYNC, TWO_PHASE, UNCLEAN, KafkaFacts, TopicFacts
+from spark_2pc_sink.sink.check.kafka_side import (
+    CLEANUP,
+    MAX_TIMEOUT,
+    MESSAGE_BYTES,
+    MIN_INSYNC,
+    TWO_PHASE,
+    UNCLEAN,
+    KafkaFacts,
+    TopicFacts,
+)
 
 TOPIC = TopicFacts(
     "orders",
@@ -182,6 +191,30 @@ def test_the_paragraph_names_every_output() -> None:
     assert "gets to table public.kafka_transaction_state_dead_letters alone" in letters
     assert "gets to table t exactly once" in guarantee(options(writes=[Rows("t")]), KAFKA, DATABASE)
     assert "gets to the topic that it names exactly once" in guarantee(options(writes=[Records()]), KAFKA, DATABASE)
+
+
+@pytest.mark.parametrize(
+    ("configs", "level", "words"),
+    [
+        ({MESSAGE_BYTES: "1048588", CLEANUP: "delete"}, "ok", ""),
+        ({MESSAGE_BYTES: "32767"}, "problem", "a letter may need 32768"),
+        ({MESSAGE_BYTES: "32768"}, "warning", "go there without their row"),
+        ({MESSAGE_BYTES: "2000000", CLEANUP: "compact,delete"}, "warning", "removes that of an equal row"),
+    ],
+)
+def test_what_is_said_of_a_topic_of_dead_letters(configs: dict[str, str | None], level: Level, words: str) -> None:
+    """Of the sink's other topics nothing of it; what may not be read is said once."""
+    letters = replace(TOPIC, name="bad", configs={**(TOPIC.configs or {}), **configs})
+    given: dict[str, Any] = {"bad_rows": "dead_letter", "dead_letter_topic": "bad"}
+    found = of_kafka(replace(KAFKA, topics=(replace(letters, name="orders"), letters)), **given)
+    assert [(each.subject, each.level) for each in found] == [("dead-letter topic bad", level)] * (level != "ok")
+    assert all(words in each.text for each in found)
+    unread = of_kafka(replace(KAFKA, topics=(TOPIC, replace(letters, configs=None))), **given)
+    assert [each.level for each in unread] == ["not_checked"]
+    promise = guarantee(options(**given), KAFKA, DATABASE)
+    assert "gets to table public.kafka_transaction_state_dead_letters and topic bad alone, exactly once too." in promise
+    by_row = of_kafka(replace(KAFKA, topics=(letters,)), writes=[Records(), Rows("t")], **given)
+    assert "each row names its topic" in by_row[-1].text
 
 
 def test_a_report_is_a_table_with_remedies_as_whole_lines() -> None:

@@ -1,0 +1,142 @@
+"""The dead-letter topic against a scripted broker: its letters are part of the transaction of their batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import ConfigurationError, FencedError, UnknownTopicError
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract.topics import Connections
+from spark_2pc_sink.sink.job.dead_letter_topic import NO_LETTERS, DeadLetterTopic
+from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
+from spark_2pc_sink.wire.api_versions import Api
+from tests.unit.fakes.clock import FakeClock
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.wire import answer
+from tests.unit.producer.support import kafka_for
+
+PAIR = ProducerIdAndEpoch(7, 1)
+TICKET = TransactionTicket(
+    transactional_id="orders",
+    producer=PAIR,
+    transaction_version=2,
+    generation=1,
+    transaction=1,
+    application_name="",
+    kafka_only=False,
+)
+BAD = BadRows(BadRow(bytes([number]) * 16, 1, "table orders", "why", row='{"id": 1}') for number in (5, 1, 4))
+
+
+class Sides:
+    """A sink's topic, and the broker."""
+
+    def __init__(self, fake: FakeCluster, **options: Any) -> None:
+        self.fake = fake
+        self.options = SinkOptions.parse(
+            transactional_id="orders",
+            kafka=kafka_for(fake, **options.pop("kafka", {})),
+            database="postgresql://none/none",
+            topic="orders",
+            table="orders",
+            bad_rows="dead_letter",
+            **{"dead_letter_topic": "bad", **options},
+        )
+        self.connections = Connections(self.options.kafka)
+        self.cluster = Cluster(self.options.kafka)
+        topics = TopicMetadata(self.cluster, FakeClock())
+        self.topic = DeadLetterTopic(self.options, "query", topics, self.connections)
+
+    def __enter__(self) -> Sides:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connections.drop()
+        self.cluster.close()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    running = FakeCluster(topics={"bad": 2, "orders": 1}, begun=PAIR)
+    yield running
+    running.close()
+
+
+def test_letters_are_sent_with_the_pair_and_counted(fake: FakeCluster) -> None:
+    """Each once, with the sequence numbers of their partition; what a replay makes of them has the same digest."""
+    with Sides(fake) as sides:
+        sent = sides.topic.send(TICKET, BAD, 3)
+        assert (sent.count, sent.sent) == (3, 3)
+        assert sorted(sent.offsets) == sides.topic.partitions(BAD, 3)
+        assert sum(last - first + 1 for first, last in sent.offsets.values()) == 3
+        assert sent.record_bytes == sum(len(batch.payload) for batch in sent.batches)
+        again = sides.topic.encoded(BadRows(reversed(list(BAD.values()))), 3)
+        assert (again.count, again.digest, again.sent) == (3, sent.digest, 0)
+        assert sides.topic.encoded(BAD, 4).digest != sent.digest
+    assert {request.body.transactional_id for request in fake.of(Api.PRODUCE)} == {"orders"}
+
+
+def test_a_batch_without_bad_rows_and_a_sink_without_the_topic_ask_nobody(fake: FakeCluster) -> None:
+    for options, bad in (({}, BadRows()), ({"dead_letter_topic": None}, BAD)):
+        with Sides(fake, **options) as sides:
+            assert sides.topic.send(TICKET, bad, 3) is NO_LETTERS
+            assert sides.topic.partitions(bad, 3) == []
+            if options:
+                sides.topic.check()
+    assert fake.received == []
+
+
+def test_many_letters_are_cut_into_batches_that_the_topic_takes(fake: FakeCluster) -> None:
+    with Sides(fake, kafka={"batch_bytes_max": 4_000}) as sides:
+        many = BadRows(BadRow(number.to_bytes(16, "big"), 1, "o", "why") for number in range(100))
+        sent = sides.topic.send(TICKET, many, 0)
+    assert sent.sent == 100
+    assert len(sent.batches) > 5
+    assert max(len(batch.payload) for batch in sent.batches) <= 4_000 + 61
+
+
+def test_another_writer_with_the_pair_is_noticed(fake: FakeCluster) -> None:
+    """And connections on which something failed are not used again."""
+    with Sides(fake) as sides:
+        kept = sides.connections.cluster()
+        fake.script(Api.PRODUCE, answer(Code.INVALID_PRODUCER_EPOCH))
+        with pytest.raises(FencedError):
+            sides.topic.send(TICKET, BAD, 3)
+        assert sides.connections.cluster() is not kept
+
+
+def test_a_topic_that_cannot_take_letters_is_refused_at_the_start(fake: FakeCluster) -> None:
+    with Sides(fake) as sides:
+        sides.topic.check()
+        fake.configs = {"max.message.bytes": "32767"}
+    with Sides(fake) as sides, pytest.raises(ConfigurationError, match=r"max\.message\.bytes of the topic is 32767"):
+        sides.topic.check()
+    with Sides(fake, dead_letter_topic="missing") as sides, pytest.raises(UnknownTopicError):
+        sides.topic.check()
+    with Sides(fake, dead_letter_topic="__consumer_offsets") as sides, pytest.raises(ConfigurationError, match="own"):
+        sides.topic.check()
+
+
+def test_requests_that_are_too_small_are_refused_at_the_start(fake: FakeCluster) -> None:
+    small = {"max_request_bytes": 33_000, "batch_bytes_max": 16_384}
+    with Sides(fake, kafka=small) as sides, pytest.raises(ConfigurationError, match=r"max\.request\.size is 33000"):
+        sides.topic.check()
+
+
+def test_a_letter_that_the_topic_does_not_take_goes_without_its_row(fake: FakeCluster) -> None:
+    fake.configs = {"max.message.bytes": "40000"}
+    with Sides(fake) as sides:
+        whole = BadRows([BadRow(b"1" * 16, 1, "o", "why", row=f'"{"x" * 30_000}"')])
+        large = BadRows([BadRow(b"1" * 16, 1, "o", "why", row=f'"{"x" * 40_000}"')])
+        for bad, size in ((whole, 30_000), (large, 0)):
+            [batch] = sides.topic.encoded(bad, 0).batches
+            assert len(batch.payload) > size
+            assert len(batch.payload) < 40_000

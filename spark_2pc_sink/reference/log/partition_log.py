@@ -75,10 +75,10 @@ class PartitionLog:
     ) -> None:
         self.topic, self.partition = name
         self.leader_epoch = leader_epoch
+        self._state = state
         self.settings = settings
         self.recovered_cut_bytes = log.recovered_cut_bytes
         self._log = log
-        self._state = state
         self.log_start_offset = log_start_offset
         self.high_watermark = log.end_offset
         self.last_stable_offset = self._stable_offset()
@@ -134,6 +134,16 @@ class PartitionLog:
             settings=settings,
             executor=executor,
         )
+
+    @property
+    def settings(self) -> LogSettings:
+        """What broker and topic say; may be replaced when they change."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: LogSettings) -> None:
+        self._settings = settings
+        self._state.producers.verification = settings.verification
 
     @property
     def end_offset(self) -> int:

@@ -40,9 +40,9 @@ FAST_TESTS := tests/unit tests/test_architecture.py tests/test_faults_table.py
 REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integration/writer/test_faults.py \
     tests/integration/writer/test_transactions.py tests/integration/transactions_tool/test_tool.py
 
-CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools)
+CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference simulate chaos soak containers bench coverage lint types format clean
+.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference simulate chaos soak containers bench coverage docs lint types format clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -95,6 +95,10 @@ coverage: setup ## Check that tests reach every branch of the pure packages
 	@$(BIN)/coverage run -m $(PYTEST) -q $(MARKED) $(PURE_TESTS) $(ARGS)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=100
+
+docs: .venv/stamp ## Build the manual as a site in build/site; a warning is an error
+	@$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
+	@echo "the site is build/site/index.html"
 
 lint: .venv/stamp ## Check style, types, direction of imports, spelling
 	$(BIN)/ruff check .

@@ -76,8 +76,35 @@ class Claimant:
         return row.generation == expected or (row.generation > expected and own)
 
 
+def carried_out(claimant: Claimant, row: StateRow | None, *, named: int | None) -> StateRow | None:
+    """The row, where a claim without an answer was carried out; None where it was not, or not yet.
+
+    The command line's claims are all alike, so one of them is never taken for another: its next one takes the next
+    generation.
+
+    Args:
+        claimant: who sent that claim.
+        row: as it is now.
+        named: the generation that the claim named; None where there was no row.
+
+    Raises:
+        SupersededError: another driver has claimed the row since; whether before or after this one, it is the newer.
+    """
+    if row is None or row.generation <= (named or 0) or row.run_id == claimant.run_id is None:
+        return None
+    if (row.run_id, row.cluster_id) == (claimant.run_id, claimant.cluster_id):
+        return row
+    raise claim_lost_error(claimant.transactional_id, (named or 0) + 1, row)
+
+
 def claim_statement(
-    tables: StateTables, claimant: Claimant, actions: ActionLines, *, keep: int, history_there: bool
+    tables: StateTables,
+    claimant: Claimant,
+    actions: ActionLines,
+    *,
+    generation: int | None,
+    keep: int,
+    history_there: bool,
 ) -> Returning | Select[Any]:
     """The claim. It answers with the row, or with nothing and has then changed nothing.
 
@@ -85,14 +112,15 @@ def claim_statement(
         tables: of the store.
         claimant: who claims which row.
         actions: the statements about what drivers and people did.
+        generation: of the row as it was read; another one is left alone. None where there was no row.
         keep: lines of the history to be kept; with any, the row has its line afterwards, and the claim another. With
             none, lines that are left from other settings go: they would fall behind the row.
         history_there: the table of the history exists.
     """
     if not history_there:
-        return _claim(tables.state, claimant, None)
+        return _claim(tables.state, claimant, generation, None)
     newest = newest_line(tables, claimant.transactional_id).cte("newest")
-    row = _claim(tables.state, claimant, newest).cte("changed")
+    row = _claim(tables.state, claimant, generation, newest).cte("changed")
     # This looks at the table as it was before the claim.
     there = (
         select(tables.state.c.generation).where(tables.state.c.transactional_id == claimant.transactional_id).exists()
@@ -111,17 +139,19 @@ def claim_statement(
     return written.add_columns(rebuilt_from.label("rebuilt_from"))
 
 
-def _claim(state: Table, claimant: Claimant, newest: CTE | None) -> Returning:
+def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE | None) -> Returning:
     """Take the row over; where there is none, make it from its newest line, or from nothing.
 
     Args:
         state: the table.
         claimant: who claims which row.
+        generation: of the row as it was read; None where there was none.
         newest: the newest line of its history; None where none is kept.
     """
     number = literal(0) if newest is None else func.coalesce(select(newest.c.decision).scalar_subquery(), 0)
     taken_over = _taken_over(state, claimant, number)
-    allowed = and_(_allowed(state, claimant), _expected(state, claimant))
+    as_read = false() if generation is None else state.c.generation == generation
+    allowed = and_(as_read, _allowed(state, claimant), _expected(state, claimant))
     mine = state.c.transactional_id == claimant.transactional_id
     columns = row_columns(state)
     if claimant.expected_generation is not None:

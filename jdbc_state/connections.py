@@ -8,6 +8,7 @@ that is stopped after sending it holds no lock.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +20,11 @@ import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.engine import URL, Engine
-from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from jdbc_state import passwords
+from jdbc_state.encryption import check_encrypted
 from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
 from jdbc_state.pooler import takes_transactions
 from jdbc_state.settings import StoreSettings
@@ -107,7 +109,7 @@ class Database:
 
         Raises:
             DatabaseUnreachableError: naming host, port and database, never the password.
-            ConfigurationError: it is reached by a pooler in statement mode.
+            ConfigurationError: it is reached by a pooler in statement mode, or without TLS where that is required.
         """
         wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
         end_s = time.monotonic() + wait_ms / 1000
@@ -182,6 +184,7 @@ class Database:
 
         Raises:
             DatabaseUnreachableError: none could be made.
+            ConfigurationError: it has no TLS, and that is required.
         """
         try:
             connection = connect_alone(
@@ -192,6 +195,7 @@ class Database:
             )
         except psycopg2.Error as error:
             raise self._unreachable(operation, error) from None
+        check_encrypted(connection, self.label, required=self._settings.require_tls)
         connection.autocommit = True
         return connection
 
@@ -226,6 +230,7 @@ class Database:
         """SQLAlchemy's hook: a server that says nothing after its greeting is no more reachable than one without it."""
         del record
         self._making.let_in = True
+        check_encrypted(driver, self.label, required=self._settings.require_tls)
         self._making.until.enter_context(Watchdog(driver, self._settings.connect_timeout_s * 1000))
 
     def _add_password(self, dialect: object, record: object, arguments: object, keywords: dict[str, object]) -> None:
@@ -255,6 +260,9 @@ class Database:
     def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
         # Raised without its cause: libpq may repeat what it was given.
         detail = describe(error)
+        original = error.orig if isinstance(error, DBAPIError) else error
+        if not str(original):
+            detail = f"{detail} without a word of libpq{_no_more_files()}"
         if self._password:
             detail = detail.replace(str(self._password), _HIDDEN)
         return DatabaseUnreachableError(
@@ -361,6 +369,15 @@ def _prepend_prelude(  # noqa: PLR0917 - SQLAlchemy passes them by position
     """SQLAlchemy's hook: put the prelude before the statement. PostgreSQL answers with the last result."""
     del connection, cursor, executemany
     return context.execution_options.get(_PRELUDE, "") + statement, parameters
+
+
+def _no_more_files() -> str:
+    """Why libpq could not make a socket, where it is for want of file descriptors: it says nothing then."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return f": {error.strerror}; raise the limit of open files (ulimit -n) of this process"
+    return ""
 
 
 def _label(url: URL) -> str:

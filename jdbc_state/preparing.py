@@ -179,21 +179,25 @@ def _lacking(connection: Connection, table: Table, wanted: tuple[str, ...], role
     return list(connection.scalars(_MISSING_PRIVILEGES, asked))
 
 
+def _run(connection: Connection, statement: str) -> None:
+    """Send SQL as it is: a % in a name begins no parameter."""
+    connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+
+
 def _add_columns(connection: Connection, tables: StateTables) -> None:
     """From version 1 to 2. The defaults are constants, so the table is not rewritten (PostgreSQL 11)."""
     state = quoted(tables.state)
-    connection.exec_driver_sql(
+    _run(
+        connection,
         f"ALTER TABLE {state} ADD COLUMN IF NOT EXISTS topic_ids jsonb NOT NULL DEFAULT '{{}}', "
-        "ADD COLUMN IF NOT EXISTS decision bigint NOT NULL DEFAULT 0; " + sql_of(SetTableComment(tables.state))
+        "ADD COLUMN IF NOT EXISTS decision bigint NOT NULL DEFAULT 0; " + sql_of(SetTableComment(tables.state)),
     )
 
 
 def _add_figures(connection: Connection, tables: StateTables) -> None:
     """Within version 2. Nothing is rewritten either."""
     history = quoted(tables.history)
-    connection.exec_driver_sql(
-        f"ALTER TABLE {history} ADD COLUMN IF NOT EXISTS {FIGURES} jsonb NOT NULL DEFAULT '{{}}'"
-    )
+    _run(connection, f"ALTER TABLE {history} ADD COLUMN IF NOT EXISTS {FIGURES} jsonb NOT NULL DEFAULT '{{}}'")
 
 
 def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -> list[str]:
@@ -201,7 +205,7 @@ def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -
     done = []
     for role, writes in connection.execute(_GRANTEES, {"table": quoted(tables.state), "other": quoted(table)}).all():
         wanted = tables.privileges(table) if writes else ("SELECT",)
-        connection.exec_driver_sql(grant(table, wanted, role))
+        _run(connection, grant(table, wanted, role))
         done.append(f"granted {', '.join(wanted)} on {quoted(table)} to {role}")
     return done
 
@@ -228,7 +232,7 @@ def _create_once(connection: Connection, settings: StoreSettings, table: Table) 
     if not inspect(connection).has_schema(settings.state_schema):
         connection.execute(CreateSchema(settings.state_schema, if_not_exists=True))
     # One message: there is no table without its comment.
-    connection.exec_driver_sql(f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}")
+    _run(connection, f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}")
 
 
 def _may_not_create(settings: StoreSettings, table: Table, error: DBAPIError, *, where: str) -> StateStoreError:

@@ -39,7 +39,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
+from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.schema import CreateSchema, CreateTable, DDLElement, SetTableComment
 
 from jdbc_state.model import STATUSES
@@ -59,8 +59,9 @@ HISTORY_PRIVILEGES = (*STATE_PRIVILEGES, "DELETE")
 #: Lines are written, and trimmed, and never changed.
 ACTIONS_PRIVILEGES = ("SELECT", "INSERT", "DELETE")
 
-#: Only for its rules of quoting and its spelling of types.
-_DIALECT: Dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
+#: Only for its rules of quoting and its spelling of types. Not psycopg2's, which writes % as %%: the statements are for
+#: people, and for PostgreSQL itself.
+_DIALECT: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class StoreSettings:
         commit_timeout_ms: longest wait for the answer to a COMMIT, or to any other single request of the store.
         password: called for the password of each new connection, where passwords change; None: that of the URL, or
             what libpq finds by itself (PGPASSWORD, ~/.pgpass, a service file).
+        require_tls: refuse connections to another machine that have no TLS. Without, the log warns of them.
     """
 
     state_schema: str = "public"
@@ -52,6 +53,7 @@ class StoreSettings:
     idle_in_transaction_timeout_ms: int = 60_000
     commit_timeout_ms: int = 60_000
     password: Callable[[], str] | None = field(default=None, repr=False)
+    require_tls: bool = False
 
     def __post_init__(self) -> None:
         if not self.history_table:

@@ -20,6 +20,11 @@ _RETRIABLE_INTERVENTIONS = frozenset({"57P01", "57P02", "57P03", "57P05"})
 #: The connection ended without an answer: connection_failure, the code that libpq leaves out.
 CONNECTION_FAILURE = "08006"
 
+#: A lock was not to be had in time.
+LOCK_NOT_AVAILABLE = "55P03"
+#: The server ends the session: admin_shutdown (also of one backend), crash_shutdown, idle_session_timeout.
+_ENDED_SESSIONS = frozenset({"57P01", "57P02", "57P05"})
+
 #: A right is missing. PostgreSQL names the object and not the right.
 INSUFFICIENT_PRIVILEGE = "42501"
 _GRANT = (
@@ -56,6 +61,11 @@ def is_retriable(sqlstate: str) -> bool:
     return (
         sqlstate in _RETRIABLE_CODES or sqlstate in _RETRIABLE_INTERVENTIONS or sqlstate.startswith(_RETRIABLE_CLASSES)
     )
+
+
+def is_cut(sqlstate: str) -> bool:
+    """True where the connection ended: what was sent on it may have been carried out, and another one may work."""
+    return sqlstate.startswith("08") or sqlstate in _ENDED_SESSIONS
 
 
 def describe(error: BaseException) -> str:

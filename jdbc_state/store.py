@@ -11,7 +11,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, select
 
 from jdbc_state.actions import LAYOUT, ActionLine, ActionLines, Actor, action_line_of
-from jdbc_state.claim import Claimant, claim_statement, row_columns, row_of
+from jdbc_state.claim import Claimant, row_columns, row_of
+from jdbc_state.claiming import Claiming, through_cuts
 from jdbc_state.connections import Database
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
@@ -19,27 +20,16 @@ from jdbc_state.history import figures_of, lost_lines, newest_line, newest_lines
 from jdbc_state.joined import JoinedDecisions, KeptRecords
 from jdbc_state.model import Decision, HistoryLine, Move, StateRow, claim_lost_error
 from jdbc_state.moves import Moves
-from jdbc_state.preparing import SchemaReport, check, migrate, prepare
+from jdbc_state.preparing import Prepared, SchemaReport, check, migrate, prepare
 from jdbc_state.presence import Presence
 from jdbc_state.schema import FIGURES, StateTables, quoted
-from jdbc_state.sessions import (
-    Liveness,
-    Session,
-    end_older_sessions,
-    lock_holders,
-    presence_name,
-    run_presence_name,
-)
+from jdbc_state.sessions import Liveness, presence_name, run_presence_name
 from jdbc_state.settings import StoreSettings
+from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE
 from jdbc_state.state_store import DecidingTransaction, StateStore
 from jdbc_state.survey import Survey, look_for_drivers, survey
 
-_LOCK_NOT_AVAILABLE = "55P03"
 _UNDEFINED_TABLE = "42P01"
-#: A claim gives up at its deadline. This only bounds it when each attempt fails at once.
-CLAIM_ATTEMPTS_MAX = 1_000
-#: How long one call waits for a backend to be gone; it rolls back first. The claim's deadline bounds all of them.
-_END_WAIT_MS = 1_000
 
 
 class SqlStateStore(StateStore):
@@ -72,18 +62,29 @@ class SqlStateStore(StateStore):
         self._tables = StateTables.named(settings)
         self._state = self._tables.state
         self._columns = row_columns(self._state)
-        # Until `prepare_schema` has looked, as the settings say.
-        self._history_there = settings.history_batches > 0
         self._actions = ActionLines(self._tables, actor or Actor.of_this_process())
         self._moves = Moves(self._tables, self._actions, keep=settings.history_batches)
+        self._claiming = Claiming(
+            self.database,
+            self._tables,
+            settings,
+            self._actions,
+            read=self.read,
+            standing=self._standing,
+            rebuilt_from=self._rebuilt_from,
+        )
         self._joined = JoinedDecisions(self._tables, self._moves, settings)
         self._shown_by_run = shown_by_run
 
     def prepare_schema(self) -> None:
         """Make the tables unless they are there, and check that they are ours."""
-        with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
-            prepared = prepare(connection, self._settings, where=self.database.label)
-        self._history_there, self._moves.figures_there = prepared.history, prepared.figures
+
+        def prepare_once() -> Prepared:
+            with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
+                return prepare(connection, self._settings, where=self.database.label)
+
+        prepared = through_cuts(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)
+        self._claiming.history_there, self._moves.figures_there = prepared.history, prepared.figures
 
     def migrate(self) -> list[str]:
         """Bring tables of an earlier version to this one, with the role of their owner; what was done.
@@ -96,9 +97,10 @@ class SqlStateStore(StateStore):
             with self.database.requests(operation, lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
                 return migrate(connection, self._settings, where=self.database.label)
         except StateStoreError as error:
-            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
-            raise self._locked(operation, self._settings.lock_timeout_ms, "Wait for them, and run it again") from error
+            waited_ms, remedy = self._settings.lock_timeout_ms, "Wait for them, and run it again"
+            raise self._claiming.locked(operation, waited_ms, remedy) from error
 
     def check_schema(self, role: str | None = None) -> SchemaReport:
         """Which version the tables are of, and what ``role``, or else the connected one, lacks; changes nothing."""
@@ -106,20 +108,7 @@ class SqlStateStore(StateStore):
             return check(connection, self._settings, role=role, where=self.database.label)
 
     def _claim(self, claimant: Claimant) -> StateRow:
-        end_s = time.monotonic() + self._settings.claim_deadline_ms / 1000
-        for _ in range(CLAIM_ATTEMPTS_MAX):
-            row = self._try_claim(claimant)
-            if row is not None:
-                if row.run_id is not None:
-                    self._presence.show(self._shown_name(row.transactional_id, row.generation, row.run_id))
-                self._end_older(claimant.transactional_id, end_s, below_generation=row.generation)
-                return row
-            self._clear_the_way(claimant, end_s)
-            if time.monotonic() >= end_s:
-                break
-        remedy = "None of them is a driver of this sink; end their transactions"
-        operation = f"claim of {claimant.transactional_id!r}"
-        raise self._locked(operation, self._settings.claim_deadline_ms, remedy)
+        return self._claiming.claim(claimant, self._show)
 
     def read(self, transactional_id: str) -> StateRow | None:
         """The row, without a claim and without waiting for anyone."""
@@ -249,15 +238,24 @@ class SqlStateStore(StateStore):
             with self._requests(operation) as connection:
                 return survey(connection, self._tables, transactional_id)
         except StateStoreError as error:
-            if error.sqlstate != _LOCK_NOT_AVAILABLE:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
             waited_ms, remedy = self._settings.claim_lock_timeout_ms, "Wait for them, and look again"
-            raise self._locked(operation, waited_ms, remedy) from error
+            raise self._claiming.locked(operation, waited_ms, remedy) from error
 
     def close(self) -> None:
         """Give connections back."""
         self._presence.end()
         self.database.close()
+
+    def _show(self, row: StateRow) -> None:
+        if row.run_id is not None:
+            self._presence.show(self._shown_name(row.transactional_id, row.generation, row.run_id))
+
+    def _rebuilt_from(self, row: StateRow) -> int | None:
+        """What the claim of ``row`` would have answered as ``rebuilt_from``; its line knows, where one is kept."""
+        lines = self.read_actions(row.transactional_id, last=1)
+        return lines[0].detail.get("rebuilt_from") if lines and lines[0].generation == row.generation else None
 
     def _shown_name(self, transactional_id: str, generation: int, run_id: str) -> str:
         table = quoted(self._state)
@@ -265,86 +263,6 @@ class SqlStateStore(StateStore):
             run_presence_name(table, run_id)
             if self._shown_by_run
             else presence_name(table, transactional_id, generation)
-        )
-
-    def _try_claim(self, claimant: Claimant) -> StateRow | None:
-        """The claimed row; None when it was refused, or somebody held its lock for too long."""
-        operation, keep = f"claim of {claimant.transactional_id!r}", self._settings.history_batches
-        statement = claim_statement(self._tables, claimant, self._actions, keep=keep, history_there=self._history_there)
-        try:
-            with self.database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms) as connection:
-                answer = connection.execute(statement).one_or_none()
-        except StateStoreError as error:
-            if error.sqlstate != _LOCK_NOT_AVAILABLE:
-                raise
-            return None
-        return None if answer is None else row_of(answer)
-
-    def _clear_the_way(self, claimant: Claimant, end_s: float) -> None:
-        """End the sessions that may hold the row's lock, if the claimant may have the row.
-
-        A healthy driver of another query, or on another cluster, must not notice that we came.
-
-        Raises:
-            ClaimRefusedError: it may not.
-            SupersededError: it is not the newest claimant.
-        """
-        try:
-            standing = self._standing(claimant)
-        except StateStoreError as error:
-            if error.sqlstate != _LOCK_NOT_AVAILABLE:
-                raise
-            # The whole table is locked, which no driver does.
-            return
-        claimant.check(standing)
-        if standing is not None:
-            below = standing.generation + 1
-            self._end_older(claimant.transactional_id, end_s, below_generation=below)
-
-    def _end_older(self, transactional_id: str, end_s: float, *, below_generation: int) -> None:
-        """End the deciding transactions of older claims, until none is left.
-
-        Raises:
-            StateStoreError: one belongs to another role, or does not end in time.
-        """
-        operation = f"ending older sessions of {transactional_id!r}"
-        while True:
-            with self._requests(operation) as connection:
-                sessions = end_older_sessions(
-                    connection,
-                    table=quoted(self._state),
-                    history=quoted(self._tables.history),
-                    transactional_id=transactional_id,
-                    below_generation=below_generation,
-                    wait_ms=_END_WAIT_MS,
-                )
-            # Of one that is gone before the signal came, PostgreSQL says False too: only looking again tells.
-            left = [session for session in sessions if session.ended is not True]
-            if not left:
-                return
-            if any(session.ended is None for session in left):
-                raise self._older_left(operation, left, "of another role, which alone (or a superuser) may end them")
-            if time.monotonic() >= end_s:
-                raise self._older_left(operation, left, "that did not end yet")
-
-    def _older_left(self, operation: str, left: list[Session], reason: str) -> StateStoreError:
-        listed = ", ".join(str(session) for session in left)
-        return StateStoreError(
-            operation=self.database.named(operation),
-            detail=f"an older driver has open transactions {reason}: {listed}. End them with pg_terminate_backend(pid)",
-            retriable=True,
-        )
-
-    def _locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
-        with self._requests(operation) as connection:
-            holders = lock_holders(connection, table=quoted(self._state))
-        listed = ", ".join(str(holder) for holder in holders) or "none any more"
-        return StateStoreError(
-            operation=self.database.named(operation),
-            detail=f"the row or its table stayed locked for {waited_ms} ms. Sessions that hold locks on "
-            f"{quoted(self._state)}: {listed}. {remedy}",
-            sqlstate=_LOCK_NOT_AVAILABLE,
-            retriable=True,
         )
 
     def _requests(self, operation: str) -> AbstractContextManager[Connection]:

@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+import psycopg2
 import psycopg2.extensions
 
 #: The thread that watches ends when there was nothing to watch for so long.
@@ -35,15 +36,27 @@ class Watchdog:
     Args:
         connection: psycopg2's.
         limit_ms: milliseconds until the cut.
+
+    Raises:
+        psycopg2.OperationalError: the process may open no more files, or start no thread: what cannot be bounded is not
+            begun, as on a connection that is lost.
     """
 
     def __init__(self, connection: HasFileNumber, limit_ms: int) -> None:
         # A duplicate: psycopg2 may close its own descriptor meanwhile, and the number may be somebody else's then.
-        self._socket = socket.socket(fileno=socket.dup(connection.fileno()))
+        try:
+            self._socket = socket.socket(fileno=socket.dup(connection.fileno()))
+        except OSError as error:
+            raise psycopg2.OperationalError(f"the connection cannot be watched: {error}") from error
         self._limit_s = limit_ms / 1000
 
     def __enter__(self) -> None:
-        _watch.add(self._socket, time.monotonic() + self._limit_s)
+        try:
+            _watch.add(self._socket, time.monotonic() + self._limit_s)
+        except RuntimeError as error:
+            _watch.remove(self._socket)
+            self._socket.close()
+            raise psycopg2.OperationalError(f"the connection cannot be watched: {error}") from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

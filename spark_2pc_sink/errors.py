@@ -15,7 +15,8 @@
     ├── KafkaError                a broker's answer, with its code
     │   ├── FencedError           another producer owns the transactional id now
     │   ├── AbortableError        this transaction must be aborted; the next one may succeed
-    │   ├── AuthorizationError    an ACL is missing
+    │   ├── AuthorizationError    an ACL is missing, or the credentials were refused
+    │   │   └── TlsRefusedError   a certificate was refused, or one of the two speaks no TLS
     │   └── UnknownTopicError     the topic or partition does not exist
     ├── KafkaTimeoutError         no answer within the deadline
     │   └── OutcomeUnknownError   … to a request that may have been carried out (EndTxn)
@@ -82,6 +83,7 @@ __all__ = [
     "StateStoreError",
     "SupersededError",
     "TakeOverRefusedError",
+    "TlsRefusedError",
     "TooManyBadRowsError",
     "TransactionExpiredError",
     "UnknownTopicError",
@@ -223,6 +225,22 @@ class AbortableError(KafkaError):
 @dataclass(eq=False, kw_only=True)
 class AuthorizationError(KafkaError):
     """An ACL is missing (codes 29, 30, 31, 53), or the credentials were refused (58; of a token endpoint: HTTP's)."""
+
+
+@dataclass(eq=False, kw_only=True)
+class TlsRefusedError(AuthorizationError):
+    """TLS with a broker cannot be agreed upon, however often it is tried.
+
+    ``name`` is OpenSSL's word for it, ``code`` its X509_V_ERR code or 0, ``certificate`` the one that the broker has
+    shown ('' for none): its subject, issuer, names and dates.
+    """
+
+    certificate: str
+    remedy: str
+
+    def __str__(self) -> str:
+        shown = f". Its certificate: {self.certificate}" if self.certificate else ""
+        return f"{self.detail}{shown}. Remedy: {self.remedy}"
 
 
 @dataclass(eq=False, kw_only=True)

@@ -34,7 +34,7 @@ _EXITS: Final = (
     "found: the job would stop"
 )
 #: Options with flags of another kind.
-_ELSEWHERE: Final = ("kafka", "database", "password_command", "transactional_id", *TABLES)
+_ELSEWHERE: Final = ("kafka", "database", "password_command", "require_tls", "transactional_id", *TABLES)
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -95,6 +95,8 @@ def connection_as_given(given: argparse.Namespace) -> str | None:
     for name in ("password_command", *TABLES):
         if hasattr(given, name):
             words += [f"--{name.replace('_', '-')}", str(getattr(given, name))]
+    if hasattr(given, "require_tls"):
+        words += ["--require-tls"]
     return shlex.join(words) + (" --command-config FILE" if secrets else "")
 
 

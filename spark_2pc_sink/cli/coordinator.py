@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from spark_2pc_sink.cli.listening import host_and_port
+from spark_2pc_sink.cli.listening import add_host_names, host_and_port, own_names
 from spark_2pc_sink.cli.output import CommandResult
+from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.options.properties_file import read_properties_file
 from spark_2pc_sink.reference.command import serve
 from spark_2pc_sink.reference.config.properties import BrokerProperties, parse_assignments
@@ -37,6 +38,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--config", type=Path, metavar="FILE", help="a Java properties file; --set goes before it")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a property; may be repeated")
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics at /metrics")
+    add_host_names(parser, option="--metrics-host-name", reader="Prometheus reaches the metrics")
     parser.set_defaults(run=_run)
 
 
@@ -46,4 +48,6 @@ def _run(given: argparse.Namespace) -> CommandResult:
     if given.listen is not None:
         values["listeners"] = f"PLAINTEXT://{given.listen}"
     metrics = None if given.metrics is None else host_and_port(given.metrics, option="--metrics")
-    return CommandResult(exit_code=serve(BrokerProperties.from_mapping(values), given.data_dir, metrics=metrics))
+    access = MetricsAccess() if metrics is None else MetricsAccess(own_names(metrics[0], given.metrics_host_name))
+    properties = BrokerProperties.from_mapping(values)
+    return CommandResult(exit_code=serve(properties, given.data_dir, metrics=metrics, metrics_access=access))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.cli.exits import EXIT_SETTLED
-from spark_2pc_sink.cli.listening import add_watching, host_and_port, watched
+from spark_2pc_sink.cli.listening import add_host_names, add_watching, host_and_port, own_names, read_token, watched
 from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import extra
@@ -17,8 +16,6 @@ from spark_2pc_sink.extras import extra
 if TYPE_CHECKING:
     from spark_2pc_sink.monitoring.dashboard.access import Access
 
-#: What fewer characters have can be tried out.
-TOKEN_CHARACTERS_MIN: Final = 20
 _HELP: Final = """\
 Serves web pages of all sinks: both sides, what is in doubt and since when, batches and their times, what people did.
 One sink can be recovered after a confirmation. On a loopback address whoever has an account on this machine may come
@@ -37,14 +34,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="a file with the token that visitors have to know; without it one is made and printed where --listen is "
         "no loopback address",
     )
-    parser.add_argument(
-        "--host-name",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name by which browsers reach the page, beside the address of --listen and this machine's own name; "
-        "may be repeated",
-    )
+    add_host_names(parser, option="--host-name", reader="browsers reach the page")
     parser.set_defaults(run=_run)
 
 
@@ -67,27 +57,10 @@ def _access(given: argparse.Namespace, host: str) -> Access:
     """
     from spark_2pc_sink.monitoring.dashboard.access import Access, is_loopback, new_token  # noqa: PLC0415 - optional
 
-    token = None if given.token_file is None else _read_token(given.token_file)
+    token = None if given.token_file is None else read_token(given.token_file)
     if is_loopback(host):
         return Access(token=token, hosts=given.host_name)
     if token is None:
         token = new_token()
         sys.stdout.write(f"token: {token}\n")
-    return Access(token=token, hosts=(host, socket.gethostname(), socket.getfqdn(), *given.host_name))
-
-
-def _read_token(path: Path) -> str:
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            option="--token-file", value=str(path), rule=f"it can be read: {error}", remedy="make it readable"
-        ) from error
-    if len(token) < TOKEN_CHARACTERS_MIN:
-        raise ConfigurationError(
-            option="--token-file",
-            value=str(path),
-            rule=f"the token has at least {TOKEN_CHARACTERS_MIN} characters",
-            remedy="write for example what `openssl rand -base64 32` prints into it",
-        )
-    return token
+    return Access(token=token, hosts=own_names(host, given.host_name))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.cli.options import add_database, given_options
@@ -11,6 +14,9 @@ from spark_2pc_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spark_2pc_sink.monitoring.watched import Watched
+
+#: What fewer characters have can be tried out.
+TOKEN_CHARACTERS_MIN: Final = 20
 
 
 def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
@@ -32,6 +38,56 @@ def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
         default=8,
         help="how long both sides have for one look; what does not answer is shown as such (default: %(default)s)",
     )
+
+
+def add_host_names(command: argparse.ArgumentParser, *, option: str, reader: str) -> None:
+    """Add the names of this server, against DNS rebinding.
+
+    Args:
+        command: takes the flag.
+        option: its name.
+        reader: who uses the names, with its verb.
+    """
+    command.add_argument(
+        option,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"a name by which {reader}, beside the address of the listener and this machine's own name; may be "
+        "repeated. Another name in the Host header is refused",
+    )
+
+
+def own_names(host: str, names: Iterable[str]) -> frozenset[str]:
+    """The names of a server in the Host header, in lower case.
+
+    Args:
+        host: where it listens.
+        names: those that the command line adds.
+    """
+    return frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn(), *names))
+
+
+def read_token(path: Path) -> str:
+    """The token in the file of --token-file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or what it has is too short.
+    """
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            option="--token-file", value=str(path), rule=f"it can be read: {error}", remedy="make it readable"
+        ) from error
+    if len(token) < TOKEN_CHARACTERS_MIN:
+        raise ConfigurationError(
+            option="--token-file",
+            value=str(path),
+            rule=f"the token has at least {TOKEN_CHARACTERS_MIN} characters",
+            remedy="write for example what `openssl rand -base64 32` prints into it",
+        )
+    return token
 
 
 def watched(given: argparse.Namespace) -> Watched:

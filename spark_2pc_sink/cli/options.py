@@ -51,7 +51,7 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True) -> 
         "--database", metavar="URL", help="SQLAlchemy URL of the database (default: SPARK_2PC_DATABASE)"
     )
     command.set_defaults(database_required=required)
-    add_options(command, "password_command", *TABLES)
+    add_options(command, "password_command", "require_tls", *TABLES)
 
 
 def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool = False) -> None:
@@ -97,7 +97,7 @@ def given_options(given: argparse.Namespace) -> dict[str, Any]:
 
 def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, Any]:
     """Of a sink's options those that the command takes. What is for one start only is never taken from a file."""
-    names = {"database", "password_command", *TABLES}
+    names = {"database", "password_command", "require_tls", *TABLES}
     if hasattr(given, "sink_required") and getattr(given, "match", None) is None:
         names.add("transactional_id")
     return {name: value for name, value in found.options.items() if name in names}

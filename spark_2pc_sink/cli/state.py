@@ -72,4 +72,4 @@ def _store(given: argparse.Namespace) -> closing[SqlStateStore]:
 
 def _options(given: dict[str, Any]) -> RecoveryOptions:
     """Names and time-outs, as the other commands have them. Kafka is not asked here, and no sink is meant."""
-    return RecoveryOptions.parse(transactional_id="state", kafka={"bootstrap.servers": "unused:9092"}, **given)
+    return RecoveryOptions.parse(transactional_id="state", kafka={"bootstrap.servers": "localhost:9092"}, **given)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_2pc_sink.causes import causes
 from spark_2pc_sink.errors import AuthorizationError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.logins.tokens import Token, TokenUnavailableError
@@ -44,12 +46,13 @@ class TokenEndpoint:
         Raises:
             TokenUnavailableError: no answer, or one that another attempt may change.
             AuthorizationError: the endpoint refused the credentials, or answered something else than a token. The code
-                is the HTTP status.
+                is the HTTP status; 0 where its certificate is not trusted.
         """
         statuses: list[HTTPStatus] = []
         try:
             answer = self._answer(statuses)
         except (requests.RequestException, OSError, AuthlibBaseError, ValueError) as error:
+            self._check_trusted(error)
             if not statuses or _may_pass(statuses[-1]):
                 raise TokenUnavailableError(f"the token endpoint {self._url} cannot be asked: {error}") from error
             raise self._refused(statuses, str(error)) from error
@@ -80,6 +83,20 @@ class TokenEndpoint:
                 allow_redirects=False,
             )
         return answer
+
+    def _check_trusted(self, error: Exception) -> None:
+        """Raise where the endpoint's certificate is not trusted, which no repetition changes."""
+        found = next((each for each in causes(error) if isinstance(each, ssl.SSLCertVerificationError)), None)
+        if found is None:
+            return
+        trusted = "the system's" if self._trusted is True else f"those in https.ca.location={self._trusted}"
+        raise AuthorizationError(
+            api=f"the token endpoint {self._url}",
+            code=0,
+            name="CERTIFICATE_VERIFY_FAILED",
+            detail=f"its certificate is refused ({found.verify_message}), and the trusted ones are {trusted}. Set "
+            "https.ca.location to a PEM file with the certificate of its issuer",
+        ) from None
 
     def _refused(self, statuses: list[HTTPStatus], detail: str) -> AuthorizationError:
         status = statuses[-1]

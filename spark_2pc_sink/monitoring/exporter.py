@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import FrameType
+from functools import partial
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.monitoring.batch_counters import BatchCounters
 from spark_2pc_sink.monitoring.metric_families import families
 from spark_2pc_sink.monitoring.watched import Watched
@@ -73,33 +76,39 @@ class SinkCollector(Collector):
                 self._counters.count(transactional_id, store.read_history(transactional_id, last=last))
 
 
-def serve(watched: Watched, host: str, port: int) -> None:
+def serve(watched: Watched, access: MetricsAccess, host: str, port: int) -> None:
     """Serve ``/metrics`` until SIGTERM or SIGINT.
 
     Prints one line, ``listening on HOST:PORT``, when it is there.
 
     Args:
         watched: both sides.
+        access: who may read the figures.
         host: a name or an address.
         port: 0 lets the system choose one.
 
     Raises:
         OSError: the address cannot be bound.
     """
-    stopping = threading.Event()
+    asyncio.run(_serve(metrics_server(watched, access), host, port))
 
-    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+def metrics_server(watched: Watched, access: MetricsAccess) -> MetricsServer:
+    """A server of the figures, which looks at both sides in a thread of its own."""
     # Without describing it: a look at both sides is for scrapes alone.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SinkCollector(watched))
-    server, thread = start_http_server(port, addr=host, registry=registry)
-    sys.stdout.write(f"listening on {host}:{server.server_port}\n")
+    page = partial(asyncio.to_thread, generate_latest, registry)
+    return MetricsServer(page, content_type=CONTENT_TYPE_LATEST, access=access)
+
+
+async def _serve(server: MetricsServer, host: str, port: int) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    _, bound = await server.start(host, port)
+    sys.stdout.write(f"listening on {host}:{bound}\n")
     sys.stdout.flush()
-    stopping.wait()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    await stopping.wait()
+    await server.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -57,6 +58,11 @@ class CommonOptions:
         why="a program and its arguments, quoted as for a shell and called without one; the first line of its output "
         "is the password. Called for each new connection, by driver, tasks and commands; it has connect_timeout_s. "
         "Messages show it: it has no secret in itself",
+    )
+    require_tls: bool = setting(
+        default=False,
+        why="refuse connections to another machine that have no TLS, before anything is written: to the database, by "
+        "what each connection is, and to Kafka, by security.protocol. False: the log warns of such a database, once",
     )
     adopt: bool = setting(
         default=False,
@@ -147,6 +153,7 @@ class CommonOptions:
             rule = "it names what adopt goes on without"
             raise contradiction("accept_loss", str(self.accept_loss), rule, "pass adopt=True with it, or leave it out")
         self._check_password()
+        self._check_kafka_tls()
         _not_above(self, "claim_lock_timeout_ms", "claim_deadline_ms")
         _not_above(self, "lock_timeout_ms", "statement_timeout_ms")
         self._check_tables()
@@ -165,6 +172,15 @@ class CommonOptions:
             raise contradiction("password_command", HIDDEN, rule, "leave one of the two out")
         if has_password(self.database):
             raise contradiction(named, HIDDEN, "the URL of database has a password as well", "take it out of the URL")
+
+    def _check_kafka_tls(self) -> None:
+        """What a connection to a broker has is what security.protocol says, unlike with PostgreSQL."""
+        protocol = self.kafka.security_protocol
+        elsewhere = [server for server in self.kafka.bootstrap_servers if not _is_here(server)]
+        if self.require_tls and elsewhere and not protocol.endswith("SSL"):
+            rule = f"security.protocol={protocol} has no TLS, and {elsewhere[0]} is on another machine"
+            remedy = "set security.protocol to SSL or SASL_SSL in kafka={...}, and ssl.ca.location"
+            raise contradiction("require_tls", True, rule, remedy)  # noqa: FBT003 - the value
 
     @property
     def password_source(self) -> Callable[[], str] | None:
@@ -213,7 +229,7 @@ class CommonOptions:
         names = (
             "state_schema state_table history_batches connect_timeout_s connect_deadline_ms "
             "claim_lock_timeout_ms claim_deadline_ms lock_timeout_ms statement_timeout_ms "
-            "idle_in_transaction_timeout_ms commit_timeout_ms"
+            "idle_in_transaction_timeout_ms commit_timeout_ms require_tls"
         )
         given = {name: getattr(self, name) for name in names.split()}
         return given | {"history_table": self._history_table, "password": self.password_source}
@@ -226,6 +242,15 @@ class CommonOptions:
     @property
     def _history_table(self) -> str:
         return self.state_table + HISTORY_SUFFIX if self.history_table is None else self.history_table
+
+
+def _is_here(server: str) -> bool:
+    """Whether 'HOST:PORT' is this machine, by the name alone."""
+    host = server.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _not_above(options: CommonOptions, low: str, high: str) -> None:

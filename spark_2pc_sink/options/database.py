@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.settings import HIDDEN
+from spark_2pc_sink.options.text_checks import HIDDEN, check_texts
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
@@ -36,6 +36,10 @@ def parse_database_url(text: object) -> str:
     url = _read_url(text.strip())
     if url is None:
         _refuse(HIDDEN, "it cannot be read as an SQLAlchemy URL", f"{_EXAMPLE}; encode special characters as %XX")
+    # Of what the text says as it is, and of what it says as %00.
+    check_texts("database", [*url.translate_connect_args().values(), dict(url.query)])
+    if url.host is not None and (" " in url.host or not url.host.isprintable()):
+        _refuse(HIDDEN, "a host has no space, line break or other character that cannot be seen", _EXAMPLE)
     if url.drivername not in _DRIVERS:
         _refuse(f"{url.drivername}://{HIDDEN}", "the database is PostgreSQL, reached with psycopg2", _EXAMPLE)
     return url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)

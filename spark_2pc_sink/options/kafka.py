@@ -22,6 +22,7 @@ from spark_2pc_sink.options.settings import (
     setting,
     setting_of,
 )
+from spark_2pc_sink.options.text_checks import check_texts
 
 #: A deadline longer than a day is a hang with another name.
 _up_to_a_day = partial(milliseconds, at_most=86_400_000)
@@ -182,6 +183,7 @@ class KafkaOptions(SecurityOptions):
                 rule="it is a mapping of Kafka client property names to values",
                 remedy="pass kafka={'bootstrap.servers': 'host:9092'}",
             )
+        check_texts("kafka", properties)
         plain = _without_fixed(properties)
         security, plain = read_security(plain)
         values: dict[str, Any] = {**security, **_read_plain(plain)}

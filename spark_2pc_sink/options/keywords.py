@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import HIDDEN, nearest
+from spark_2pc_sink.options.text_checks import check_texts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,7 +52,8 @@ def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> No
         known: the keywords that exist, and whether each is required.
 
     Raises:
-        ConfigurationError: an unknown keyword (with the nearest that exists), or a missing one.
+        ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, or a text that nothing can
+            hold (see `check_texts`).
     """
     for name in given:
         if name not in known:
@@ -61,6 +63,8 @@ def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> No
     for name, required in known.items():
         if required and given.get(name) is None:
             raise ConfigurationError(option=name, value=None, rule="it is required", remedy=f"pass {name}=")
+    for name, value in given.items():
+        check_texts(name, value)
 
 
 def checks_keywords(function: Callable[P, R]) -> Callable[P, R]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.text_checks import check_texts
 
 #: NAMEDATALEN - 1: PostgreSQL cuts longer names off with no more than a notice, so two tables could become one.
 IDENTIFIER_BYTES_MAX = 63
@@ -120,6 +121,7 @@ def _split(text: str) -> list[str]:
 
 
 def _check_length(option: str, text: object, part: str) -> None:
+    check_texts(option, part)
     length = len(part.encode())
     if length > IDENTIFIER_BYTES_MAX:
         raise ConfigurationError(

@@ -13,9 +13,10 @@ from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import text_checks
 
 #: Stands in every message where a value may be a secret.
-HIDDEN = "***"
+HIDDEN = text_checks.HIDDEN
 #: The largest 32-bit integer: the type of most of Kafka's and PostgreSQL's integer settings.
 INT32_MAX = 2**31 - 1
 _KEY = "spark_2pc_sink.setting"

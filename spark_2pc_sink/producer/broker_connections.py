@@ -20,12 +20,13 @@ from kafka.net.selector import NetworkSelector
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AuthorizationError, ConfigurationError, KafkaTimeoutError
+from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.logins.kerberos import check_library
 from spark_2pc_sink.logins.token_sources import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
 from spark_2pc_sink.producer.broker_tokens import BrokerTokens
+from spark_2pc_sink.producer.connection_failures import ConnectionFailures, NodeUnavailableError
 from spark_2pc_sink.producer.direct_exchange import at_rest, exchange
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
@@ -44,10 +45,6 @@ _Answer = TypeVar("_Answer")
 _API_VERSIONS_VERSION: Final = 3
 #: One pass of the loop moves a request from the queue to the selector, the next one to the socket.
 _PASSES_TO_SOCKET: Final = 2
-
-
-class NodeUnavailableError(Exception):
-    """One broker could not be asked, or gave no answer: ask again, or ask another. Never leaves this package."""
 
 
 class Reasons:
@@ -110,6 +107,7 @@ class BrokerConnections:
     Raises:
         ConfigurationError: a file of TLS cannot be read.
         MissingExtraError: the login needs a package that is not installed.
+        KafkaTimeoutError: this process may open no more files.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -119,9 +117,9 @@ class BrokerConnections:
         library_log.install()
         self.options = options
         self._tokens = None if source is None else BrokerTokens(source)
+        self._failed = ConnectionFailures(options, self._tokens)
         self._events = library_log.ConnectionEvents()
-        # kafka-python warns when one step of the loop takes 0.1 s; a garbage collection in a Spark worker does that.
-        self._net = NetworkSelector(slow_task_threshold_secs=0)
+        self._net = _selector()
         self._manager = KafkaConnectionManager(
             self._net,
             proxy_url=OWN_SOCKETS_URL,
@@ -227,17 +225,19 @@ class BrokerConnections:
         resting = self._at_rest(node_id)
         if resting is not None:
             response = self._exchange(node_id, resting, request, deadline)
-            self._silent.discard(node_id)
-            return response
-        self._connect(node_id, deadline)
-        pending = self.send(node_id, request)
-        self.wait(pending, deadline)
-        if not pending.is_done:
-            raise NodeUnavailableError(f"broker {node_id} has not answered in time")
-        if pending.exception is not None:
-            raise self._unavailable(node_id, pending.exception)
+        else:
+            self._connect(node_id, deadline)
+            pending = self.send(node_id, request)
+            self.wait(pending, deadline)
+            if not pending.is_done:
+                raise NodeUnavailableError(f"broker {node_id} has not answered in time")
+            if pending.exception is not None:
+                raise self._unavailable(node_id, pending.exception)
+            response = pending.value
         self._silent.discard(node_id)
-        return pending.value
+        if request.API_KEY != Api.API_VERSIONS:  # which a listener answers before a login, too
+            self._failed.note_answer(node_id)
+        return response
 
     def at_rest(self, node_id: int | str) -> bool:
         """True when there is a connection to this broker on which nothing is under way."""
@@ -405,14 +405,20 @@ class BrokerConnections:
             raise error
 
     def _unavailable(self, node_id: int | str, error: BaseException) -> Exception:
-        """The exception for a failure of kafka-python: ask again, except where the credentials were refused."""
-        if isinstance(error, (AuthorizationError, ConfigurationError)):
-            return error  # of the token source
-        refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
-        if not isinstance(error, refused):
-            return NodeUnavailableError(f"broker {node_id}: {error}")
-        if self._tokens is not None and self._tokens.refused():
-            return NodeUnavailableError(f"broker {node_id} refused a token that was in use: {error}")
-        return AuthorizationError(
-            api="SaslAuthenticate", code=error.errno, name=error.message, detail=f"broker {node_id}: {error}"
-        )
+        """The exception for a failure of kafka-python, see `ConnectionFailures.judge`."""
+        broker = self._manager.cluster.broker_metadata(node_id)
+        address = None if broker is None else (broker.host, broker.port)
+        return self._failed.judge(node_id, address, error, self._manager.config["ssl_context"])
+
+
+def _selector() -> NetworkSelector:
+    """What waits for the sockets; it has files of its own."""
+    try:
+        # kafka-python warns when one step of the loop takes 0.1 s; a garbage collection in a Spark worker does that.
+        return NetworkSelector(slow_task_threshold_secs=0)
+    except OSError as error:
+        raise KafkaTimeoutError(
+            operation="making connections to Kafka",
+            deadline_ms=0,
+            last_error=f"{error}; raise the limit of open files (ulimit -n) of this process",
+        ) from error

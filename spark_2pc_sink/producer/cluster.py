@@ -18,7 +18,8 @@ from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicErr
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
-from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeUnavailableError, Reasons
+from spark_2pc_sink.producer.broker_connections import BrokerConnections, Reasons
+from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
@@ -38,10 +39,12 @@ class BrokerFeatures:
     Args:
         cluster_id: names the cluster for ever.
         transaction_version: the finalized level of the feature transaction.version, 0 where it is absent (KIP-1022).
+        epoch: grows with the levels; -1 where the broker does not know it.
     """
 
     cluster_id: str
     transaction_version: int
+    epoch: int = -1
 
 
 class Cluster(BrokerConnections):
@@ -60,6 +63,7 @@ class Cluster(BrokerConnections):
         self._leaders: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, str] = {}
         self._coordinators: dict[str, int] = {}
+        self._features: BrokerFeatures | None = None
 
     def __enter__(self) -> Cluster:
         return self
@@ -69,8 +73,13 @@ class Cluster(BrokerConnections):
     ) -> None:
         self.close()
 
-    def features(self) -> BrokerFeatures:
+    def features(self, *, anew: bool = False) -> BrokerFeatures:
         """The cluster's id and its transaction.version.
+
+        A broker that has not heard of a change yet does not take it back: the greater epoch is believed (KIP-584).
+
+        Args:
+            anew: ask, also where a broker has told.
 
         Raises:
             KafkaTimeoutError: no broker answered.
@@ -78,11 +87,19 @@ class Cluster(BrokerConnections):
         deadline = self.deadline()
 
         def attempt() -> BrokerFeatures:
-            metadata = self._known(deadline)
-            versions = self.api_versions(self.any_node(deadline), deadline)
-            return BrokerFeatures(metadata.cluster_id or "", versions.transaction_version)
+            cluster_id = self._known(deadline).cluster_id or ""
+            node_id = self.any_node(deadline)
+            if anew:
+                self._versions.pop(node_id, None)
+            versions = self.api_versions(node_id, deadline)
+            return BrokerFeatures(cluster_id, versions.transaction_version, versions.features_epoch)
 
-        return self.until_answered(Api.API_VERSIONS.name, attempt, deadline)
+        found = self.until_answered(Api.API_VERSIONS.name, attempt, deadline)
+        known = self._features
+        if known is not None and known.cluster_id == found.cluster_id and known.epoch > found.epoch:
+            return known
+        self._features = found
+        return found
 
     def forget_features(self) -> None:
         """Ask for versions and features again when they are needed next; a cluster may be up- or downgraded."""

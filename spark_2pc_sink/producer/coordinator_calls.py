@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from spark_2pc_sink.clock import Deadline
-from spark_2pc_sink.producer.broker_connections import NodeUnavailableError
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, COORDINATOR_MOVED
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error

@@ -62,7 +62,7 @@ def _exchange(connection: Any, request: KafkaRequest, end_s: float) -> KafkaResp
     parser, transport = connection.parser, connection.transport
     sock = transport._sock  # noqa: SLF001 - kafka-python hands it out nowhere
     parser.send_request(request)
-    sock.settimeout(_left_s(end_s))
+    sock.settimeout(left_s_until(end_s))
     sock.sendall(parser.send_bytes())
     # bounded: each pass takes bytes of one answer, whose length the parser bounds, and all end at end_s
     while not (answers := parser.receive_bytes(_read(sock, end_s))):
@@ -77,7 +77,7 @@ def _exchange(connection: Any, request: KafkaRequest, end_s: float) -> KafkaResp
 
 
 def _read(sock: Any, end_s: float) -> bytes:
-    sock.settimeout(_left_s(end_s))
+    sock.settimeout(left_s_until(end_s))
     try:
         data: bytes = sock.recv(_READ_BYTES)
     except BlockingIOError:
@@ -89,7 +89,12 @@ def _read(sock: Any, end_s: float) -> bytes:
     return data
 
 
-def _left_s(end_s: float) -> float:
+def left_s_until(end_s: float) -> float:
+    """Seconds until a time of the monotonic clock, for the time-out of a socket.
+
+    Raises:
+        TimeoutError: it has passed.
+    """
     left_s = end_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError

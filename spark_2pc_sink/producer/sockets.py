@@ -1,4 +1,4 @@
-"""The sockets that kafka-python gets: they correct two things that it would get wrong by itself.
+"""The sockets that kafka-python gets: they correct three things that it would get wrong by itself.
 
 It tries the addresses of a host in the order of the resolver, always from the first one on, and lets each take all the
 time there is. So an address that swallows packets (IPv6 that leads nowhere, a machine that was switched off) would keep
@@ -6,6 +6,8 @@ the others from ever being tried, however often it is tried again. Java goes on 
 
 And where an answer and the end of the connection can be read at once, it drops the answer. That is how a broker
 refuses a login: the reason would never be seen, and the login be tried again until the deadline.
+
+And of a failure of TLS it keeps a sentence. What the peer has shown goes along with ours (`TlsFailedError`).
 """
 
 from __future__ import annotations
@@ -18,23 +20,35 @@ from typing import Any, Final
 from kafka import errors as kafka_errors
 from kafka.net import KafkaNetSocket
 
+from spark_2pc_sink.producer.peer_certificate import shown_by_peer
+from spark_2pc_sink.producer.tls_refusals import TlsFailedError
+
 _SCHEME: Final = "spark-2pc-sink"
 #: kafka-python chooses by this who makes sockets. It names no proxy.
 OWN_SOCKETS_URL: Final = f"{_SCHEME}://"
+#: How an alert of TLS begins (RFC 8446, section 5.1), by which Kafka answers bytes that are no TLS. As the length of an
+#: answer of Kafka's it would be 352 MB.
+_TLS_ALERT: Final = b"\x15\x03"
 
 
 class PlainSocket(socket.socket):
     """A socket without TLS that tells the end of a stream in a read of its own."""
 
     has_read = False
+    was_answered = False
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
         """What can be read, b"" at the end.
 
         Raises:
             BlockingIOError: nothing can be read now, or the end follows what was read last.
+            TlsFailedError: the peer speaks TLS.
         """
-        return _end_apart(self, super().recv(bufsize, flags))
+        found = super().recv(bufsize, flags)
+        if not self.was_answered and found.startswith(_TLS_ALERT):
+            raise TlsFailedError(None)
+        self.was_answered = True
+        return _end_apart(self, found)
 
 
 class TlsSocket(ssl.SSLSocket):
@@ -46,21 +60,31 @@ class TlsSocket(ssl.SSLSocket):
         """As `PlainSocket.recv`.
 
         Raises:
-            BlockingIOError, ssl.SSLWantReadError: nothing can be read now.
+            BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError: nothing can be read now.
+            TlsFailedError: with TLS 1.3 a peer refuses the client's certificate after the handshake.
         """
-        return _end_apart(self, super().recv(buflen, flags))
+        try:
+            return _end_apart(self, super().recv(buflen, flags))
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            raise TlsFailedError(error, shown_by_peer(self)) from error
 
     def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - its own
         """Go on with the handshake; one that fails closes the socket, which nobody else would do.
 
         Raises:
             ssl.SSLWantReadError, ssl.SSLWantWriteError: it waits for the peer.
-            ssl.SSLError, OSError: it has failed.
+            TlsFailedError, OSError: it has failed.
         """
         try:
             super().do_handshake(block)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
+        except ssl.SSLError as error:
+            chain = shown_by_peer(self)
+            self.close()
+            raise TlsFailedError(error, chain) from error
         except OSError:
             self.close()
             raise

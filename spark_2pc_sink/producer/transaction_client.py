@@ -121,7 +121,7 @@ class TransactionClient:
 
     @property
     def transaction_version(self) -> int:
-        """The finalized transaction.version, as of the first use or the last `refresh`."""
+        """The finalized transaction.version, as of the first use, or the last `refresh` or `learn_features`."""
         return self._known_features().transaction_version
 
     @property
@@ -139,6 +139,25 @@ class TransactionClient:
         self._calls.forget()
         self._two_phase_refused = self._keep_refused = False
         self._features = self._cluster.features()
+
+    def learn_features(self) -> None:
+        """Ask for the features again, as every transaction must before it begins (KIP-890, "Client Changes").
+
+        Raises:
+            KafkaTimeoutError: no broker answered within ``max_block_ms``.
+        """
+        self._features = self._cluster.features(anew=True)
+
+    def ends_with_bump(self) -> bool:
+        """Whether EndTxn raises the epoch: the transaction began at transaction.version 2, and the level is still 2.
+
+        Kafka 4.4.0 answers EndTxn v5 at level 0 with UNSUPPORTED_VERSION and does not let go of the id after that.
+
+        Raises:
+            KafkaTimeoutError: no broker answered within ``max_block_ms``.
+        """
+        began = self.transaction_version >= EPOCH_BUMP_VERSION
+        return began and self._cluster.features(anew=True).transaction_version >= EPOCH_BUMP_VERSION
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """Take the next pair, which fences every older one (KIP-98, KIP-939).
@@ -358,7 +377,7 @@ class TransactionClient:
         )
 
     def _end(self, producer: ProducerIdAndEpoch, deadline: Deadline, *, commit: bool) -> EndTxnReply:
-        bumps = self.transaction_version >= EPOCH_BUMP_VERSION
+        bumps = self.ends_with_bump()
 
         def build(version: int) -> KafkaRequest:
             if bumps and version < _BUMPING_END_VERSION:

@@ -146,6 +146,8 @@ class TransactionalWriter:
     def begin_transaction(self) -> None:
         """Begin a transaction. The broker learns of it with the first records.
 
+        The broker is asked for transaction.version again, so a writer goes on while a cluster is up- or downgraded.
+
         Raises:
             LocalProtocolError: not now.
             KafkaError, KafkaTimeoutError: a new pair was needed (below transaction.version 2, and when the epochs
@@ -153,6 +155,7 @@ class TransactionalWriter:
         """
         rule = rule_for(self._state, Operation.BEGIN)
         with self._following(rule):
+            self._client.learn_features()
             if not self._producer_is_fresh or self._pair().exhausted:
                 self._take_pair()
             self._session, self._started, self._prepared = None, False, PreparedTxnState()
@@ -367,8 +370,7 @@ class TransactionalWriter:
     def _end(self, *, commit: bool) -> None:
         if not self._started:
             return
-        bumps = self._client.transaction_version >= EPOCH_BUMP_VERSION
-        if not commit and not bumps:
+        if not commit and not self._client.ends_with_bump():
             # The markers of EndTxn v4 do not fence what is still under way; those of InitProducerId do.
             self._take_pair()
         else:
@@ -376,7 +378,7 @@ class TransactionalWriter:
             if answer.code != Code.NONE:
                 raise _end_error(answer.code, self._pair(), commit=commit)
             # Whoever prepared a resumed transaction is answered the same pair when it repeats its EndTxn.
-            self._producer_is_fresh = bumps and not self._resumed
+            self._producer_is_fresh = answer.producer is not None and not self._resumed
             self._producer = answer.producer or self._producer
         self._started = False
         self._drop_session()

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.broker_connections import NodeUnavailableError, Pending
+from spark_2pc_sink.producer.broker_connections import Pending
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.leader_lookup import end_offsets
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.wire import messages, responses

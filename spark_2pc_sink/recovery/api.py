@@ -51,6 +51,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
     takeover_grace_s: int = 300,
     database_password: Callable[[], str] | None = None,
     password_command: str | None = None,
+    require_tls: bool = False,
     adopt: bool = False,
     accept_loss: str | None = None,
     reason: str | None = None,
@@ -75,7 +76,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
     owed of a service is sent again. docs/reference/options.md has all options with the reasons for their defaults.
 
     Args:
-        transactional_id, kafka, database, database_password, password_command: as for the sink.
+        transactional_id, kafka, database, database_password, password_command, require_tls: as for the sink.
         dry_run: only say what would be done; nothing is claimed or changed.
         take_over: also where the driver lives, or may.
         decision, batch, open_transaction: what a person has decided, and about which batch; see `RecoveryOptions`.
@@ -132,6 +133,7 @@ def status(  # noqa: D417 - as above
     timeout_s: int = 10,
     database_password: Callable[[], str] | None = None,
     password_command: str | None = None,
+    require_tls: bool = False,
     state_schema: str = "public",
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
@@ -145,7 +147,7 @@ def status(  # noqa: D417 - as above
     Args:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
-        database_password, password_command: as for the sink.
+        database_password, password_command, require_tls: as for the sink.
         transactional_id: one sink; None for all.
 
     Raises:

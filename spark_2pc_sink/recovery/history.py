@@ -113,6 +113,7 @@ def history(  # noqa: D417 - the options are described where they are declared
     actions: bool = True,
     database_password: Callable[[], str] | None = None,
     password_command: str | None = None,
+    require_tls: bool = False,
     state_schema: str = "public",
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
@@ -125,7 +126,7 @@ def history(  # noqa: D417 - the options are described where they are declared
 
     Args:
         database: SQLAlchemy URL.
-        database_password, password_command: as for the sink.
+        database_password, password_command, require_tls: as for the sink.
         transactional_id: one sink; None for all.
         last: at most so many entries, the newest; None: 50, or with ``since`` all that there are.
         since: none before this; it has a time zone.
@@ -145,10 +146,11 @@ def history(  # noqa: D417 - the options are described where they are declared
     options = RecoveryOptions.parse(
         transactional_id=transactional_id or "history",
         # It is not asked here, and every option of a sink is.
-        kafka={"bootstrap.servers": "unused:9092"},
+        kafka={"bootstrap.servers": "localhost:9092"},
         database=database,
         database_password=database_password,
         password_command=password_command,
+        require_tls=require_tls,
         state_schema=state_schema,
         state_table=state_table,
         history_table=history_table,

@@ -25,7 +25,7 @@ class KafkaSide(Protocol):
 
     @property
     def transaction_version(self) -> int:
-        """The finalised feature transaction.version, 0 to 2, as of the last `refresh`."""
+        """The finalised feature transaction.version, 0 to 2, as of the last `refresh` or `learn_features`."""
 
     @property
     def offers_keep_prepared(self) -> bool:
@@ -33,6 +33,9 @@ class KafkaSide(Protocol):
 
     def refresh(self) -> None:
         """Ask the broker for its versions and features again."""
+
+    def learn_features(self) -> None:
+        """Ask for the features again; each transaction does before it begins."""
 
     def describe(self) -> TransactionDescription:
         """Ask the coordinator for the state of the transactional id."""

@@ -79,6 +79,8 @@ def _connection(options: CommonOptions) -> list[str]:
     words = ["--database", without_secrets(options.database)]
     if options.password_command is not None:
         words += ["--password-command", options.password_command]
+    if options.require_tls:
+        words += ["--require-tls"]
     for name in _NAMES:
         value = getattr(options, name)
         if value != getattr(CommonOptions, name):

@@ -15,6 +15,7 @@ from typing import Final
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.extras import extra
+from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups.offset_service import OffsetService
 from spark_2pc_sink.reference.groups.service import GroupService
@@ -25,6 +26,7 @@ from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
 from spark_2pc_sink.reference.handlers.delete_records import DeleteRecordsHandlers
 from spark_2pc_sink.reference.handlers.describe_producers import DescribeProducersHandlers
+from spark_2pc_sink.reference.handlers.features import FeatureHandlers
 from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
 from spark_2pc_sink.reference.handlers.list_offsets import ListOffsetsHandlers
@@ -69,8 +71,8 @@ class Broker:
         """Read everything back and serve.
 
         Raises:
-            ConfigurationError: the directory is in use, damaged, or of another node; a certificate is not what it
-                should be.
+            ConfigurationError: the directory is in use, damaged, or of another node; its level of transaction.version
+                is too low for a property; a certificate is not what it should be.
             CorruptLogError: a segment that was complete on disk is damaged.
             ShortLogError: a log is not as long as it was at the last start or stop.
             UnreadableRecordError: a record of the coordinators' own logs is of no kind that this version knows.
@@ -102,6 +104,8 @@ class Broker:
         self._groups = GroupService(store, properties, now_ms=now_ms)
         self._groups.load()
         catalog.on_deleted.append(self._topic_deleted)
+        catalog.on_transaction_version.append(self._transactions.set_transaction_version)
+        self._verification = Verification(self._transactions, properties)
         acls = AclStore(catalog)
         self._server = SocketServer(self._dispatcher(acls), properties, access_of=access_by_acls(properties, acls))
         self._transactions.start()
@@ -111,8 +115,13 @@ class Broker:
         await self._server.start()
         self._closers.append(self._stop_serving)
 
-    async def start_metrics(self, host: str, port: int) -> tuple[str, int]:
+    async def start_metrics(self, host: str, port: int, access: MetricsAccess) -> tuple[str, int]:
         """Serve Prometheus metrics until `stop`, and return the address.
+
+        Args:
+            host: a name or an address.
+            port: 0 lets the system choose one.
+            access: who may read them.
 
         Raises:
             OSError: the address cannot be bound.
@@ -120,9 +129,9 @@ class Broker:
         """
         # Loaded by who wants it: the library takes longer to load than the rest of the start.
         with extra("metrics"):
-            from spark_2pc_sink.reference.metrics.prometheus import MetricsServer  # noqa: PLC0415
+            from spark_2pc_sink.reference.metrics.prometheus import metrics_server  # noqa: PLC0415
 
-        metrics = MetricsServer(self._snapshot)
+        metrics = metrics_server(self._snapshot, access)
         address = await metrics.start(host, port)
         self._closers.append(metrics.stop)
         return address
@@ -153,6 +162,7 @@ class Broker:
             self._transactions.state,
             self._catalog.logs(),
             self._server.metrics,
+            self._verification.metrics,
             transaction_max_timeout_ms=self._properties.transaction_max_timeout_ms,
             now_ms=now_ms(),
         )
@@ -160,21 +170,18 @@ class Broker:
     def _dispatcher(self, acls: AclStore) -> Dispatcher:
         unstable = self._properties.unstable_api_versions_enable
         handlers = join(self._families(acls), unstable_versions=unstable)
-        versions = ApiVersionsHandlers(
-            handlers,
-            transaction_version=self._catalog.transaction_version,
-            features_epoch=self._catalog.node_epoch,
-        )
+        versions = ApiVersionsHandlers(handlers, self._catalog)
         return Dispatcher({**handlers, **join([versions.handlers()], unstable_versions=unstable)})
 
     def _families(self, acls: AclStore) -> list[Handlers]:
         catalog, properties = self._catalog, self._properties
-        verification = Verification(self._transactions, properties)
+        verification = self._verification
         offsets = OffsetService(self._groups, verification, now_ms=now_ms)
         return [
             ClusterHandlers(catalog).handlers(),
             TopicHandlers(catalog).handlers(),
             ConfigHandlers(catalog).handlers(),
+            FeatureHandlers(catalog).handlers(),
             AclHandlers(acls if properties.authorizer_class_name is not None else None).handlers(),
             ProduceHandlers(catalog, verification, now_ms=now_ms).handlers(),
             FetchHandlers(catalog).handlers(),

@@ -7,13 +7,24 @@ import gc
 import signal
 import sys
 from pathlib import Path
+from typing import Final
 
 from spark_2pc_sink.extras import extra
+from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference.broker import Broker
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 
+#: Whoever asks by an address, or as localhost.
+ADDRESSES_ONLY: Final = MetricsAccess()
 
-def serve(properties: BrokerProperties, data_dir: Path | None, *, metrics: tuple[str, int] | None = None) -> int:
+
+def serve(
+    properties: BrokerProperties,
+    data_dir: Path | None,
+    *,
+    metrics: tuple[str, int] | None = None,
+    metrics_access: MetricsAccess = ADDRESSES_ONLY,
+) -> int:
     """Serve until SIGTERM or SIGINT, then flush and return 0.
 
     Prints one line, ``listening on HOST:PORT``, when clients are served.
@@ -22,6 +33,7 @@ def serve(properties: BrokerProperties, data_dir: Path | None, *, metrics: tuple
         properties: of the broker.
         data_dir: where everything is kept; None keeps it in memory.
         metrics: host and port for Prometheus, None for no metrics.
+        metrics_access: who may read these.
 
     Raises:
         ConfigurationError, CorruptLogError: as `Broker.start`.
@@ -30,11 +42,13 @@ def serve(properties: BrokerProperties, data_dir: Path | None, *, metrics: tuple
     """
     with extra("coordinator"):
         import uvloop  # noqa: PLC0415 - optional
-    uvloop.run(_serve(properties, data_dir, metrics))
+    uvloop.run(_serve(properties, data_dir, metrics, metrics_access))
     return 0
 
 
-async def _serve(properties: BrokerProperties, data_dir: Path | None, metrics: tuple[str, int] | None) -> None:
+async def _serve(
+    properties: BrokerProperties, data_dir: Path | None, metrics: tuple[str, int] | None, metrics_access: MetricsAccess
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -43,7 +57,7 @@ async def _serve(properties: BrokerProperties, data_dir: Path | None, metrics: t
     await broker.start()
     try:
         if metrics is not None:
-            await broker.start_metrics(*metrics)
+            await broker.start_metrics(*metrics, metrics_access)
         # What the start has made stays, and need not be looked through at each collection.
         gc.freeze()
         host, port = broker.addresses[0]

@@ -312,6 +312,7 @@ class IdWriter:
 
     def _begin(self, batches: Sequence[PlacedBatch]) -> ProducerIdAndEpoch:
         producer, self._producer = self._producer, None
+        self._kafka.learn_features()
         if producer is None or producer.exhausted:
             self.note()
             self._initialized = self._kafka.usable_producer()

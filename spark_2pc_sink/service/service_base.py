@@ -46,6 +46,7 @@ class ServiceBase:
         takeover_grace_s: int = 60,
         database_password: Callable[[], str] | None = None,
         password_command: str | None = None,
+        require_tls: bool = False,
         state_schema: str = "public",
         state_table: str = "kafka_transaction_state",
         history_table: str | None = None,

@@ -144,6 +144,7 @@ class QueryRun:
         self._tables.prepare(batch, expressions_by_lane(lanes), create=False)
         if self._options.bad_rows == "dead_letter":
             identity_sql(batch.schema)
+            self._store.prepare_schema()
             self._dead_letters.prepare()
             self._letters.check()
         for name in ("adopt", "accept_loss", "accept_replay"):

@@ -121,6 +121,7 @@ class DualWriteSink:
         decision_margin_ms: int = 10_000,
         database_password: Callable[[], str] | None = None,
         password_command: str | None = None,
+        require_tls: bool = False,
         adopt: bool = False,
         accept_loss: str | None = None,
         reason: str | None = None,

@@ -105,6 +105,7 @@ class TcpProxy:
         self._refusing = self._holding = self._stopped = False
         self._delay_s = 0.0
         self._predicate: RequestPredicate | None = None
+        self._unwanted: RequestPredicate | None = None
         self._lost = threading.Event()
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -157,11 +158,11 @@ class TcpProxy:
             self._cut_links()
 
     def restore(self) -> None:
-        """Back to plain forwarding: new connections, held answers, no delay, no answer to be lost."""
+        """Back to plain forwarding: new connections, held answers, no delay, nothing to be lost."""
         with self._lock:
             self._refusing = self._holding = False
             self._delay_s = 0.0
-            self._predicate = None
+            self._predicate = self._unwanted = None
         self._wake()
 
     def hold_answers(self) -> None:
@@ -173,6 +174,17 @@ class TcpProxy:
         """Pass each answer on that much later than it came, from now on."""
         with self._lock:
             self._delay_s = seconds
+
+    def lose_requests(self, predicate: RequestPredicate) -> None:
+        """Lose each request that ``predicate`` recognises, and reset its connection, until :meth:`restore`.
+
+        The server never sees it, which a client cannot tell from an answer that was lost.
+
+        Args:
+            predicate: see :meth:`lose_answer`.
+        """
+        with self._lock:
+            self._unwanted = predicate
 
     def lose_answer(self, predicate: RequestPredicate) -> None:
         """Lose the answer to the next request that ``predicate`` recognises.
@@ -271,6 +283,9 @@ class TcpProxy:
     def _take_request(self, link: _Link) -> None:
         request = _read(link.client)
         if request is None:
+            return
+        if request and self._unwanted is not None and self._unwanted(request):
+            self._drop(link, reset=True)
             return
         link.requests.ended = not request
         if request and self._predicate is not None and self._predicate(request):

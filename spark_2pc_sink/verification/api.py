@@ -36,6 +36,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
     wait_ms: int = 10_000,
     database_password: Callable[[], str] | None = None,
     password_command: str | None = None,
+    require_tls: bool = False,
     state_schema: str = "public",
     state_table: str = "kafka_transaction_state",
     history_table: str | None = None,
@@ -48,9 +49,8 @@ def verify(  # noqa: D417 - the options are described where they are declared
     """Compare what a reader of committed records sees with what the table holds; nothing is claimed or changed.
 
     Args:
-        transactional_id, kafka, database, schema_registry, database_password, password_command: as for the sink.
-        table: 'table' or 'schema.table'; None: as the sink has noted it with its newest claim. Of several tables the
-            one to compare; None: all.
+        transactional_id, kafka, database, schema_registry, those of passwords, require_tls: as for the sink.
+        table: 'table' or 'schema.table', of several the one to compare; None: all, as the sink has noted them.
         topic, mode: of the records of the table, and of the sink; None: as the sink has noted it.
         keys: the columns that name a row: the sink's upsert_keys, or any for which rows are told apart. None: as the
             sink has noted them, else the primary key of the table.

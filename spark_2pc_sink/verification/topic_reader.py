@@ -6,6 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from itertools import groupby
 from typing import Any, Final, cast
 
@@ -47,6 +48,8 @@ _NO_LEADER_YET: Final = frozenset(
 )
 #: What a reader is told at the end of a log, and where its beginning has moved past what was asked for.
 _NOT_THERE: Final = frozenset({LibraryError._PARTITION_EOF, LibraryError._AUTO_OFFSET_RESET})  # noqa: SLF001 - public names
+#: Brokers that let a client in answer its first question long before; see `check_login`.
+_LOGIN_S: Final = 1.0
 _EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -59,14 +62,26 @@ class TopicReader:
     """
 
     def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
         self._settings = client_settings(options)
         self._deadline_ms = options.max_block_ms
         self._admin = AdminClient(self._settings, logger=_log)
 
     def cluster_id(self) -> str:
-        """Of the cluster."""
+        """Of the cluster; the first question to the brokers.
+
+        Raises:
+            AuthorizationError: they do not let us in.
+            KafkaError, KafkaTimeoutError: they refused, or did not answer.
+        """
         with translated("DescribeCluster", deadline_ms=self._deadline_ms):
-            return str(self._admin.describe_cluster(request_timeout=self._timeout_s).result().cluster_id)
+            asked = self._admin.describe_cluster(request_timeout=self._timeout_s)
+            if not wait([asked], timeout=_LOGIN_S).done:
+                # Only here: see the module.
+                from spark_2pc_sink.verification.refused_login import check_login  # noqa: PLC0415
+
+                check_login(self._options)
+            return str(asked.result().cluster_id)
 
     def describe(self, topics: Collection[str]) -> Logs:
         """Ids, bounds and clean-up policy of topics; of those that do not exist, nothing."""

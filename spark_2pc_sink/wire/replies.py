@@ -33,11 +33,14 @@ class ApiVersionsReply:
         error_code: 0, or 35 where the broker does not know the version of the question.
         apis: the range of versions by API key.
         finalized_features: the finalized level by name of the feature.
+        features_epoch: grows with the levels: of two brokers the one with the greater epoch is right; -1 where the
+            broker does not know (KIP-584).
     """
 
     error_code: int
     apis: Mapping[int, VersionRange]
     finalized_features: Mapping[str, int] = field(default_factory=dict)
+    features_epoch: int = -1
 
     @property
     def transaction_version(self) -> int:

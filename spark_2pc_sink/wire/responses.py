@@ -27,6 +27,7 @@ def read_api_versions(response: KafkaResponse) -> replies.ApiVersionsReply:
         error_code=response.error_code,
         apis={api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys},
         finalized_features={feature.name: feature.max_version_level for feature in response.finalized_features or ()},
+        features_epoch=response.finalized_features_epoch,
     )
 
 

@@ -147,14 +147,14 @@ def _same(result: Any) -> Any:
     return values[0] if values and all(value == values[0] for value in values) else result
 
 
-def _produced(result: Mapping[Any, tuple[int, int, bool, bool, tuple[Any, ...]]]) -> Any:
+def _produced(result: Mapping[Any, tuple[int, int, bool, bool, tuple[Any, ...], str | None]]) -> Any:
     return _same({place: _written(*each) for place, each in result.items()})
 
 
-def _written(code: int, offset: int, stamped: bool, started: bool, errors: tuple[Any, ...]) -> Any:
+def _written(code: int, offset: int, stamped: bool, started: bool, errors: tuple[Any, ...], message: str | None) -> Any:
     """A duplicate is told by its time: where clients give times, only what was there before has one."""
-    if errors:
-        return (code, *errors)
+    if message is not None:
+        return (code, message, *errors)
     if code:
         return code if offset == -1 and not stamped else (code, offset)
     assert started

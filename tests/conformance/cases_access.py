@@ -34,6 +34,7 @@ from tests.conformance.cases import (
     produce,
     producers,
 )
+from tests.conformance.cases_features import TV, UPGRADE, update
 from tests.conformance.operations import CommitOffsets, Partition
 
 MINE: Final[Partition] = ("@mine", 0)
@@ -76,6 +77,11 @@ def _case(name: str, rights: tuple[Right, ...], *steps: Exchange, before: tuple[
 
 _ID, _TOPIC, _GROUP = Right.WRITE_ID, Right.WRITE_TOPIC, Right.READ_GROUP
 _NEW: Final = (init(), granted(NEW.at(0)))
+_NO_ALTER: Final[tuple[int, str, list[object]]] = (
+    Code.CLUSTER_AUTHORIZATION_FAILED,
+    "Request needs ALTER permission.",
+    [],
+)
 _BOTH_OFFSETS: Final = CommitOffsets(tid=TID, pair=NEW.at(0), group=GROUP, offsets=((MINE, 1), (YOURS, 1)))
 
 CASES: Final = (
@@ -186,6 +192,8 @@ CASES: Final = (
     _case("2.6/cluster-action", (Right.CLUSTER_ACTION,), (marker(UNKNOWN.at(0), "ABORT", MINE), OK)),
     _case("2.6/alter", (Right.ALTER_CLUSTER,), (marker(UNKNOWN.at(0), "ABORT", MINE), OK)),
     _case("2.7/without-rights", (), (listed(), (OK, [], [])), before=(_NEW,)),
+    _case("584/describe-is-not-enough", (Right.CLUSTER_ACTION,), (update((TV, 2, UPGRADE)), _NO_ALTER)),
+    _case("584/alter", (Right.ALTER_CLUSTER,), (update((TV, 2, UPGRADE)), (OK, None, []))),
     _case(
         "2.7/some",
         (Right.DESCRIBE_ID,),

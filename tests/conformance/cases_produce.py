@@ -42,14 +42,32 @@ from tests.conformance.operations import NO_PAIR
 ADDING, VERIFYING, OLD = 12, 11, 9
 SEQUENCE_MAX = 2_147_483_647
 _NEW = (init(), granted(NEW.at(0)))
+NOT_ADDED = (Code.INVALID_TXN_STATE, "Partition was not added to the transaction")
+UNVERIFIED = (
+    Code.NOT_ENOUGH_REPLICAS,
+    "Unable to verify the partition has been added to the transaction. Underlying error: CONCURRENT_TRANSACTIONS",
+)
+SEVERAL = (Code.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID")
 #: Version: answer for a partition that was not added (none: it is added), and while the transaction is being ended.
-_ANSWERS_BY_VERSION: dict[int, tuple[Code | None, Code]] = {
+_ANSWERS_BY_VERSION: dict[int, tuple[Any, Any]] = {
     ADDING: (None, Code.CONCURRENT_TRANSACTIONS),
-    VERIFYING: (Code.TRANSACTION_ABORTABLE, Code.NOT_ENOUGH_REPLICAS),
-    OLD: (Code.INVALID_TXN_STATE, Code.NOT_ENOUGH_REPLICAS),
-    10: (Code.INVALID_TXN_STATE, Code.NOT_ENOUGH_REPLICAS),
+    VERIFYING: (Code.TRANSACTION_ABORTABLE, UNVERIFIED),
+    OLD: (NOT_ADDED, UNVERIFIED),
+    10: (NOT_ADDED, UNVERIFIED),
 }
-KEYLESS = (Code.INVALID_RECORD, (0, "Compacted topic cannot accept message without key in topic partition compacted-0"))
+_NO_KEY = "Compacted topic cannot accept message without key in topic partition compacted-0"
+_REJECTED = (
+    "One or more records have been rejected due to 1 record errors in total, and only showing the first three errors "
+    f"at most: [RecordError(batchIndex=0, message='{_NO_KEY}')]"
+)
+KEYLESS = (Code.INVALID_RECORD, _REJECTED, (0, _NO_KEY))
+_LATE = "Timestamp … of message with offset {} is out of range. The timestamp should be within […, …]"
+TOO_LATE = (
+    Code.INVALID_TIMESTAMP,
+    "One or more records have been rejected due to invalid timestamp",
+    (0, _LATE.format(0)),
+    (1, _LATE.format(1)),
+)
 
 
 def _front_door() -> list[Case]:
@@ -85,14 +103,14 @@ def _front_door() -> list[Case]:
         case(
             "3.1/broken-checksum-after-the-coordinator",
             _NEW,
-            (produce(NEW.at(0), sequence=0, broken=True, version=OLD), Code.INVALID_TXN_STATE),
+            (produce(NEW.at(0), sequence=0, broken=True, version=OLD), NOT_ADDED),
             (produce(NEW.at(1), sequence=0, broken=True, version=OLD), Code.INVALID_PRODUCER_EPOCH),
             levels=ALL_LEVELS,
         ),
         case(
             "3.1/negative-sequence-after-the-coordinator",
             _NEW,
-            (produce(NEW.at(0), sequence=-1, version=OLD), Code.INVALID_TXN_STATE),
+            (produce(NEW.at(0), sequence=-1, version=OLD), NOT_ADDED),
             (add(NEW.at(0), HERE[0]), OK),
             (produce(NEW.at(0), sequence=-1, version=OLD), Code.INVALID_RECORD),
             levels=ALL_LEVELS,
@@ -123,7 +141,7 @@ def _front_door_of_plain_batches() -> list[Case]:
         case(
             "3.1/control-batch-after-the-coordinator",
             _NEW,
-            (produce(NEW.at(0), sequence=0, control=True, version=OLD), Code.INVALID_TXN_STATE),
+            (produce(NEW.at(0), sequence=0, control=True, version=OLD), NOT_ADDED),
             (add(NEW.at(0), HERE[0]), OK),
             (produce(NEW.at(0), sequence=0, control=True, version=OLD), Code.INVALID_RECORD),
             levels=ALL_LEVELS,
@@ -147,7 +165,7 @@ def _front_door_of_plain_batches() -> list[Case]:
             _NEW,
             (
                 produce_all(Write(**one), Write(partition=HERE[1], pair=NEW.at(1), sequence=0)),
-                Code.INVALID_PRODUCER_ID_MAPPING,
+                SEVERAL,
             ),
             (describe(), "Empty NEW 0 unstarted []"),
             levels=ALL_LEVELS,
@@ -157,7 +175,7 @@ def _front_door_of_plain_batches() -> list[Case]:
             _NEW,
             (
                 produce_all(Write(**one), Write(partition=HERE[1], pair=UNKNOWN.at(0), sequence=0)),
-                Code.INVALID_PRODUCER_ID_MAPPING,
+                SEVERAL,
             ),
             levels=ALL_LEVELS,
         ),
@@ -185,8 +203,9 @@ def _front_door_of_plain_batches() -> list[Case]:
 
 
 def _front_door_of_compacted_topics() -> list[Case]:
-    """3.1 where every record needs a key."""
+    """3.1 where every record needs a key, and where no clock may be far ahead."""
     plain = batch([b"x"], now_ms=0)
+    late = [batch([b"x"] * count, now_ms=1 << 50) for count in (1, 2)]
     return [
         case(
             "3.1/compacted-without-a-key",
@@ -195,6 +214,17 @@ def _front_door_of_compacted_topics() -> list[Case]:
             (idempotent(CURRENT.at(-1), sequence=5, partition=COMPACTED), KEYLESS),
             (DeleteRecords(partition=COMPACTED, offset=-1), (Code.POLICY_VIOLATION, -1)),
             (DeleteRecords(partition=COMPACTED, offset=9), (Code.POLICY_VIOLATION, -1)),
+            levels=ALL_LEVELS,
+        ),
+        # A record without a key is looked at no further.
+        case(
+            "3.1/compacted-without-a-key-and-out-of-range",
+            (produce_all(Write(partition=COMPACTED, records=late[0], transactional=False), tid=None), KEYLESS),
+            levels=ALL_LEVELS,
+        ),
+        case(
+            "3.1/time-out-of-range",
+            (produce_all(Write(partition=HERE[0], records=late[1], transactional=False), tid=None), TOO_LATE),
             levels=ALL_LEVELS,
         ),
         # The coordinator is asked before the batch is looked at.

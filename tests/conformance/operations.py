@@ -7,6 +7,7 @@ numbers differ between servers that behave alike, and carry a type of their own 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Protocol, TypeAlias
@@ -14,15 +15,16 @@ from typing import Any, Final, Protocol, TypeAlias
 from kafka.protocol.admin import (
     DescribeTransactionsRequest,
     ListTransactionsRequest,
+    UpdateFeaturesRequest,
 )
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
-    TxnOffsetCommitRequest,
 )
 
+from spark_2pc_sink.reference.protocol.newer_messages import TxnOffsetCommitRequest
 from tests.conformance.raw_client import RawClient
 
 #: Topic and index.
@@ -218,7 +220,7 @@ class CommitOffsets:
             group_id=self.group,
             producer_id=self.pair[0],
             producer_epoch=self.pair[1],
-            generation_id=self.generation,
+            generation_id_or_member_epoch=self.generation,
             member_id=self.member,
             group_instance_id=None,
             topics=[one(name=name, partitions=found) for name, found in topics.items()],
@@ -258,6 +260,31 @@ class ListTransactions:
             if each.transactional_id.startswith(self.prefix)
         )
         return response.error_code, sorted(response.unknown_state_filters), rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateFeatures:
+    """UpdateFeatures; each update is a feature, its level and the type of the update. Only a check unless said."""
+
+    updates: tuple[tuple[str, int, int], ...]
+    validate_only: bool = True
+    version: int = 2
+
+    def request(self) -> Any:
+        make = UpdateFeaturesRequest.FeatureUpdateKey
+        typed = self.version >= 1
+        made = [
+            make(feature=name, max_version_level=level, **({"upgrade_type": kind} if typed else {}))
+            for name, level, kind in self.updates
+        ]
+        rest = {"validate_only": self.validate_only} if typed else {}
+        return UpdateFeaturesRequest(timeout_ms=60_000, feature_updates=made, **rest)
+
+    def result(self, response: Any) -> Any:
+        results = [(each.feature, each.error_code, each.error_message) for each in response.results or ()]
+        # Kafka shows its own object of the request.
+        message = response.error_message and re.sub(r"^Request Request\(.*\)", "Request", response.error_message)
+        return response.error_code, message, results
 
 
 @dataclass(frozen=True, kw_only=True)

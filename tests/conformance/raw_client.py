@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 
+from spark_2pc_sink.reference.protocol.newer_messages import NEWER_RESPONSES
+
 #: The longest wait for one answer; Kafka itself gives up waiting for anything that these tests do far earlier.
 ANSWER_DEADLINE_S: Final = 30.0
 _SIZE: Final = struct.Struct(">i")
@@ -21,7 +23,7 @@ _RESPONSES: Final[dict[int, Any]] = {
     for module in (admin, consumer, metadata, producer, sasl)
     for name in dir(module)
     if name.endswith("Request") and name != "SaslBytesRequest"
-}
+} | NEWER_RESPONSES
 
 
 class HungUpError(Exception):
@@ -76,7 +78,18 @@ class RawClient:
         Raises:
             HungUpError: the server closed the connection.
         """
-        correlation, response, version = self._waiting.pop(0)
+        correlation, response, version = self._waiting[0]
+        answer = response.decode(self.receive_bytes(), version=version, header=True)
+        assert answer.header.correlation_id == correlation
+        return answer
+
+    def receive_bytes(self) -> bytes:
+        """The same as it came, from the header on.
+
+        Raises:
+            HungUpError: the server closed the connection.
+        """
+        self._waiting.pop(0)
         try:
             size = self._buffer.read(_SIZE.size)
             body = self._buffer.read(_SIZE.unpack(size)[0]) if len(size) == _SIZE.size else b""
@@ -84,9 +97,7 @@ class RawClient:
             raise HungUpError(str(error)) from error
         if not body:
             raise HungUpError("the server closed the connection")
-        answer = response.decode(body, version=version, header=True)
-        assert answer.header.correlation_id == correlation
-        return answer
+        return body
 
     def reconnected(self) -> RawClient:
         """A new connection to the same server, without authentication."""

@@ -9,13 +9,13 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata
-from kafka.admin import KafkaAdminClient
 from testcontainers.core.network import Network
 
-from spark_2pc_sink.testing import ServerError, TcpProxy, free_port, wait_until
+from spark_2pc_sink.testing import TcpProxy, free_port, wait_until
 from spark_2pc_sink.testing.kafka_broker import ONE_NODE, QUICK_START_JVM, TWO_PHASE_COMMIT
 from spark_2pc_sink.testing.local_broker import create_topic, has_leaders
 from tests.harness.containers import START_DEADLINE_S, ContainerServer, make_network, require_image
+from tests.harness.feature_levels import set_transaction_version
 from tests.harness.providers import GivenBroker
 
 IMAGE_VARIABLE = "SPARK_2PC_KAFKA_IMAGE"
@@ -100,7 +100,8 @@ class ContainerBroker(ContainerServer):
         first = not self._created
         super().start()
         if first and self.transaction_version != _FORMATTED_TRANSACTION_VERSION:
-            self._set_transaction_version()
+            # By a request, not when the storage is formatted: the official image formats it as it pleases.
+            set_transaction_version(self.bootstrap, self.transaction_version)
 
     def proxy(self) -> TcpProxy:
         """A proxy in front of it, not yet started; a client that bootstraps from it never gets round it."""
@@ -119,22 +120,6 @@ class ContainerBroker(ContainerServer):
         except KafkaException:
             return False
         return self.node_id in metadata.brokers and all(has_leaders(metadata, topic) for topic in metadata.topics)
-
-    def _set_transaction_version(self) -> None:
-        """By a request, not when the storage is formatted: the official image formats it as it pleases."""
-        feature = "transaction.version"
-        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
-        try:
-            answer = admin.update_features({feature: ("SAFE_DOWNGRADE", self.transaction_version)})
-            if answer != {feature: "OK"}:
-                raise ServerError(f"{feature} was not set to {self.transaction_version}: {answer}")
-            wait_until(
-                lambda: admin.describe_features()[feature].get("finalized", (0, 0))[1] == self.transaction_version,
-                deadline_s=START_DEADLINE_S,
-                what=f"the broker to take {feature} {self.transaction_version} over",
-            )
-        finally:
-            admin.close()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ _CLASSES = {
     "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-dump-log.sh": "org.apache.kafka.tools.DumpLogSegments",
+    "kafka-features.sh": "org.apache.kafka.tools.FeatureCommand",
 }
 
 

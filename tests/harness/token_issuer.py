@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,10 @@ _VALIDATOR = "org.apache.kafka.common.security.oauthbearer"
 class TokenIssuer:
     """Issues signed tokens to one client for as long as its ``with`` block lasts.
 
+    Args:
+        lifetime_s: see the attribute.
+        tls: of the server; None for plain HTTP.
+
     Attributes:
         lifetime_s: of the tokens that are issued from now on.
         audience: in them; brokers take `AUDIENCE`.
@@ -33,7 +38,8 @@ class TokenIssuer:
         asked: the form and the headers of the newest request.
     """
 
-    def __init__(self, *, lifetime_s: float = 3_600) -> None:
+    def __init__(self, *, lifetime_s: float = 3_600, tls: ssl.SSLContext | None = None) -> None:
+        self._scheme = "http" if tls is None else "https"
         self.lifetime_s = lifetime_s
         self.audience = AUDIENCE
         self.issued = 0
@@ -42,6 +48,8 @@ class TokenIssuer:
         self._key = RSAKey.generate_key(2048, parameters={"kid": "one", "use": "sig", "alg": "RS256"})
         self.port = free_port()
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), _handler(self))
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
 
     def __enter__(self) -> TokenIssuer:
@@ -56,7 +64,7 @@ class TokenIssuer:
     @property
     def token_url(self) -> str:
         """Where clients ask for tokens."""
-        return f"http://127.0.0.1:{self.port}/token"
+        return f"{self._scheme}://127.0.0.1:{self.port}/token"
 
     @property
     def jwks_url(self) -> str:

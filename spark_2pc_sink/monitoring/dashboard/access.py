@@ -7,6 +7,7 @@ header must be a name of this server (against DNS rebinding), and the Content-Se
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from typing import Final
 from flask import Flask, Response, redirect, render_template, request, session, url_for
 from flask.typing import ResponseReturnValue
 from flask_wtf.csrf import CSRFProtect
+from werkzeug.exceptions import SecurityError
+
+_log = logging.getLogger(__name__)
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost")
 #: Bytes of a token that is made here.
@@ -78,14 +82,30 @@ class Access:
             TRUSTED_HOSTS=[*LOOPBACK_NAMES, *self.hosts],
             MAX_CONTENT_LENGTH=FORM_BYTES_MAX,
         )
-        CSRFProtect(app)
+        # Before the check of forms: a stranger is told no more than to log in.
         app.before_request(self._check)
+        CSRFProtect(app)
         app.after_request(_with_headers)
         app.add_url_rule("/login", "login", self._login, methods=["GET", "POST"])
 
+    def is_let_in(self) -> bool:
+        """True where whoever sends the request has logged in, or need not."""
+        return self.token is None or bool(session.get(_GRANTED))
+
+    def is_token(self, given: str) -> bool:
+        """True for the token; compared in constant time."""
+        return self.token is not None and secrets.compare_digest(given.strip().encode(), self.token.encode())
+
     def _check(self) -> ResponseReturnValue | None:
-        """Send whoever has not logged in to the login; None lets the request pass."""
-        if self.token is None or session.get(_GRANTED) or request.endpoint in {"login", "static"}:
+        """Send whoever has not logged in to the login; None lets the request pass.
+
+        Raises:
+            SecurityError: the request is for another server, by its Host header.
+        """
+        # Flask raises it later, and has no addresses of pages until then.
+        if isinstance(request.routing_exception, SecurityError):
+            raise request.routing_exception
+        if self.is_let_in() or request.endpoint in {"login", "static"}:
             return None
         return redirect(url_for("login"), 303)
 
@@ -94,7 +114,8 @@ class Access:
             return redirect(url_for("sinks"), 303)
         if request.method == "GET":
             return render_template("login.html", wrong=False)
-        if not secrets.compare_digest(request.form.get("token", "").strip().encode(), self.token.encode()):
+        if not self.is_token(request.form.get("token", "")):
+            _log.warning("a login from %s with a wrong token", request.remote_addr)
             return render_template("login.html", wrong=True), 403
         session.clear()
         session.permanent = True

@@ -49,7 +49,7 @@ def make_app(watched: Watched, access: Access) -> Flask:
             "sides": _sides(watched),
             "now": datetime.now(timezone.utc),
             "refresh_s": REFRESH_S if request.args.get("refresh") == "on" and request.method == "GET" else None,
-            "logs_in": access.token is not None,
+            "let_in": access.is_let_in(),
         }
     )
     app.register_error_handler(HTTPException, _failed_request)

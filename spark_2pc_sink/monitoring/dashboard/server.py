@@ -7,9 +7,10 @@ import socket
 import sys
 from types import FrameType
 
-from waitress.server import create_server
+from flask import Flask
+from waitress.server import BaseWSGIServer, create_server
 
-from spark_2pc_sink.monitoring.dashboard.access import Access
+from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, Access
 from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.monitoring.watched import Watched
 
@@ -32,8 +33,7 @@ def serve(watched: Watched, access: Access, host: str, port: int) -> None:
         OSError: the address cannot be bound.
     """
     listening = socket.create_server((host, port))
-    # No header says which product this is.
-    server = create_server(make_app(watched, access), sockets=[listening], threads=_THREADS, ident=None)
+    server = http_server(make_app(watched, access), listening)
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
         raise SystemExit(0)
@@ -43,3 +43,19 @@ def serve(watched: Watched, access: Access, host: str, port: int) -> None:
     sys.stdout.flush()
     # It ends by SystemExit and KeyboardInterrupt, and closes what it has open.
     server.run()
+
+
+def http_server(app: Flask, listening: socket.socket) -> BaseWSGIServer:
+    """A server of the pages, which is not run yet."""
+    server = create_server(
+        app,
+        sockets=[listening],
+        threads=_THREADS,
+        ident=None,  # no header says which product this is
+        # By default it takes a gigabyte from a stranger, into a file, before it asks the application.
+        max_request_body_size=FORM_BYTES_MAX,
+        max_request_header_size=FORM_BYTES_MAX,
+    )
+    # Several sockets would be served by another class.
+    assert isinstance(server, BaseWSGIServer)
+    return server

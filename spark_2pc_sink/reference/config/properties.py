@@ -129,7 +129,10 @@ class BrokerProperties:
     )
 
     transaction_version: int = _number(
-        "transaction.version", 2, "finalized level of the feature (KIP-890); Kafka sets it by kafka-storage", at_most=2
+        "transaction.version",
+        2,
+        "finalized level of the feature in a new data directory (KIP-890); Kafka sets it by kafka-storage",
+        at_most=2,
     )
     transaction_keep_prepared_enable: bool = _row(
         "transaction.keep.prepared.enable", default=False, why="InitProducerId keeps a prepared transaction (KIP-939)"
@@ -410,9 +413,24 @@ def _check_keeping(properties: BrokerProperties) -> None:
     if not properties.unstable_api_versions_enable:
         rule = "clients ask for it in InitProducerId 6, which is offered with unstable.api.versions.enable=true only"
         raise refusal(option, "true", rule, "set unstable.api.versions.enable=true, or leave it out")
-    if properties.transaction_version < EPOCH_BUMP_VERSION:
-        rule = f"a prepared transaction is kept from transaction.version={EPOCH_BUMP_VERSION} on"
-        raise refusal(option, "true", rule, f"set transaction.version={EPOCH_BUMP_VERSION}, or leave it out")
+
+
+def check_keeping_level(properties: BrokerProperties, level: int) -> None:
+    """Refuse a setting that can have no effect at the finalized level of ``transaction.version``.
+
+    Raises:
+        ConfigurationError: ``transaction.keep.prepared.enable`` below level 2.
+    """
+    if properties.transaction_keep_prepared_enable and level < EPOCH_BUMP_VERSION:
+        rule = (
+            f"a prepared transaction is kept from transaction.version {EPOCH_BUMP_VERSION} on; the finalized level is"
+            f" {level}"
+        )
+        remedy = (
+            f"start without it and upgrade with kafka-features.sh, or set transaction.version={EPOCH_BUMP_VERSION}, or"
+            " leave it out"
+        )
+        raise refusal(ROWS["transaction.keep.prepared.enable"], "true", rule, remedy)
 
 
 def _check_nothing_is_idle(properties: BrokerProperties) -> None:

@@ -28,6 +28,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
 )
 from spark_2pc_sink.reference.coordinator.states import (
     AT_REST,
+    DECIDED,
     NO_EPOCH,
     Pair,
     TransactionMetadata,
@@ -142,16 +143,31 @@ def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event
 
 
 def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn, now_ms: int) -> Plan:
-    outcome = _refused_without_bump(metadata, event) or END_WITHOUT_BUMP[metadata.state, event.commit]
+    outcome = _refused_without_bump(state, metadata, event) or END_WITHOUT_BUMP[metadata.state, event.commit]
     if outcome is Ending.REPEAT:
         return answer(EndTxnReply(Code.NONE))
     if isinstance(outcome, Code):
         return answer(EndTxnReply(outcome))
+    if metadata.kept:
+        # Of a client that learnt of a level below 2 since: what is kept is never left without an end. The markers fence
+        # who prepared it. The client keeps its pair: the answer has no room for another one, and a repeated request
+        # must be known again.
+        return _decide_with_bump(
+            state,
+            metadata,
+            commit=event.commit,
+            now_ms=now_ms,
+            reply=EndTxnReply(Code.NONE),
+            following=(metadata.client_pair, None),
+        )
     after = _decided(metadata, commit=event.commit, now_ms=now_ms, client_transaction_version=0)
     return change(state, metadata, after, reply=EndTxnReply(Code.NONE), effects=(owed(state, after),))
 
 
-def _refused_without_bump(metadata: TransactionMetadata, event: EndTxn) -> Code:
+def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code:
+    if metadata.state in DECIDED and metadata.sealed_pair is not None:
+        # As EndTxn v5: until it is complete the pair of its client is not the one at hand.
+        return Code.CONCURRENT_TRANSACTIONS
     client = metadata.client_pair
     if event.producer_id != client.producer_id:
         return Code.INVALID_PRODUCER_ID_MAPPING
@@ -160,8 +176,9 @@ def _refused_without_bump(metadata: TransactionMetadata, event: EndTxn) -> Code:
         return Code.INVALID_PRODUCER_EPOCH if old else Code.PRODUCER_FENCED
     if metadata.pending is not None:
         return Code.CONCURRENT_TRANSACTIONS
-    # A marker without the bump could end a later transaction of the same epoch, so a kept one needs v5.
-    return Code.INVALID_TXN_STATE if metadata.kept else Code.NONE
+    # Whoever keeps knows of level 2, and so of the request that hands out the next pair.
+    bumps = state.settings.transaction_version >= EPOCH_BUMP_VERSION
+    return Code.INVALID_TXN_STATE if metadata.kept and bumps else Code.NONE
 
 
 def classify(metadata: TransactionMetadata, pair: Pair) -> Epoch:
@@ -243,11 +260,17 @@ def owed(state: CoordinatorState, decided: TransactionMetadata) -> Effect:
 
 
 def _decide_with_bump(
-    state: CoordinatorState, before: TransactionMetadata, *, commit: bool, now_ms: int, reply: WritingReply | None
+    state: CoordinatorState,
+    before: TransactionMetadata,
+    *,
+    commit: bool,
+    now_ms: int,
+    reply: WritingReply | None,
+    following: tuple[Pair, ProducerIds | None] | None = None,
 ) -> Plan:
     """Write the decision at E + 1 (KIP-890, PREPARE), with the client's next pair beside it where that differs."""
     client = before.client_pair
-    following = _following(state, client)
+    following = following or _following(state, client)
     if following is None:
         refused = None if reply is None else reply.failed(Code.COORDINATOR_LOAD_IN_PROGRESS)
         return Plan(reply=refused, effects=(AllocateProducerIdBlock(),))

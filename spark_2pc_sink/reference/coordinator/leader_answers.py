@@ -91,6 +91,16 @@ def produce_code(version: int, code: int) -> int:
     return codes.get(code, code)
 
 
+def produce_message(told: int, code: int) -> str | None:
+    """What the producer is told beside the code ``told``, given the coordinator's (``ReplicaManager``)."""
+    if told == Code.INVALID_TXN_STATE:
+        return "Partition was not added to the transaction"
+    if told == Code.NOT_ENOUGH_REPLICAS:
+        underlying = Code(code).name
+        return f"Unable to verify the partition has been added to the transaction. Underlying error: {underlying}"
+    return None
+
+
 def offsets_question(version: int) -> Question:
     """What a TxnOffsetCommit request of this version makes the leader of the group's partition ask."""
     return Question.ADD if version >= OFFSETS_ADD_VERSION else Question.VERIFY

@@ -25,7 +25,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIds
 from spark_2pc_sink.reference.coordinator.events import Event
-from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.records import FLEXIBLE_VERSION, LogRecord, TransactionLogValue
 from spark_2pc_sink.reference.coordinator.states import (
     DECIDED,
     NO_EPOCH,
@@ -244,17 +244,17 @@ def change(
         after: the id as it shall be.
         effects: of the plan.
         reply: for success; when the log version cannot hold ``after`` it becomes UNSUPPORTED_VERSION and nothing
-            changes.
+            changes. An id that began above transaction.version 0 goes on all the same (`_record_version`).
         producer_ids: the ids left, where one was taken.
     """
     source = TransactionState.PREPARE_EPOCH_FENCE if _fences(before, after) else before.state
     if source not in PREDECESSORS[after.state]:
         raise AssertionError(f"{before.state.label} -> {after.state.label} is not in the table of transitions")
-    version = state.settings.log_version
+    version = _record_version(state, before)
     dead = after.state is TransactionState.DEAD
     value = None if dead else TransactionLogValue.of(after, version=version)
-    if value is not None and not value.fits(version):
-        return NOTHING if reply is None else answer(reply.failed(Code.UNSUPPORTED_VERSION))
+    if reply is not None and value is not None and not value.fits(version):
+        return answer(reply.failed(Code.UNSUPPORTED_VERSION))
     index = state.partition_of(before.transactional_id)
     record = LogRecord(partition=index, transactional_id=before.transactional_id, value=value, version=version)
     wants_block = producer_ids is not None and producer_ids.wants_block
@@ -269,6 +269,16 @@ def change(
         effects=(*effects, *((AllocateProducerIdBlock(),) if wants_block else ())),
         coordinator_epoch=state.partitions[index].coordinator_epoch,
     )
+
+
+def _record_version(state: CoordinatorState, before: TransactionMetadata) -> int:
+    """The version that the level asks for; the one with tags for an id that needed them before the level went down.
+
+    Kafka 4.4.0 fails to write such an id after a downgrade to 0. It is left pending, and answered
+    CONCURRENT_TRANSACTIONS until its log partition is loaded again, also after an upgrade.
+    """
+    version = state.settings.log_version
+    return version if TransactionLogValue.of(before, version=version).fits(version) else FLEXIBLE_VERSION
 
 
 def _marking(before: TransactionMetadata) -> Marking:

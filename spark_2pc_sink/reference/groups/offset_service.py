@@ -119,7 +119,9 @@ class OffsetService:
         if code:
             return code
         group = self._store.groups.get(committer.group_id)
-        code = _check(group, committer, unknown=Code.ILLEGAL_GENERATION, transactional=True)
+        knows = transaction.version >= _TRANSACTION_GROUP_GONE_VERSION
+        unknown = Code.GROUP_ID_NOT_FOUND if knows else Code.ILLEGAL_GENERATION
+        code = _check(group, committer, unknown=unknown, transactional=True)
         if code is not Code.NONE or not offsets:
             return code
         code = self._store.append(committer.group_id, list(offsets.items()), writer=writer, guard=guard)
@@ -190,6 +192,8 @@ class OffsetService:
 
 #: First OffsetCommit version that answers GROUP_ID_NOT_FOUND.
 _GROUP_GONE_VERSION = 9
+#: First TxnOffsetCommit version that does (KIP-1319).
+_TRANSACTION_GROUP_GONE_VERSION = 6
 
 
 def _check(group: Group | None, committer: Committer, *, unknown: Code, transactional: bool = False) -> Code:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kafka.protocol.admin import DeleteGroupsResponse, DescribeGroupsResponse, ListGroupsResponse
+from kafka.protocol.admin import DescribeGroupsResponse, ListGroupsResponse
 from kafka.protocol.consumer import HeartbeatResponse, JoinGroupResponse, LeaveGroupResponse, SyncGroupResponse
 
 from spark_2pc_sink.codes import Code
@@ -14,6 +14,7 @@ from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.groups.states import DEAD, GroupState
 from spark_2pc_sink.reference.groups.steps import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.newer_messages import DeleteGroupsResponse
 
 _JoinedMember: Final = JoinGroupResponse.JoinGroupResponseMember
 _LeftMember: Final = LeaveGroupResponse.MemberResponse
@@ -63,7 +64,7 @@ class GroupHandlers:
             Api.LEAVE_GROUP: Handler(0, 5, self.leave),
             Api.DESCRIBE_GROUPS: Handler(0, 6, self.describe),
             Api.LIST_GROUPS: Handler(0, 5, self.list),
-            Api.DELETE_GROUPS: Handler(0, 2, self.delete),
+            Api.DELETE_GROUPS: Handler(0, 3, self.delete),
         }
 
     async def join(self, context: RequestContext, request: Any) -> Any:
@@ -168,14 +169,19 @@ class GroupHandlers:
         return ListGroupsResponse(throttle_time_ms=0, error_code=Code.NONE, groups=groups)
 
     async def delete(self, context: RequestContext, request: Any) -> Any:
-        """DeleteGroups v0 to v2; groups with members stay."""
+        """DeleteGroups v0 to v3; groups with members stay."""
         names = list(dict.fromkeys(request.groups_names))
         allowed = [name for name in names if context.access.allows(Operation.DELETE, Resource.GROUP, name)]
         codes = await self._service.delete(allowed)
         return DeleteGroupsResponse(
             throttle_time_ms=0,
             results=[
-                _DeletedGroup(group_id=name, error_code=codes.get(name, Code.GROUP_AUTHORIZATION_FAILED))
+                _DeletedGroup(
+                    group_id=name,
+                    error_code=codes.get(name, Code.GROUP_AUTHORIZATION_FAILED),
+                    # Kafka has a text for its own new code only, GROUP_DELETION_FAILED.
+                    error_message=None,
+                )
                 for name in names
             ],
         )

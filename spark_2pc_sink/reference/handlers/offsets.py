@@ -8,7 +8,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from kafka.protocol.consumer import OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse
-from kafka.protocol.producer import TxnOffsetCommitResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
@@ -19,6 +18,7 @@ from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetVa
 from spark_2pc_sink.reference.handlers.groups import may_read
 from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.newer_messages import TxnOffsetCommitResponse
 
 _CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
 _CommitPartition: Final = _CommitTopic.OffsetCommitResponsePartition
@@ -34,6 +34,8 @@ _GroupPartition: Final = _GroupTopic.OffsetFetchResponsePartitions
 
 #: First version of OffsetCommit and OffsetFetch that names topics by their ids.
 _TOPIC_ID_VERSION: Final = 10
+#: First version of TxnOffsetCommit that does (KIP-1319).
+_TXN_TOPIC_ID_VERSION: Final = 6
 #: First version of OffsetFetch for several groups.
 _GROUPS_VERSION: Final = 8
 #: First version of OffsetFetch with a code for the whole request.
@@ -68,7 +70,7 @@ class _Asked:
 
 
 class GroupOffsetHandlers:
-    """The offset APIs, in the versions of Kafka 4.4.0 as far as kafka-python has them.
+    """The offset APIs, in the versions of Kafka 4.4.0.
 
     Args:
         service: the offsets.
@@ -87,7 +89,7 @@ class GroupOffsetHandlers:
             Api.OFFSET_COMMIT: Handler(2, 10, self.commit),
             Api.OFFSET_FETCH: Handler(1, 10, self.fetch),
             Api.OFFSET_DELETE: Handler(0, 0, self.delete),
-            Api.TXN_OFFSET_COMMIT: Handler(0, 5, self.commit_in_transaction),
+            Api.TXN_OFFSET_COMMIT: Handler(0, 6, self.commit_in_transaction),
         }
 
     # --- commit ------------------------------------------------------------------------------------------------------
@@ -95,7 +97,8 @@ class GroupOffsetHandlers:
     async def commit(self, context: RequestContext, request: Any) -> Any:
         """OffsetCommit v2 to v10."""
         refusal = Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
-        asked = self._asked(context, request.topics, refusal)
+        by_id = context.version >= _TOPIC_ID_VERSION
+        asked = self._asked(context, request.topics, refusal, by_id=by_id)
         if any(True for topic in asked for _ in topic.accepted()):
             retention_ms = request.retention_time_ms if request.retention_time_ms is not None else UNKNOWN
             committer = Committer(
@@ -116,14 +119,15 @@ class GroupOffsetHandlers:
         )
 
     async def commit_in_transaction(self, context: RequestContext, request: Any) -> Any:
-        """TxnOffsetCommit v0 to v5 (KIP-98, KIP-447, KIP-890)."""
-        asked = self._asked(context, request.topics, _transaction_refusal(context, request))
+        """TxnOffsetCommit v0 to v6 (KIP-98, KIP-447, KIP-890, KIP-1319)."""
+        by_id = context.version >= _TXN_TOPIC_ID_VERSION
+        asked = self._asked(context, request.topics, _transaction_refusal(context, request), by_id=by_id)
         if any(True for topic in asked for _ in topic.accepted()):
             committer = Committer(
                 group_id=request.group_id,
                 member_id=request.member_id,
                 instance_id=request.group_instance_id,
-                generation=request.generation_id,
+                generation=request.generation_id_or_member_epoch,
             )
             transaction = Transaction(
                 transactional_id=request.transactional_id,
@@ -135,14 +139,19 @@ class GroupOffsetHandlers:
             self._settle(asked, Code(offsets_code(context.version, code)))
         return TxnOffsetCommitResponse(
             throttle_time_ms=0,
-            topics=[_TxnTopic(name=topic.name, partitions=topic.rows(_TxnPartition)) for topic in asked],
+            topics=[
+                _TxnTopic(name=topic.name, topic_id=topic.topic_id, partitions=topic.rows(_TxnPartition))
+                for topic in asked
+            ],
         )
 
-    def _asked(self, context: RequestContext, topics: Iterable[Any], refusal: Code) -> list[_Asked]:
+    def _asked(
+        self, context: RequestContext, topics: Iterable[Any], refusal: Code, *, by_id: bool = False
+    ) -> list[_Asked]:
         """The topics of a commit, with what is refused for its name alone."""
         asked = []
         for topic in topics:
-            found, topic_code = self._find(context, Operation.READ, topic, topic.partitions)
+            found, topic_code = self._find(context, Operation.READ, topic, topic.partitions, by_id=by_id)
             code = refusal or topic_code
             count = 0 if code else self._partition_count(found.name)
             # Kafka's answers begin with what is refused.
@@ -155,12 +164,10 @@ class GroupOffsetHandlers:
         return sorted(asked, key=lambda topic: not topic.refused)
 
     def _find(
-        self, context: RequestContext, operation: Operation, topic: Any, partitions: Iterable[Any]
+        self, context: RequestContext, operation: Operation, topic: Any, partitions: Iterable[Any], *, by_id: bool
     ) -> tuple[_Asked, Code]:
-        topic_id = topic.topic_id if context.version >= _TOPIC_ID_VERSION else None
-        name, refusal = find_topic(
-            self._cluster, context, operation, name=topic.name, topic_id=topic_id, by_id=topic_id is not None
-        )
+        topic_id = topic.topic_id if by_id else None
+        name, refusal = find_topic(self._cluster, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
         return _Asked(name, topic_id, list(partitions)), refusal
 
     def _partition_count(self, name: str) -> int:
@@ -216,10 +223,13 @@ class GroupOffsetHandlers:
     ) -> tuple[Code, list[Any]]:
         if not context.access.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
             return Code.GROUP_AUTHORIZATION_FAILED, []
+        by_id = context.version >= _TOPIC_ID_VERSION
         asked = (
             None
             if topics is None
-            else [self._find(context, Operation.DESCRIBE, topic, topic.partition_indexes) for topic in topics]
+            else [
+                self._find(context, Operation.DESCRIBE, topic, topic.partition_indexes, by_id=by_id) for topic in topics
+            ]
         )
         keys = (
             None

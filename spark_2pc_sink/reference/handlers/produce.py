@@ -8,7 +8,7 @@ appended in that order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -21,6 +21,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, Operation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.handlers.refused_records import NAMES_RECORDS, explain
 from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
 from spark_2pc_sink.reference.log.decoding import decoded
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
@@ -29,7 +30,6 @@ from spark_2pc_sink.reference.log.verification_guards import Guard
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.reference.storage.batches import inspect
 from spark_2pc_sink.reference.storage.errors import BatchError
-from spark_2pc_sink.reference.storage.records import decode_records
 from spark_2pc_sink.reference.transactions.marker_writer import synced
 from spark_2pc_sink.reference.transactions.verification import Verification
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, read_header
@@ -59,11 +59,7 @@ _WITHOUT_LOG_START: Final = frozenset(
     }
 )
 
-#: What `PartitionLog.append` has against single records of a batch.
-_NAMES_RECORDS: Final = frozenset({Code.INVALID_TIMESTAMP, Code.INVALID_RECORD})
-#: Records of a refused batch that are named; Kafka names all, and its clients show three.
-_RECORD_ERRORS_MAX: Final = 1000
-_KEYLESS: Final = "Compacted topic cannot accept message without key in topic partition"
+_SEVERAL_PRODUCERS: Final = "Transactional records contained more than one producer ID"
 
 _TopicResponse: Final = ProduceResponse.TopicProduceResponse
 _PartitionResponse: Final = _TopicResponse.PartitionProduceResponse
@@ -87,8 +83,9 @@ class _Write:
     base_offset: int = _NONE
     append_time_ms: int = _NONE
     log_start_offset: int = _NONE
-    record_errors: list[tuple[int, str | None]] | None = None
-    record_error_count: int = 0
+    #: What Kafka says beside the code, where it says anything.
+    message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
 
     def fail(self, code: int) -> None:
         """What was appended may not be there after a crash."""
@@ -174,6 +171,8 @@ class ProduceHandlers:
         pairs = {Pair(header.producer_id, header.producer_epoch) for _, _, header in found}
         if len(pairs) > 1:
             _refuse(writes, Code.INVALID_PRODUCER_ID_MAPPING)
+            for write in writes:
+                write.message = _SEVERAL_PRODUCERS
             return
         asked: dict[TopicPartition, _Write] = {}
         bumps, now_ms = version >= PRODUCE_ADD_VERSION, self._now_ms()
@@ -186,11 +185,13 @@ class ProduceHandlers:
                 asked[TopicPartition(write.topic, write.index)] = write
         if not asked or transactional_id is None or not self._verification.asks(version):
             return
-        codes = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
+        answers = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
         for partition, write in asked.items():
             # Meanwhile the topic may have been deleted.
             write.log = self._cluster.log(partition.topic, partition.partition)
-            write.code = codes[partition] or (Code.UNKNOWN_TOPIC_OR_PARTITION if write.log is None else Code.NONE)
+            write.code, write.message = answers[partition]
+            if write.code == Code.NONE and write.log is None:
+                write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
 
     def _append(self, context: RequestContext, acks: int, writes: list[_Write]) -> list[tuple[PartitionLog, _Write]]:
         """Append to all partitions, as far as nothing speaks against it."""
@@ -228,12 +229,19 @@ class ProduceHandlers:
         """Find out which records were the reason where a batch was refused for some of them."""
         now_ms = self._now_ms()
         for write in writes:
-            if write.late_code or write.code not in _NAMES_RECORDS or write.log is None or write.header is None:
+            if write.late_code or write.code not in NAMES_RECORDS or write.log is None or write.header is None:
                 continue
-            settings = write.log.settings
-            late = now_ms + settings.timestamp_after_max_ms if write.code == Code.INVALID_TIMESTAMP else None
-            work = partial(_record_errors, write, write.header, late, compacted=settings.compacted)
-            write.record_errors, write.record_error_count = await decoded(write.header, work)
+            work = partial(
+                explain,
+                write.records,
+                write.header,
+                settings=write.log.settings,
+                place=f"{write.topic}-{write.index}",
+                now_ms=now_ms,
+            )
+            found = await decoded(write.header, work)
+            if found is not None:
+                write.code, write.message, write.record_errors = found
 
 
 async def _look_for_keys(writes: list[_Write]) -> None:
@@ -307,39 +315,6 @@ def _append(write: _Write, log: PartitionLog, header: BatchHeader, now_ms: int) 
         write.log_start_offset = log.log_start_offset
 
 
-def _record_errors(
-    write: _Write, header: BatchHeader, late_after_ms: int | None, *, compacted: bool
-) -> tuple[list[tuple[int, str | None]], int]:
-    """Which records of a refused batch are the reason, by their positions, and what Kafka says of them (KIP-467).
-
-    The first `_RECORD_ERRORS_MAX` of them, and how many there are.
-    """
-    keyless = f"{_KEYLESS} {write.topic}-{write.index}"
-    named: list[tuple[int, str | None]] = []
-    count = 0
-    try:
-        for position, record in enumerate(decode_records(bytes(write.records), header)):
-            without_key = compacted and record.key is None
-            if without_key or (late_after_ms is not None and record.timestamp_ms > late_after_ms):
-                count += 1
-                if count <= _RECORD_ERRORS_MAX:
-                    named.append((position, keyless if without_key else None))
-    except BatchError:
-        return [], 0
-    return named, count
-
-
-def _error_message(write: _Write) -> str | None:
-    """The summary that Kafka's clients show (``LogValidator.processRecordErrors``)."""
-    if write.code != Code.INVALID_RECORD or not write.record_errors:
-        return None
-    shown = ", ".join(f"RecordError(batchIndex={at}, message='{text}')" for at, text in write.record_errors[:3])
-    return (
-        f"One or more records have been rejected due to {write.record_error_count} record errors in total, "
-        f"and only showing the first three errors at most: [{shown}]"
-    )
-
-
 def _response(topics: list[tuple[Any, list[_Write]]]) -> Any:
     return ProduceResponse(
         responses=[
@@ -355,9 +330,9 @@ def _response(topics: list[tuple[Any, list[_Write]]]) -> Any:
                         log_start_offset=write.log_start_offset,
                         record_errors=[
                             _RecordError(batch_index=position, batch_index_error_message=text)
-                            for position, text in write.record_errors or ()
+                            for position, text in write.record_errors
                         ],
-                        error_message=_error_message(write),
+                        error_message=write.message,
                     )
                     for write in writes
                 ],

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
-from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.config.properties import BrokerProperties, check_keeping_level
 from spark_2pc_sink.reference.config.topic_configs import internal_topics, log_settings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import (
@@ -51,6 +51,7 @@ class Catalog:
     Attributes:
         properties: what the node was started with.
         on_deleted: called with each topic that is deleted, once no reader finds it, before its logs are closed.
+        on_transaction_version: called with each new level of the feature, once it is durable.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Catalog:
     ) -> None:
         self.properties = properties
         self.on_deleted: list[Callable[[Topic], None]] = []
+        self.on_transaction_version: list[Callable[[int], None]] = []
         self._state = state
         self._directory = directory
         self._executor = executor
@@ -81,12 +83,14 @@ class Catalog:
 
         Args:
             directory: where everything is kept; None keeps it in memory.
-            properties: ``node.id`` must be that of the earlier starts. Another ``transaction.version`` than at the last
-                start changes the feature's level, up or down, as ``kafka-features.sh`` does on a running cluster.
+            properties: ``node.id`` must be that of the earlier starts. ``transaction.version`` is the level of a new
+                directory. Another one than at the last start changes the level, up or down; the same one leaves it as
+                ``kafka-features.sh`` has set it since.
             executor: threads in which the logs wait for the disk; None for the event loop's own.
 
         Raises:
-            ConfigurationError: the directory is in use, damaged, or of another node; the text names it.
+            ConfigurationError: the directory is in use, damaged, or of another node; or its level is too low for
+                ``transaction.keep.prepared.enable``. The text names it, and nothing was changed.
         """
         if directory is None:
             return cls(_new_state(properties), None, properties, executor, {})
@@ -114,6 +118,26 @@ class Catalog:
     def transaction_version(self) -> int:
         """The finalized level of the feature ``transaction.version``."""
         return self._state.transaction_version
+
+    @property
+    def features_epoch(self) -> int:
+        """Grows with every start and every change of a level: of two answers, a client believes the newer one."""
+        return self.node_epoch + self._state.feature_changes
+
+    async def set_transaction_version(self, level: int) -> None:
+        """Change the finalized level of ``transaction.version``, which the caller has checked."""
+
+        def change(state: CatalogState) -> CatalogState:
+            if state.transaction_version == level:
+                return state
+            return replace(state, transaction_version=level, feature_changes=state.feature_changes + 1)
+
+        before = self.transaction_version
+        state = await self._change(change)
+        if state.transaction_version != before:
+            _log.info("transaction.version: %d -> %d", before, state.transaction_version)
+            for call in self.on_transaction_version:
+                call(state.transaction_version)
 
     async def allocate_producer_ids(self) -> ProducerIds:
         """A new block; its ids may be handed out, no start and no crash gives them out again.
@@ -392,12 +416,14 @@ class Catalog:
 
 
 def _new_state(properties: BrokerProperties) -> CatalogState:
+    check_keeping_level(properties, properties.transaction_version)
     return CatalogState(
         cluster_id=id_text(random_id()),
         node_id=properties.node_id,
         directory_id=random_id(),
         starts=1,
         transaction_version=properties.transaction_version,
+        property_transaction_version=properties.transaction_version,
     )
 
 
@@ -424,12 +450,26 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
             remedy="use that id, or another directory",
         )
     else:
+        level = _level_at_start(found, properties)
+        check_keeping_level(properties, level)
         directory.remove_topics(found.removing, live=found.topics)
-        state = replace(found, starts=found.starts + 1, transaction_version=properties.transaction_version, removing=())
+        state = replace(
+            found,
+            starts=found.starts + 1,
+            transaction_version=level,
+            property_transaction_version=properties.transaction_version,
+            removing=(),
+        )
     directory.write_catalog(state)
     directory.write_meta(state)
     directory.make_partitions(state.topics.values(), starting=True)
     return state
+
+
+def _level_at_start(found: CatalogState, properties: BrokerProperties) -> int:
+    """Whoever changed the level last is believed: kafka-features.sh, or who wrote another property."""
+    same = properties.transaction_version == found.property_transaction_version
+    return found.transaction_version if same else properties.transaction_version
 
 
 def _store(directory: DataDirectory, state: CatalogState, made: Iterable[Topic], *, before: CatalogState) -> None:

@@ -65,6 +65,8 @@ class CatalogState:
     Args:
         starts: how often the node was started on this state, this time included.
         transaction_version: the finalized level of the feature.
+        property_transaction_version: what the property ``transaction.version`` said at the last start.
+        feature_changes: how often the level was changed while a node ran.
         next_producer_id: the first id of the next block; everything below may have been handed out.
         topics: by name.
         removing: topics deleted for clients, whose files may still be there.
@@ -75,6 +77,8 @@ class CatalogState:
     directory_id: uuid.UUID
     starts: int
     transaction_version: int
+    property_transaction_version: int
+    feature_changes: int = 0
     next_producer_id: int = 0
     topics: Mapping[str, Topic] = field(default_factory=dict)
     acls: tuple[AclRow, ...] = ()
@@ -148,6 +152,8 @@ def write_state(state: CatalogState) -> bytes:
         "directory_id": id_text(state.directory_id),
         "starts": state.starts,
         "transaction_version": state.transaction_version,
+        "property_transaction_version": state.property_transaction_version,
+        "feature_changes": state.feature_changes,
         "next_producer_id": state.next_producer_id,
         "topics": [_topic_document(topic) for topic in state.topics.values()],
         "removing": [_topic_document(topic) for topic in state.removing],
@@ -168,12 +174,16 @@ def read_state(document: bytes) -> CatalogState:
         if found["version"] != _FORMAT_VERSION:
             raise ValueError(f"its version is {found['version']!r}, and only {_FORMAT_VERSION} is known")
         topics = [_topic(row) for row in found["topics"]]
+        # Written before UpdateFeatures was answered: the level was what the property said.
+        found = {"property_transaction_version": found["transaction_version"], "feature_changes": 0, **found}
         return CatalogState(
             cluster_id=_typed(found, "cluster_id", str),
             node_id=_typed(found, "node_id", int),
             directory_id=id_of_text(found["directory_id"]),
             starts=_typed(found, "starts", int),
             transaction_version=_typed(found, "transaction_version", int),
+            property_transaction_version=_typed(found, "property_transaction_version", int),
+            feature_changes=_typed(found, "feature_changes", int),
             next_producer_id=_typed(found, "next_producer_id", int),
             topics={topic.name: topic for topic in topics},
             removing=tuple(_topic(row) for row in found["removing"]),

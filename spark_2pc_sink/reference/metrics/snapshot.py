@@ -18,6 +18,7 @@ from spark_2pc_sink.reference.coordinator.states import TransactionState
 from spark_2pc_sink.reference.log.log_values import NO_OFFSET
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
+from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 
 #: What a transaction may last beyond the longest timeout before its partition counts as late (KIP-664, Metrics).
 LATE_PADDING_MS: Final = 5 * 60 * 1000
@@ -33,6 +34,7 @@ class Snapshot:
         late_partitions: partitions with a late transaction.
         log_bytes: of all partitions of each topic.
         network: connections and requests since the start.
+        verification: questions of partition leaders since the start.
     """
 
     transactions: Mapping[str, int]
@@ -40,12 +42,14 @@ class Snapshot:
     late_partitions: int
     log_bytes: Mapping[str, int]
     network: NetworkMetrics
+    verification: VerificationMetrics
 
 
 def take_snapshot(
     state: CoordinatorState,
     logs: Iterable[PartitionLog],
     network: NetworkMetrics,
+    verification: VerificationMetrics,
     *,
     transaction_max_timeout_ms: int,
     now_ms: int,
@@ -56,6 +60,7 @@ def take_snapshot(
         state: of the transaction coordinator.
         logs: all that are open.
         network: the server's counters.
+        verification: the leaders' counters.
         transaction_max_timeout_ms: ``transaction.max.timeout.ms``.
         now_ms: milliseconds since 1970.
     """
@@ -72,6 +77,7 @@ def take_snapshot(
         late_partitions=late,
         log_bytes=log_bytes,
         network=network,
+        verification=verification,
     )
 
 

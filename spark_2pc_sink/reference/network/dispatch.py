@@ -45,7 +45,7 @@ def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, 
             if api in joined:
                 raise AssertionError(f"two handlers for {api.name}")
             if handler.version_max > REQUESTS[api].max_version:
-                raise AssertionError(f"kafka-python has no {api.name} v{handler.version_max}")
+                raise AssertionError(f"there is no class of {api.name} v{handler.version_max}")
             joined[api] = handler if unstable_versions else _released(api, handler)
     return joined
 

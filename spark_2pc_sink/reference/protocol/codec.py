@@ -21,6 +21,7 @@ from typing import Any, Final
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 
 from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.reference.protocol.newer_messages import NEWER_REQUESTS
 
 _HEAD: Final = struct.Struct(">hhi")  # api key, version, correlation id
 _SHORT: Final = struct.Struct(">h")
@@ -39,14 +40,14 @@ ENTRIES_MAX: Final = 50_000
 #: For tags inside a body the library copies everything behind them: that takes as long as an entry for so many bytes.
 _COPIED_BYTES_PER_ENTRY: Final = 4096
 
-#: Every request class of kafka-python by its API key, whether the server has a handler for it or not.
+#: Every request class by its API key, whether the server has a handler for it or not.
 REQUESTS: Final[dict[int, Any]] = {
     found.API_KEY: found
     for module in (admin, consumer, metadata, producer, sasl)
     for name in dir(module)
     if name.endswith("Request") and name != "SaslBytesRequest"
     for found in (getattr(module, name),)
-}
+} | NEWER_REQUESTS
 
 
 @dataclass(frozen=True)

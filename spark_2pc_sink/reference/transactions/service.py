@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol, cast
 
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
@@ -177,6 +178,10 @@ class TransactionService:
     async def stop(self) -> None:
         """End the timers, and wait a little for what is under way; the next start takes up the rest."""
         await self._background.stop()
+
+    def set_transaction_version(self, level: int) -> None:
+        """Answer by another level of ``transaction.version`` from here on; what is under way ends as it began."""
+        self.state = replace(self.state, settings=replace(self.state.settings, transaction_version=level))
 
     # --- events ------------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,10 @@ the leader verifies that it was added. `coordinator.leader_answers` says which, 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
@@ -18,11 +20,40 @@ from spark_2pc_sink.reference.coordinator.leader_answers import (
     offsets_code,
     offsets_question,
     produce_code,
+    produce_message,
     produce_question,
 )
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.transactions.service import TransactionService
+
+
+@dataclass
+class VerificationMetrics:
+    """What `Verification` counts since the start (KIP-890, "Metrics"; Kafka: ``AddPartitionsToTxnManager``).
+
+    Args:
+        asked: questions, each about the partitions of one transaction; each attempt to add them is one.
+        time_ms: from question to answer, all together (VerificationTimeMs).
+        failures: partitions that were not verified, or not added (VerificationFailureRate).
+    """
+
+    asked: int = 0
+    time_ms: float = 0.0
+    failures: int = 0
+
+    def count(self, reply: AddPartitionsReply, *, began_s: float, now_s: float) -> None:
+        """Count one question."""
+        self.asked += 1
+        self.time_ms += (now_s - began_s) * 1000
+        self.failures += sum(code != Code.NONE for _, code in reply.results)
+
+
+class LeaderAnswer(NamedTuple):
+    """What a leader tells its producer: a code, and the text beside it."""
+
+    code: int
+    message: str | None
 
 
 class Verification:
@@ -32,11 +63,15 @@ class Verification:
         service: the coordinator, on this node.
         properties: ``transaction.partition.verification.enable`` (where False, old clients are believed), and for how
             long and how often adding is tried.
+
+    Attributes:
+        metrics: for the metrics page.
     """
 
     def __init__(self, service: TransactionService, properties: BrokerProperties) -> None:
         self._service = service
         self._properties = properties
+        self.metrics = VerificationMetrics()
 
     def asks(self, version: int) -> bool:
         """Whether a Produce request of this version is asked about at all."""
@@ -53,8 +88,8 @@ class Verification:
 
     async def for_produce(
         self, version: int, transactional_id: str, pair: Pair, partitions: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """The codes of a Produce's partitions, for its producer; 0 lets its leader append.
+    ) -> dict[TopicPartition, LeaderAnswer]:
+        """The codes of a Produce's partitions, for its producer, with Kafka's texts; 0 lets its leader append.
 
         While the transaction before is being completed (CONCURRENT_TRANSACTIONS), adding is tried again for
         ``add.partitions.to.txn.retry.backoff.max.ms``. Kafka looks every ``add.partitions.to.txn.retry.backoff.ms``;
@@ -62,10 +97,11 @@ class Verification:
         """
         question = produce_question(version)
         event = _event(question, transactional_id, pair, partitions)
-        reply = self._service.add(event)
+        reply = self._added(event)
         if question is Question.ADD and _busy(reply):
             reply = await self._add_again(event, reply)
-        return {each: produce_code(version, code) for each, code in reply.results}
+        told = {each: (produce_code(version, code), code) for each, code in reply.results}
+        return {each: LeaderAnswer(code, produce_message(code, asked)) for each, (code, asked) in told.items()}
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
         """The code for a client that commits offsets in a transaction, 0 where they may be appended; asked once.
@@ -79,8 +115,11 @@ class Verification:
         question = offsets_question(version)
         if question is Question.VERIFY and not self._properties.transaction_partition_verification_enable:
             return Code.NONE
-        reply = await self._service.submit(_event(question, transactional_id, pair, (partition,)))
-        return offsets_code(version, cast("AddPartitionsReply", reply).codes[partition])
+        began_s = time.perf_counter()
+        submitted = await self._service.submit(_event(question, transactional_id, pair, (partition,)))
+        reply = cast("AddPartitionsReply", submitted)
+        self.metrics.count(reply, began_s=began_s, now_s=time.perf_counter())
+        return offsets_code(version, reply.codes[partition])
 
     async def _add_again(self, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
         now_s = asyncio.get_running_loop().time
@@ -89,7 +128,13 @@ class Verification:
         while _busy(reply) and now_s() < end_s:
             left_ms = (end_s - now_s()) * 1000
             await self._service.next_change(event.transactional_id, timeout_ms=min(pause_ms, left_ms))
-            reply = self._service.add(event)
+            reply = self._added(event)
+        return reply
+
+    def _added(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
+        began_s = time.perf_counter()
+        reply = self._service.add(event)
+        self.metrics.count(reply, began_s=began_s, now_s=time.perf_counter())
         return reply
 
 

@@ -28,10 +28,11 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
+from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.schema import CreateTable
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ _TRANSACTIONAL_ID_CHARACTERS_MAX: Final = 255
 _ESCAPED_NUL: Final = re.compile(r"((?<!\\)(?:\\\\)*)\\u0000")
 #: What a sink needs on the table. DELETE: a batch that is written once more has new dead letters in place of its old.
 PRIVILEGES: Final = ("SELECT", "INSERT", "DELETE")
-#: Only for its spelling of types.
-_DIALECT: Dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
+#: Only for its spelling of types and names; psycopg2's would write % as %%.
+_DIALECT: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 _FOUND: Final = text("SELECT to_regclass(:table) IS NOT NULL")
 _COLUMNS: Final = text(
     "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attnum > 0 AND NOT attisdropped"
@@ -54,6 +55,11 @@ _COLUMNS: Final = text(
 _LACKING: Final = text(
     "SELECT wanted FROM unnest(CAST(:privileges AS text[])) AS wanted "
     "WHERE NOT has_table_privilege(to_regclass(:table), wanted)"
+)
+#: Whether the role may make a table in the schema, or else the schema; nothing for the first where there is no schema.
+_MAY_CREATE: Final = text(
+    "SELECT (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = :schema), "
+    "has_database_privilege(current_database(), 'CREATE')"
 )
 
 
@@ -96,6 +102,8 @@ class DeadLetters:
     def prepare(self) -> None:
         """Make the table unless it is there, and check that the sink may write it. Before the first batch.
 
+        The tables of the state were made before: the schema of both is the same, unless the user names another.
+
         Raises:
             ConfigurationError: it is another application's, or this role may not make or write it.
         """
@@ -109,14 +117,7 @@ class DeadLetters:
     def refusal(self, connection: Connection) -> ConfigurationError | None:
         """Why the sink could not start with the table; None where it could, also where it has to make it."""
         if not self.exists(connection):
-            # What the role may not do is asked for before the server refuses it, as that ends the transaction.
-            if _may_create(connection, self.table.schema):
-                return None
-            return self._refused(
-                "it does not exist, and the role may create no table in its schema",
-                f"have its owner run: {' '.join(self.ddl.split())}; GRANT {', '.join(PRIVILEGES)} ON "
-                f"{self._quoted} TO the role of the job",
-            )
+            return self._why_not_made(connection)
         there = set(connection.execute(_COLUMNS, {"table": self._quoted}).scalars())
         missing = [column.name for column in self.table.columns if column.name not in there]
         if missing:
@@ -131,6 +132,21 @@ class DeadLetters:
                 f"have its owner run: GRANT {', '.join(privileges)} ON {self._quoted} TO the role of the job",
             )
         return None
+
+    def _why_not_made(self, connection: Connection) -> ConfigurationError | None:
+        # What the role may not do is asked for before the server refuses it, as that ends the transaction.
+        in_schema, new_schema = connection.execute(_MAY_CREATE, {"schema": self.table.schema}).one()
+        # The start makes the schema of the state table.
+        if in_schema or (in_schema is None and new_schema and self.table.schema == self._options.state_schema):
+            return None
+        schema, why = "", "the role may create no table in its schema"
+        if in_schema is None:
+            schema, why = f"CREATE SCHEMA {quote_identifier(str(self.table.schema))}; ", "neither does its schema"
+        return self._refused(
+            f"it does not exist, and {why}",
+            f"have its owner run: {schema}{' '.join(self.ddl.split())}; GRANT {', '.join(PRIVILEGES)} ON "
+            f"{self._quoted} TO the role of the job",
+        )
 
     def exists(self, connection: Connection) -> bool:
         """True where the table is there."""
@@ -214,8 +230,3 @@ class DeadLetters:
 def _jsonb_text(row: str) -> str:
     r"""The JSON as jsonb takes it: U+0000, which it has not, becomes U+FFFD, as to_json makes it of what is no text."""
     return _ESCAPED_NUL.sub(r"\1\\ufffd", row)
-
-
-def _may_create(connection: Connection, schema: str | None) -> bool:
-    query = text("SELECT coalesce(has_schema_privilege(to_regnamespace(quote_ident(:schema)), 'CREATE'), false)")
-    return bool(connection.execute(query, {"schema": schema}).scalar())

@@ -28,6 +28,7 @@ _SIDES: Final = (
     "database",
     "database_password",
     "password_command",
+    "require_tls",
     "state_schema",
     "state_table",
     "history_table",

@@ -62,11 +62,12 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch
 
 
+#: Of these no restart of a server makes anything else.
+_REFUSED = (AuthorizationError, ConfigurationError)
 #: Errors that running the batch again cannot change.
 _PERMANENT = (
-    AuthorizationError,
+    *_REFUSED,
     ClaimRefusedError,
-    ConfigurationError,
     DataError,
     HaltError,
     InDoubtError,
@@ -249,7 +250,7 @@ class BatchDriver:
             InDoubtError: the batch was decided before ``error``, and recovery did not get through.
             Exception: ``error`` itself, when nothing was decided and recovery did not get through.
         """
-        decided = self._decided
+        name, decided = self._transactional_id, self._decided
         deadline = Deadline(self._clock, self._restore_deadline_ms)
         while True:
             try:
@@ -257,14 +258,14 @@ class BatchDriver:
             except (SupersededError, HaltError, InDoubtError, ClaimRefusedError):
                 raise
             except DualWriteError as second:
-                self._log.warning("recovery after %r did not get through yet: %s", error, second)
-                if deadline.passed and decided is not None:
-                    raise InDoubtError(
-                        transactional_id=self._transactional_id, prepared=decided, detail=str(second)
-                    ) from second
-                if deadline.passed:
+                if not isinstance(second, _REFUSED):
+                    self._log.warning("recovery after %r did not get through yet: %s", error, second)
+                    if not deadline.passed:
+                        deadline.pause()
+                        continue
+                if decided is None:
                     raise error from second
-                deadline.pause()
+                raise InDoubtError(transactional_id=name, prepared=decided, detail=str(second)) from second
             else:
                 return
 
@@ -378,6 +379,7 @@ class BatchDriver:
         producer = self._producer
         # A pair begins one transaction: it is taken out here, and the next one comes from EndTxn or from recover().
         self._producer = None
+        self._kafka.learn_features()
         if producer is None or producer.exhausted:
             self._initialized = self._kafka.usable_producer()
             producer = self._initialized.producer

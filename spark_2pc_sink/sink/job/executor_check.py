@@ -208,14 +208,7 @@ def _ask(spark: SparkSession, options: SinkOptions, tasks: int) -> list[Executor
     from pyspark import cloudpickle  # noqa: PLC0415 - Spark is imported where it is needed
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    session = StagingSession(
-        database=options.database,
-        application_name=options.transactional_id,
-        connect_timeout_s=options.connect_timeout_s,
-        lock_timeout_ms=options.lock_timeout_ms,
-        statement_timeout_ms=options.statement_timeout_ms,
-        password=options.password_source,
-    )
+    session = StagingSession.of(options, options.transactional_id)
     has_table = any(lane.rows is not None for lane in options.lanes)
     sides = Sides(options.kafka, tuple(options.topics), session if has_table else None)
     # Without Arrow: it may be what is missing.

@@ -28,6 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import DropTable
 
 from jdbc_state.connections import ANSWER_GRACE_MS, UNTIMED, connect_alone
+from jdbc_state.encryption import check_encrypted
 from jdbc_state.sqlstate import describe, sqlstate_of
 from jdbc_state.watchdog import Watchdog
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from spark_2pc_sink.options.common import CommonOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 
 #: Tables that one call drops or tries to: somebody waits for it, and each is a transaction.
@@ -117,6 +119,7 @@ class StagingSession:
         lock_timeout_ms: bound of each wait for a lock.
         statement_timeout_ms: bound of each COPY.
         password: asked in the task for each connection; see `StoreSettings.password`.
+        require_tls: refuse a connection to another machine that has no TLS.
     """
 
     database: str = field(repr=False)
@@ -125,12 +128,27 @@ class StagingSession:
     lock_timeout_ms: int
     statement_timeout_ms: int
     password: Callable[[], str] | None = field(default=None, repr=False)
+    require_tls: bool = False
+
+    @classmethod
+    def of(cls, options: CommonOptions, application_name: str) -> StagingSession:
+        """What tasks need of a sink's options."""
+        return cls(
+            database=options.database,
+            application_name=application_name,
+            connect_timeout_s=options.connect_timeout_s,
+            lock_timeout_ms=options.lock_timeout_ms,
+            statement_timeout_ms=options.statement_timeout_ms,
+            password=options.password_source,
+            require_tls=options.require_tls,
+        )
 
     def connect(self) -> psycopg2.extensions.connection:
         """A connection of its own.
 
         Raises:
             DatabaseUnreachableError: none could be made, also because the server has no connection left.
+            ConfigurationError: it has no TLS, and that is required.
         """
         try:
             connection = connect_alone(
@@ -142,6 +160,8 @@ class StagingSession:
             )
         except psycopg2.OperationalError as error:
             raise DatabaseUnreachableError(operation="connect for staging", detail=str(error).strip()) from error
+        if self.require_tls:  # the driver has warned where that is all
+            check_encrypted(connection, "the database", required=True)
         return connection
 
     def watched(self, connection: psycopg2.extensions.connection) -> Watchdog:

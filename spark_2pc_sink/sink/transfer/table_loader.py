@@ -220,15 +220,7 @@ class TableLoader:
         """
         if folder is not None:
             return FileStaging(folder / f"rows-{self._lane.index}")
-        options = self._options
-        session = StagingSession(
-            database=options.database,
-            application_name=ticket.application_name,
-            connect_timeout_s=options.connect_timeout_s,
-            lock_timeout_ms=options.lock_timeout_ms,
-            statement_timeout_ms=options.statement_timeout_ms,
-            password=options.password_source,
-        )
+        session = StagingSession.of(self._options, ticket.application_name)
         return TableStaging(session, self.staging_schema, self._owner, ticket, self._lane.index)
 
     def forget(self) -> None:

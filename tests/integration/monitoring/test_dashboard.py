@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +19,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from jdbc_state import DONE
-from spark_2pc_sink.testing import CapabilityError, read_topic
+from spark_2pc_sink.testing import read_topic
 from tests.conftest import or_skip
 from tests.harness import ROOT
 from tests.harness.driver_job import Job
 from tests.harness.providers import Broker
-from tests.integration.monitoring.conftest import Serve
+from tests.integration.monitoring.conftest import Serve, find_chromium
 
 if TYPE_CHECKING:
     from tests.integration.faults.conftest import MakeJob
@@ -40,14 +39,7 @@ PHONE = {"width": 400, "height": 800}
 @pytest.fixture(scope="module")
 def chromium(pytestconfig: pytest.Config) -> Iterator[Browser]:
     """A Chromium without a window."""
-    found = shutil.which("chromium")
-
-    def find() -> str:
-        if found is None:
-            raise CapabilityError("Chromium is not installed; on Debian: apt-get install chromium")
-        return found
-
-    program = or_skip(pytestconfig, find)
+    program = or_skip(pytestconfig, find_chromium)
     with sync_playwright() as playwright:
         # Tests may run as root, for whom Chromium has no sandbox.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

@@ -277,13 +277,13 @@ def test_a_claim_that_cannot_look_who_is_in_its_way_says_why(
     row = claim(store)
     full = StateStoreError(operation="read", detail="too many clients already", sqlstate="53300", retriable=True)
 
-    def refuse(_: str) -> None:
+    def refuse(_: Claimant) -> None:
         raise full
 
     with store.deciding(ID, row.generation) as transaction:
         transaction.decide(FIRST)
         with monkeypatch.context() as patch:
-            patch.setattr(store, "read", refuse)
+            patch.setattr(store._claiming, "_standing", refuse)
             with pytest.raises(StateStoreError) as raised:
                 claim(store)
         assert raised.value is full
@@ -294,7 +294,7 @@ def test_a_claim_is_tried_a_bounded_number_of_times(
     store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever its deadline."""
-    monkeypatch.setattr("jdbc_state.store.CLAIM_ATTEMPTS_MAX", 2)
+    monkeypatch.setattr("jdbc_state.claiming.CLAIM_ATTEMPTS_MAX", 2)
     claim(store)
     with session(database) as cursor:
         cursor.execute("SELECT FROM kafka_transaction_state FOR UPDATE")
@@ -306,7 +306,7 @@ def test_a_row_that_somebody_is_just_inserting_is_waited_for(
     store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C3: the claim meets the key of a row that it cannot see yet, also when it looks who is in its way."""
-    look = store._standing
+    look = store._claiming._standing
     with session(database) as cursor:
 
         def look_and_commit(claimant: Claimant) -> StateRow | None:
@@ -314,7 +314,7 @@ def test_a_row_that_somebody_is_just_inserting_is_waited_for(
             cursor.connection.commit()
             return found
 
-        monkeypatch.setattr(store, "_standing", look_and_commit)
+        monkeypatch.setattr(store._claiming, "_standing", look_and_commit)
         cursor.execute(
             "INSERT INTO kafka_transaction_state "
             "SELECT %s, '', 'none', '', 7, NULL, NULL, NULL, NULL, 0, 0, '', '{}', now(), NULL, NULL",
@@ -393,7 +393,7 @@ def test_an_older_session_that_does_not_end_is_named(
     store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backend that is stopped itself cannot act on the signal; the claim is not held up by it for ever."""
-    monkeypatch.setattr("jdbc_state.store._END_WAIT_MS", 100)
+    monkeypatch.setattr("jdbc_state.claiming._END_WAIT_MS", 100)
     with (
         sql_store(database, claim_deadline_ms=1_500) as hasty,
         session(database, name=application_name(ID, 0)) as cursor,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,86 +12,26 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import trustme
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError
+from spark_2pc_sink.cli import exits, main
+from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, TlsRefusedError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.batch_sender import BatchSender
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.writer import TransactionalWriter
-from spark_2pc_sink.testing import KafkaBroker, free_port
+from spark_2pc_sink.testing import TcpProxy, free_port
 from tests.conftest import or_skip
-from tests.integration.writer.writers import committed, kafka_for, options_for, table_of
+from tests.harness.secure_kafka import PLAIN_PASSWORD, SESSION_MS, SecureKafka, plain_login
+from tests.integration.writer.writers import committed, table_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java]
 
 #: Both characters that SCRAM escapes in names (RFC 5802); passwords travel as they are.
 USER, PASSWORD = "a=b,c", "pa,ss=wörd"
-PLAIN_USER, PLAIN_PASSWORD = "alice", "secret"
-SESSION_MS = 1_000
 #: A login that is refused takes a tenth of a second (connection.failed.authentication.delay.ms); max.block.ms is 60 s.
 AT_ONCE_S = 20
-_MODULES = "org.apache.kafka.common.security"
-
-
-class SecureKafka:
-    """A broker with a listener for each protocol, all of the name localhost and of no other.
-
-    Args:
-        folder: for certificates.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._make_certificates()
-        self.broker = KafkaBroker(two_phase_commit=True)
-        self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SASL_SSL", "SSL", "SESSIONS")}
-        properties = self.broker.properties
-        for name, port in self.ports.items():
-            for listeners in ("listeners", "advertised.listeners"):
-                # Not the address: what is compared with the certificate is the name in the answer to Metadata, too.
-                host = "127.0.0.1" if listeners == "listeners" else "localhost"
-                properties[listeners] += f",{name}://{host}:{port}"
-        protocols = ",SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL,SESSIONS:SASL_PLAINTEXT"
-        properties["listener.security.protocol.map"] += protocols
-        plain = f'{_MODULES}.plain.PlainLoginModule required user_{PLAIN_USER}="{PLAIN_PASSWORD}";'
-        properties |= {
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(folder / "server.pem"),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(folder / "authority.pem"),
-            "listener.name.ssl.ssl.client.auth": "required",
-            "listener.name.sessions.plain.connections.max.reauth.ms": str(SESSION_MS),
-        }
-        for name in ("sasl_plaintext", "sasl_ssl", "sessions"):
-            properties[f"listener.name.{name}.plain.sasl.jaas.config"] = plain
-            for mechanism in ("scram-sha-256", "scram-sha-512"):
-                jaas = f"{_MODULES}.scram.ScramLoginModule required;"
-                properties[f"listener.name.{name}.{mechanism}.sasl.jaas.config"] = jaas
-
-    def _make_certificates(self) -> None:
-        authority = trustme.CA()
-        authority.cert_pem.write_to_path(self.folder / "authority.pem")
-        for name, who in {"server.pem": "localhost", "client.pem": "client@example.org"}.items():
-            issued = authority.issue_cert(who)
-            key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
-            # Kafka wants PKCS #8.
-            pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            (self.folder / name).write_bytes(pem + b"".join(part.bytes() for part in issued.cert_chain_pems))
-
-    def properties(self, listener: str, *, host: str = "localhost", **properties: str | int) -> dict[str, str | int]:
-        """Properties of a client of a listener, which trusts the broker's authority where there is TLS."""
-        protocol = "SASL_PLAINTEXT" if listener == "SESSIONS" else listener
-        tls = {"ssl_ca_location": str(self.folder / "authority.pem")} if protocol.endswith("SSL") else {}
-        address = f"{host}:{self.ports[listener]}"
-        return kafka_for(address, **{"security_protocol": protocol, **tls, **properties})
-
-    def options(self, listener: str, **properties: Any) -> KafkaOptions:
-        """The options that `properties` become."""
-        return KafkaOptions.parse(self.properties(listener, **properties))
+NAMED = ["--transactional-id", "x"]
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +46,6 @@ def kafka(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
                 done.result(30)
         broker.create_topic("t", partitions=3)
         yield secure
-
-
-def plain_login(**changes: str) -> dict[str, str]:
-    return {"sasl_mechanism": "PLAIN", "sasl_username": PLAIN_USER, "sasl_password": PLAIN_PASSWORD, **changes}
 
 
 def scram_login(mechanism: str, **changes: str) -> dict[str, str]:
@@ -151,27 +90,142 @@ def test_a_client_s_certificate(kafka: SecureKafka, transactional_id: str) -> No
     write_and_read(kafka, properties, transactional_id)
 
 
-def test_another_name_than_the_certificate_s_is_told(kafka: SecureKafka) -> None:
-    """B25: in time, and with the name."""
-    options = kafka.options("SASL_SSL", host="127.0.0.1", max_block_ms=2_000, **plain_login())
-    text = "security.protocol=SASL_SSL .*2000 ms.*certificate is not valid for '127.0.0.1'"
-    with Cluster(options) as cluster, pytest.raises(KafkaTimeoutError, match=text):
+def refused(kafka: SecureKafka, listener: str, **properties: Any) -> AuthorizationError:
+    """The error of a client that no repetition would let in."""
+    began_s = time.monotonic()
+    with Cluster(kafka.options(listener, **properties)) as cluster, pytest.raises(AuthorizationError) as caught:
+        cluster.features()
+    assert time.monotonic() - began_s < AT_ONCE_S
+    assert caught.value.__suppress_context__ or caught.value.__cause__ is None
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("listener", "properties", "says"),
+    [
+        ("SASL_SSL", {"ssl_ca_location": "stranger.pem"}, "set ssl.ca.location to a PEM file"),
+        ("SASL_SSL", {"host": "127.0.0.1"}, "certificate is not valid for '127.0.0.1'"),
+        ("EXPIRED", {}, "its certificate has expired"),
+        ("FUTURE", {}, "its certificate is not valid yet"),
+        ("SSL", {}, "set ssl.certificate.location"),
+        ("SSL", {"ssl_certificate_location": "strange_client.pem"}, "refuses the client's certificate"),
+    ],
+    ids=["unknown authority", "other name", "expired", "not valid yet", "no client's", "client's refused"],
+)
+def test_a_certificate_that_is_refused_ends_it_at_once(
+    listener: str, properties: dict[str, str], says: str, kafka: SecureKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B25: with the certificate, and the option that mends it. The error is all: the log has no line of its own."""
+    login = plain_login() if listener.startswith("SASL") else {}
+    files = {name: str(kafka.folder / value) if value.endswith(".pem") else value for name, value in properties.items()}
+    error = refused(kafka, listener, **login, **files)
+    assert isinstance(error, TlsRefusedError)
+    name = {"EXPIRED": "EXPIRED", "FUTURE": "FUTURE"}.get(listener, "the broker")
+    assert re.search(r"localhost:\d+|127\.0\.0\.1:\d+", str(error))
+    assert says in str(error)
+    assert re.search(rf"subject .*CN={name}.*, issuer O=trustme.*DNS:localhost, valid from \d{{4}}-.* UTC", str(error))
+    assert "\n" not in str(error)
+    assert PLAIN_PASSWORD not in str(error)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize(
+    ("listener", "properties", "says"),
+    [
+        ("SASL_SSL", {"security_protocol": "PLAINTEXT"}, "speaks TLS.* set security.protocol=SSL"),
+        ("SASL_PLAINTEXT", {"security_protocol": "SASL_SSL", **plain_login()}, "speaks no TLS.*=SASL_PLAINTEXT"),
+        ("PLAINTEXT", {"security_protocol": "SSL"}, "speaks no TLS.* set security.protocol=PLAINTEXT"),
+        ("PLAINTEXT", {"security_protocol": "SASL_PLAINTEXT", **plain_login()}, "no logins.*=PLAINTEXT"),
+        ("SASL_PLAINTEXT", {"security_protocol": "PLAINTEXT"}, "wants a login, by .*PLAIN.*=SASL_PLAINTEXT"),
+        ("SASL_SSL", {"security_protocol": "SSL"}, "wants a login, by .*SCRAM.*=SASL_SSL"),
+    ],
+    ids=["plain to TLS", "TLS to SASL", "TLS to plain", "login to plain", "no login", "no login with TLS"],
+)
+def test_another_protocol_than_the_listener_s_ends_it_at_once(
+    listener: str, properties: dict[str, str], says: str, kafka: SecureKafka
+) -> None:
+    """B25: brokers end such connections without a word, and a probe finds out what they want."""
+    assert re.search(says, str(refused(kafka, listener, **properties)))
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_refused_login_names_user_and_mechanism(mechanism: str, kafka: SecureKafka) -> None:
+    error = refused(kafka, "SASL_SSL", **scram_login(mechanism, sasl_password="wr0ng"))
+    assert f"refused the login of user {USER!r} with {mechanism}: Authentication failed" in str(error)
+    assert "wr0ng" not in repr(error) + str(error)
+
+
+def test_a_mechanism_that_the_broker_lacks(kafka: SecureKafka) -> None:
+    properties = kafka.properties("SASL_PLAINTEXT", sasl_mechanism="OAUTHBEARER")
+    options = KafkaOptions.parse({**properties, "oauth_cb": lambda _: ("a.b.c", time.time() + 60)})
+    says = "does not know sasl.mechanism=OAUTHBEARER.* sasl.enabled.mechanisms"
+    with Cluster(options) as cluster, pytest.raises(AuthorizationError, match=says):
         cluster.features()
 
 
-def test_a_certificate_that_the_broker_misses_is_told(kafka: SecureKafka) -> None:
+def test_a_connection_that_is_reset_in_the_handshake_is_made_again(kafka: SecureKafka) -> None:
+    """It may be temporary: the client gets through when the broker does, and else ends at its deadline."""
+    with TcpProxy(target_port=kafka.ports["SASL_SSL"]) as proxy:
+        properties = kafka.properties("SASL_SSL", **plain_login())
+        options = KafkaOptions.parse({**properties, "bootstrap.servers": f"localhost:{proxy.port}"})
+        proxy.target_port = free_port()
+        timer = threading.Timer(1.0, setattr, (proxy, "target_port", kafka.ports["SASL_SSL"]))
+        timer.start()
+        with Cluster(options) as cluster:
+            began_s = time.monotonic()
+            cluster.features()
+            assert time.monotonic() - began_s > 0.9
+        proxy.target_port = free_port()
+        short = KafkaOptions.parse(
+            {**properties, "bootstrap.servers": f"localhost:{proxy.port}", "max.block.ms": 1_000}
+        )
+        with Cluster(short) as cluster, pytest.raises(KafkaTimeoutError, match="1000 ms"):
+            cluster.features()
+        timer.join()
+
+
+def test_a_writer_tells_the_same(kafka: SecureKafka, transactional_id: str) -> None:
+    properties = kafka.properties("SSL")
     with (
-        Cluster(kafka.options("SSL", max_block_ms=2_000)) as cluster,
-        pytest.raises(KafkaTimeoutError, match=r"security\.protocol=SSL .*2000 ms.*certificate"),
+        TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic="t") as writer,
+        pytest.raises(TlsRefusedError, match="wants a certificate of the client"),
     ):
-        cluster.features()
+        writer.init_transactions()
 
 
-def test_another_protocol_than_the_listener_s_is_told(kafka: SecureKafka) -> None:
-    """B25: such connections end without a reason, so the error says what was tried."""
-    options = options_for(f"localhost:{kafka.ports['SASL_SSL']}", max_block_ms=2_000)
-    with Cluster(options) as cluster, pytest.raises(KafkaTimeoutError, match=r"security\.protocol=PLAINTEXT .*2000 ms"):
-        cluster.features()
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["check", "--topic", "t", "--table", "target", *NAMED],
+        ["recover", "--take-over", *NAMED],
+        ["verify", *NAMED],
+        ["transactions", "list"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_commands_tell_the_same(
+    words: list[str],
+    kafka: SecureKafka,
+    database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """B25: in one line, without a traceback."""
+    properties = tmp_path / "client.properties"
+    given = kafka.properties("SASL_SSL", host="127.0.0.1", **plain_login())
+    properties.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    monkeypatch.setenv("SPARK_2PC_DATABASE", database)
+    began_s = time.monotonic()
+    code = main([*words, "--command-config", str(properties)])
+    assert time.monotonic() - began_s < AT_ONCE_S
+    assert code == (exits.EXIT_IN_DOUBT if words[0] == "check" else exits.EXIT_FAILED)
+    told = capsys.readouterr()
+    text = " ".join((told.out + told.err).split())  # check wraps its lines
+    assert "Traceback" not in text
+    assert text.count("is not valid for '127.0.0.1'") == text.count("ssl.endpoint.identification.algorithm=none") == 1
+    assert [each for each in told.err.splitlines() if "WARNING" in each or "ERROR" in each] == []
 
 
 @pytest.mark.slow

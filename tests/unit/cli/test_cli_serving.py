@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,14 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import dashboard, exits, exporter
-from spark_2pc_sink.cli.listening import host_and_port
+from spark_2pc_sink.cli.listening import TOKEN_CHARACTERS_MIN, host_and_port
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.monitoring import exporter as metrics_server
 from spark_2pc_sink.monitoring.dashboard import server as page_server
 from tests.harness.without_modules import run_without
 
 SIDES = ("--bootstrap-server", "broker:9092", "--database", "postgresql://ops@db/shop")
-LONG = "x" * dashboard.TOKEN_CHARACTERS_MIN
+LONG = "x" * TOKEN_CHARACTERS_MIN
 
 
 @pytest.fixture
@@ -31,7 +32,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_the_exporter_watches_what_the_command_line_names(served: list[tuple[Any, ...]]) -> None:
     code = cli.main(["exporter", *SIDES, "--listen", "0.0.0.0:9940", "--timeout", "5", "--state-schema", "sinks"])
-    ((watched, host, port),) = served
+    ((watched, access, host, port),) = served
+    assert (access.token, {"0.0.0.0", socket.gethostname().lower()} <= access.names) == (None, True)  # noqa: S104
     assert (code, host, port) == (exits.EXIT_SETTLED, "0.0.0.0", 9940)  # noqa: S104 - what was said
     assert (watched.database, watched.timeout_s) == ("postgresql://ops@db/shop", 5)
     assert (watched.kafka["bootstrap.servers"], watched.tables["state_schema"]) == ("broker:9092", "sinks")
@@ -62,7 +64,8 @@ def test_on_a_loopback_address_no_token_is_asked_for(
 ) -> None:
     cli.main(["dashboard", *SIDES, "--host-name", "watch.internal"])
     access = served[0][1]
-    assert (access.token, list(access.hosts)) == (None, ["watch.internal"])
+    assert access.token is None
+    assert access.hosts == ["watch.internal"]
     assert capsys.readouterr().out == ""
 
 
@@ -89,14 +92,32 @@ def test_a_token_of_a_file_is_asked_for_everywhere_and_printed_nowhere(
     assert LONG not in "".join(capsys.readouterr())
 
 
+def test_the_exporter_asks_for_the_token_of_a_file_and_goes_by_names_that_are_added(
+    served: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{LONG}\n")
+    cli.main(["exporter", *SIDES, "--token-file", str(file), "--host-name", "Exporter"])
+    access = served[0][1]
+    assert access.grants(f"Bearer {LONG}")
+    assert not access.grants("")
+    assert access.knows("exporter:9939")
+    assert LONG not in repr(access)
+
+
+@pytest.mark.parametrize("command", ["dashboard", "exporter"])
 @pytest.mark.parametrize("content", [None, b"", b"short", b"\xff\xfe" * 20])
 def test_a_token_file_that_is_none_is_refused(
-    served: list[tuple[Any, ...]], tmp_path: Path, content: bytes | None, capsys: pytest.CaptureFixture[str]
+    served: list[tuple[Any, ...]],
+    tmp_path: Path,
+    command: str,
+    content: bytes | None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
-    assert cli.main(["dashboard", *SIDES, "--token-file", str(file)]) == exits.EXIT_USAGE
+    assert cli.main([command, *SIDES, "--token-file", str(file)]) == exits.EXIT_USAGE
     said = capsys.readouterr().err
     assert "token-file" in said
     assert "short" not in said

@@ -1,4 +1,4 @@
-"""README.md, RUNBOOK.md, ARCHITECTURE.md and docs/: links lead somewhere, and what a page quotes or names exists."""
+"""The pages at the top and docs/: links lead somewhere, and what a page quotes or names exists."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ PAGES = [
             "README.md",
             "RUNBOOK.md",
             "ARCHITECTURE.md",
+            "SECURITY.md",
             "CHANGELOG.md",
             "examples/README.md",
             "tests/README.md",
@@ -101,9 +102,9 @@ def test_messages_are_quoted_as_they_are(quote: str) -> None:
 
 
 def named_tests() -> list[tuple[str, str]]:
-    """The tests that pages of the manual name: file and function; after dots the file is that of the one before."""
+    """The tests that pages name: file and function; after dots the file is that of the one before."""
     found = []
-    for page in MANUAL:
+    for page in (*MANUAL, ROOT / "SECURITY.md"):
         module = ""
         for file, function in _TEST.findall(page.read_text()):
             module = file or module

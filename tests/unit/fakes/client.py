@@ -91,6 +91,9 @@ class FakeClient:
         """Forget what was refused."""
         self._keep_refused = False
 
+    def learn_features(self) -> None:
+        """What the broker is set to is known."""
+
     def describe(self) -> TransactionDescription:
         """DescribeTransactions."""
         found = self.ask("describe", self.broker.describe, lambda reply: reply.code)

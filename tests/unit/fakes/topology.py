@@ -67,6 +67,7 @@ class Topology:
 
     def __init__(self, transaction_version: int | None, brokers: list[Listener]) -> None:
         self.transaction_version = transaction_version
+        self.features_epoch = 1
         self.versions = dict(_VERSIONS)
         self.coordinator = 0
         self.configs: dict[str, str] | None = {"max.message.bytes": "1048588", "message.timestamp.type": "CreateTime"}
@@ -114,7 +115,7 @@ class Topology:
                 ApiVersionsResponse.ApiVersion(api_key=int(api), min_version=low, max_version=high)
                 for api, (low, high) in self.versions.items()
             ],
-            finalized_features_epoch=1,
+            finalized_features_epoch=self.features_epoch,
             finalized_features=[]
             if level is None
             else [feature(name="transaction.version", max_version_level=level, min_version_level=level)],

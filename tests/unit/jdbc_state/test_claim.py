@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 
 from jdbc_state import Actor, StateRow
 from jdbc_state.actions import ActionLines
-from jdbc_state.claim import Claimant, claim_statement
+from jdbc_state.claim import Claimant, carried_out, claim_statement
 from jdbc_state.schema import StateTables
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, SupersededError
 from tests.harness.halts import halts
@@ -38,7 +38,8 @@ def sql(claimant: Claimant, *, keep: int = 0) -> str:
     dialect = PGDialect_psycopg2()  # type: ignore[no-untyped-call]
     tables = StateTables.named(SETTINGS)
     actions = ActionLines(tables, Actor(os_user="alice", host="desk", program="test"))
-    compiled = claim_statement(tables, claimant, actions, keep=keep, history_there=keep > 0).compile(dialect=dialect)
+    statement = claim_statement(tables, claimant, actions, generation=3, keep=keep, history_there=keep > 0)
+    compiled = statement.compile(dialect=dialect)
     return " ".join(str(compiled).split())
 
 
@@ -85,3 +86,32 @@ def test_a_claim_is_checked_without_the_database_as_with_it() -> None:
         replace(CLAIMANT, expected_generation=4).check(ROW)
     with pytest.raises(SupersededError):
         replace(CLAIMANT, expected_generation=3).check(None)
+
+
+@pytest.mark.parametrize("named", [None, 2])
+def test_a_claim_without_an_answer_is_found_in_the_row(named: int | None) -> None:
+    """C18."""
+    assert carried_out(CLAIMANT, ROW, named=named) is ROW
+
+
+@pytest.mark.parametrize(("row", "named"), [(None, None), (None, 3), (ROW, 3), (ROW, 4)])
+def test_a_claim_that_the_row_does_not_show_was_not_carried_out(row: StateRow | None, named: int | None) -> None:
+    """C18: it may still be; the next one names the same generation, so that only one of the two can be."""
+    assert carried_out(CLAIMANT, row, named=named) is None
+
+
+def test_a_claim_of_the_command_line_is_never_taken_for_another() -> None:
+    """C18: two commands at one moment have no run by which they could be told apart."""
+    command, row = replace(CLAIMANT, run_id=None), replace(ROW, run_id=None)
+    assert carried_out(command, row, named=2) is None
+    with pytest.raises(SupersededError, match="of run run-1"):
+        carried_out(command, ROW, named=2)
+
+
+@pytest.mark.parametrize(
+    "other", [replace(ROW, run_id="run-2"), replace(ROW, run_id=None), replace(ROW, cluster_id="b")]
+)
+def test_who_came_while_a_claim_had_no_answer_is_the_newer(other: StateRow) -> None:
+    """C18, D1: whichever of the two came first, the row is not taken back."""
+    with pytest.raises(SupersededError, match="holds generation 3"):
+        carried_out(CLAIMANT, other, named=2)

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 
+import psycopg2
 import pytest
 
 from jdbc_state import watchdog
@@ -105,3 +106,27 @@ def test_a_process_that_was_forked_watches_by_itself() -> None:
                 os._exit(len(answer))
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def no_thread(*_: object) -> None:
+    message = "can't start new thread"
+    raise RuntimeError(message)
+
+
+def test_a_connection_that_cannot_be_watched_is_as_one_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D15: nothing is begun on it that could not be bounded, and no file is left open."""
+    near, far = socket.socketpair()
+    with near, far:
+        monkeypatch.setattr(watchdog, "_watch", watchdog._Watch())
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_thread)
+            watched = Watchdog(near, 60_000)
+            with pytest.raises(psycopg2.OperationalError, match="cannot be watched: can't start new thread"), watched:
+                pass
+            assert watched._socket.fileno() == -1
+            assert not watchdog._watch._ends_s
+        with Watchdog(near, 60_000):
+            far.send(b"x")
+            assert near.recv(1) == b"x"
+    with pytest.raises(psycopg2.OperationalError, match=r"cannot be watched: .*Bad file descriptor"):
+        Watchdog(near, 60_000)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
 import pytest
+import trustme
 
 from spark_2pc_sink.errors import AuthorizationError
 from spark_2pc_sink.logins.token_sources import token_source
-from spark_2pc_sink.logins.tokens import Token, TokenUnavailableError
+from spark_2pc_sink.logins.tokens import Token, TokenSource, TokenUnavailableError
 from spark_2pc_sink.options import KafkaOptions
 from tests.harness.token_issuer import CLIENT_SECRET, TokenIssuer
 
@@ -24,11 +26,14 @@ def issuer() -> Iterator[TokenIssuer]:
 
 def token(issuer: TokenIssuer, **changes: str) -> Token:
     """What a client gets whose properties are those of `TokenIssuer.client` with changes."""
-    client = issuer.client(**{f"sasl.oauthbearer.{name}": value for name, value in changes.items()})
+    return source_of(issuer.client(**{f"sasl.oauthbearer.{name}": value for name, value in changes.items()})).token()
+
+
+def source_of(client: dict[str, str]) -> TokenSource:
     options = KafkaOptions.parse({"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", **client})
     source = token_source(options)
     assert source is not None
-    return source.token()
+    return source
 
 
 def test_the_credentials_go_into_the_header(issuer: TokenIssuer) -> None:
@@ -83,6 +88,20 @@ def test_an_endpoint_that_is_away_is_asked_again() -> None:
         pass
     with pytest.raises(TokenUnavailableError, match=r"cannot be asked: .*refused"):
         token(ended)
+
+
+def test_an_endpoint_that_is_not_trusted_is_told_at_once(tmp_path: Path) -> None:
+    """Another attempt would meet the same certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
+    says = r"CERTIFICATE_VERIFY_FAILED .*issuer certificate.*Set https\.ca\.location"
+    with TokenIssuer(tls=context) as issuer:
+        for changes in ({}, {"https.ca.location": str(tmp_path / "other.pem")}):
+            source = source_of({**issuer.client(), **changes})
+            with pytest.raises(AuthorizationError, match=says) as caught:
+                source.token()
+            assert CLIENT_SECRET not in repr(caught.value)
 
 
 def test_a_token_without_a_lifetime(issuer: TokenIssuer) -> None:

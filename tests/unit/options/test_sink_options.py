@@ -147,6 +147,7 @@ def test_what_is_required_is_named(name: str) -> None:
         ({"reason": "the disk is gone"}, "why adopt, accept_loss or accept_replay is set, and none of them is"),
         ({"reason": " ", "adopt": True}, "a text that is not empty"),
         ({"kafka": {"bootstrap.servers": "h", "transaction.timeout.ms": 5_000}}, "below transaction.timeout.ms=5000"),
+        ({"require_tls": True}, "security.protocol=PLAINTEXT has no TLS, and h:9092 is on another machine"),
         ({"transactional_id": ""}, "a text that is not empty"),
         ({"transactional_id": "a\nb"}, "printable characters"),
         ({"topic": "a b"}, "1 to 249 of the characters"),
@@ -193,6 +194,17 @@ def test_a_comment_ends_with_its_expression() -> None:
     )
     assert [getattr(options, name) for name in names] == ["a -- why\n"] * len(names)
     assert options.columns == {"id": "id -- first\n", "b": "b"}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"bootstrap.servers": "localhost:9092,127.0.0.1:9093,[::1]:9094"},
+        {"bootstrap.servers": "h:9092", "security.protocol": "SSL"},
+    ],
+)
+def test_tls_is_required_of_brokers_on_other_machines(properties: dict[str, str]) -> None:
+    assert sink(require_tls=True, kafka=properties).require_tls
 
 
 def test_the_store_gets_every_setting() -> None:

@@ -391,6 +391,37 @@ def test_refresh_reads_the_feature_again(fake: FakeCluster, client: TransactionC
     assert client.transaction_version == 1
 
 
+def test_of_two_brokers_the_newer_features_are_believed(fake: FakeCluster, client: TransactionClient) -> None:
+    """B24, KIP-584: one that has not heard of a change yet tells the old level with a smaller epoch."""
+    assert client.transaction_version == 2
+    fake.transaction_version, fake.features_epoch = 0, 5
+    assert client.transaction_version == 2
+    client.learn_features()
+    assert client.transaction_version == 0
+    fake.transaction_version, fake.features_epoch = 2, 4
+    client.learn_features()
+    assert client.transaction_version == 0
+    client.refresh()
+    assert client.transaction_version == 0
+    fake.features_epoch = 6
+    client.learn_features()
+    assert client.transaction_version == 2
+
+
+@pytest.mark.parametrize(("began", "now", "version"), [(2, 2, 5), (2, 1, 4), (2, 0, 4), (0, 2, 4), (1, 1, 4)])
+def test_a_transaction_ends_as_both_levels_allow(
+    fake: FakeCluster, client: TransactionClient, began: int, now: int, version: int
+) -> None:
+    """B24: Kafka 4.4.0 refuses EndTxn v5 at level 0, and does not let go of the id after that."""
+    fake.transaction_version = began
+    producer = client.usable_producer().producer
+    assert client.transaction_version == began
+    fake.transaction_version = now
+    client.end(producer, commit=False)
+    (ended,) = fake.of(Api.END_TXN)
+    assert ended.version == version
+
+
 def test_an_empty_id_is_refused(cluster: Cluster) -> None:
     with pytest.raises(ConfigurationError, match="transactional_id"):
         TransactionClient(cluster, "", cluster.options)

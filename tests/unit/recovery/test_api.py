@@ -45,8 +45,8 @@ def test_the_signature_of_status_is_the_connections_and_its_own_options() -> Non
     given = shown(status)
     given.remove(("transactional_id", "str | None", "None"))
     own = [(row.names[0], row.type, row.default) for row in reference(StatusOptions)]
-    passwords = {"database_password", "password_command"}
-    tables = {"state_schema", "state_table", "history_table", "history_batches"} | passwords
+    logins = {"database_password", "password_command", "require_tls"}
+    tables = {"state_schema", "state_table", "history_table", "history_batches"} | logins
     assert given == [*declared(lambda name: name in {"kafka", "database"}), *own, *declared(tables.__contains__)]
 
 

@@ -12,6 +12,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
+from spark_2pc_sink.reference.handlers.features import FeatureHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import Api
@@ -49,6 +50,7 @@ class ClusterNode:
             **ClusterHandlers(catalog).handlers(),
             **TopicHandlers(catalog).handlers(),
             **ConfigHandlers(catalog).handlers(),
+            **FeatureHandlers(catalog).handlers(),
         }
 
     async def ask(self, request: Any, version: int, *, access: Access = FULL_ACCESS) -> Any:

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
@@ -26,10 +27,20 @@ METADATA_VERSION = 9
 PRODUCE_VERSION = 9
 
 
+@dataclass(frozen=True)
+class GivenLevels:
+    """What ApiVersions says of the cluster."""
+
+    transaction_version: int
+    features_epoch: int
+    cluster_id: str = "here"
+    node_id: int = 1
+
+
 def dispatcher(*families: Handlers) -> Dispatcher:
     """Everything that the families offer, and ApiVersions and SASL."""
     handlers = join([SaslHandlers().handlers(), *families], unstable_versions=False)
-    versions = ApiVersionsHandlers(handlers, transaction_version=2, features_epoch=0)
+    versions = ApiVersionsHandlers(handlers, GivenLevels(2, 0))
     return Dispatcher({**handlers, **versions.handlers()})
 
 

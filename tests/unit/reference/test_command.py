@@ -80,8 +80,10 @@ def test_a_properties_file_and_settings_of_which_settings_win(tmp_path: Path) ->
 @pytest.mark.slow
 def test_metrics_are_served() -> None:
     port = free_port()
-    with running(*MEMORY, "--metrics", f"127.0.0.1:{port}"):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
+    with running(*MEMORY, "--metrics", f"127.0.0.1:{port}", "--metrics-host-name", "watch.internal"):
+        opener = urllib.request.build_opener()
+        opener.addheaders = [("Host", "watch.internal")]
+        with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
             text = answer.read().decode()
         assert 'kafka_transactions{state="Ongoing"} 0.0' in text
 

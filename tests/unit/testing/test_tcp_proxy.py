@@ -75,6 +75,19 @@ def test_tells_how_many_connections_it_forwards(client: socket.socket, proxy: Tc
     assert proxy.connections == 0
 
 
+def test_loses_requests_until_it_is_restored(echo: Echo, proxy: TcpProxy) -> None:
+    proxy.lose_requests(lambda request: request == b"two")
+    for _ in range(2):
+        with socket.create_connection(("127.0.0.1", proxy.port), DEADLINE_S) as client:
+            assert answer(client, b"one") == b"one"
+            with pytest.raises(ConnectionResetError):
+                answer(client, b"two")
+    assert b"two" not in echo.requests
+    proxy.restore()
+    with socket.create_connection(("127.0.0.1", proxy.port), DEADLINE_S) as client:
+        assert answer(client, b"two") == b"two"
+
+
 def test_forwards_more_than_one_chunk(client: socket.socket) -> None:
     sent = bytes(range(256)) * 4_000
     threading.Thread(target=client.sendall, args=(sent,), daemon=True).start()

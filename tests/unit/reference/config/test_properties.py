@@ -12,6 +12,7 @@ from spark_2pc_sink.reference.config.properties import (
     ROWS,
     STANDARD_AUTHORIZER,
     BrokerProperties,
+    check_keeping_level,
     parse_assignments,
 )
 from spark_2pc_sink.reference.config.property_entries import Kind, Source, property_entries
@@ -65,15 +66,20 @@ def test_defaults_are_kafka_s() -> None:
     assert not properties.transaction_keep_prepared_enable
 
 
-@pytest.mark.parametrize(
-    ("others", "text"),
-    [
-        ({}, "offered with unstable.api.versions.enable=true only"),
-        ({"unstable.api.versions.enable": "true", "transaction.version": "1"}, "from transaction.version=2 on"),
-    ],
-)
-def test_keeping_that_no_client_can_ask_for_is_refused(others: dict[str, str], text: str) -> None:
-    assert text in str(refused({"transaction.keep.prepared.enable": "true", **others}))
+def test_keeping_that_no_client_can_ask_for_is_refused() -> None:
+    text = "offered with unstable.api.versions.enable=true only"
+    assert text in str(refused({"transaction.keep.prepared.enable": "true"}))
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_keeping_that_has_no_effect_at_the_finalized_level_is_refused(level: int) -> None:
+    """Whatever the property says: the level is the cluster's."""
+    properties = BrokerProperties(
+        transaction_keep_prepared_enable=True, unstable_api_versions_enable=True, transaction_version=2
+    )
+    check_keeping_level(properties, 2)
+    with pytest.raises(ConfigurationError, match=f"from transaction.version 2 on; the finalized level is {level}"):
+        check_keeping_level(properties, level)
 
 
 def test_texts_are_read_by_type() -> None:

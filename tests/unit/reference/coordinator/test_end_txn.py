@@ -18,7 +18,7 @@ from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, 
 from spark_2pc_sink.reference.coordinator.states import NO_PAIR, STATES_BY_LABEL, Pair, TransactionState
 
 from .access import denied
-from .driver import KEEPING, RELEASED, T0, TID, Driver, end, metadata
+from .driver import RELEASED, T0, TID, Driver, end, metadata
 
 # state: commit current, commit retry, abort current, abort retry; the epoch E is 5 throughout.
 BUMP_GRID = """
@@ -320,14 +320,6 @@ def test_the_client_chooses_the_version_of_each_request(version: int, level: int
     assert driver.end((42, 5), version=version).code == code
     if code:
         assert driver.get() == known
-
-
-def test_a_timeout_that_level_0_cannot_log_changes_nothing() -> None:
-    """The record would need tag 3; nothing may be lost silently, and there is nobody to answer."""
-    kept = metadata(TransactionState.ONGOING, next_producer_id=42, next_producer_epoch=6, client_transaction_version=0)
-    driver = Driver.of(kept, settings=replace(KEEPING, transaction_version=0))
-    driver.now_ms += 60_001
-    assert driver.refused(AbortTimedOut(transactional_id=TID, producer_id=42)) is None
 
 
 def test_a_timeout_without_a_producer_id_left_is_tried_again_later() -> None:

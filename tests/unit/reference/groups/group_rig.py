@@ -28,6 +28,7 @@ from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from spark_2pc_sink.reference.protocol.codec import REQUESTS
+from spark_2pc_sink.reference.protocol.newer_messages import NEWER_RESPONSES
 
 TOPIC = Topic("orders", UUID(int=7), 3)
 PARTITIONS = 2
@@ -35,7 +36,10 @@ START_MS = 1_700_000_000_000
 
 
 def response_class(name: str) -> Any:
-    return next(found for module in (consumer, admin, producer) if (found := getattr(module, f"{name}Response", None)))
+    newer = next((each for each in NEWER_RESPONSES.values() if each.__name__ == f"{name}Response"), None)
+    return newer or next(
+        found for module in (consumer, admin, producer) if (found := getattr(module, f"{name}Response", None))
+    )
 
 
 class FakeCluster:

@@ -13,7 +13,8 @@ from kafka.protocol.consumer import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from kafka.protocol.producer import TxnOffsetCommitRequest
+
+from spark_2pc_sink.reference.protocol.newer_messages import TxnOffsetCommitRequest
 
 #: ConsumerProtocolSubscription v0 of the topic orders.
 SUBSCRIPTION = b"\0\0\0\0\0\x01\0\x06orders\xff\xff\xff\xff"
@@ -91,7 +92,7 @@ def commit_in_transaction(
     *,
     generation: int = -1,
     member_id: str = "",
-    topic: str = "orders",
+    topic: str | UUID = "orders",
     metadata: str = "",
 ) -> dict[str, Any]:
     kind = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
@@ -100,7 +101,7 @@ def commit_in_transaction(
         "group_id": group,
         "producer_id": pair[0],
         "producer_epoch": pair[1],
-        "generation_id": generation,
+        "generation_id_or_member_epoch": generation,
         "member_id": member_id,
         "group_instance_id": None,
         "topics": [_topic(kind, topic, offsets, metadata)],

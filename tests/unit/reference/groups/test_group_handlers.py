@@ -168,7 +168,7 @@ async def test_deleting() -> None:
         member_id = await stable(rig)
         commit = messages.commit("g", 1, member_id, {0: 5})
         assert (await rig.ask("OffsetCommit", 9, **commit))["topics"][0]["partitions"][0]["error_code"] == 0
-        first = await rig.ask("DeleteGroups", 2, groups_names=["g", "none", "g", ""])
+        first = await rig.ask("DeleteGroups", 3, groups_names=["g", "none", "g", ""])
         assert [each["error_code"] for each in first["results"]] == [68, 69, 69]
         await rig.ask("LeaveGroup", 5, **messages.leave("g", (member_id, None)))
         second = await rig.ask("DeleteGroups", 0, groups_names=["g"])

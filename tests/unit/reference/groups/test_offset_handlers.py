@@ -171,6 +171,22 @@ async def test_offsets_of_a_transaction() -> None:
         assert await committed(rig.restarted(), stable=True) == {0: 5, 1: 6}
 
 
+async def test_offsets_of_a_transaction_by_the_ids_of_topics() -> None:
+    """KIP-1319, from v6 on: what no topic has is UNKNOWN_TOPIC_ID, and a group that is gone says so."""
+    async with running_groups() as rig:
+        fields = messages.commit_in_transaction("g", (44, 0), {0: 5, 9: 1}, topic=TOPIC.id)
+        answer = await rig.ask("TxnOffsetCommit", 6, **fields)
+        assert (answer["topics"][0]["topic_id"], codes_of(answer)) == (str(TOPIC.id), [3, 0])
+        unknown = await rig.ask(
+            "TxnOffsetCommit", 6, **messages.commit_in_transaction("g", (44, 0), {0: 5}, topic=UNKNOWN_ID)
+        )
+        assert (unknown["topics"][0]["topic_id"], codes_of(unknown)) == (str(UNKNOWN_ID), [100])
+        gone = messages.commit_in_transaction("none", (44, 0), {0: 5}, topic=TOPIC.id, generation=3, member_id="x")
+        assert codes_of(await rig.ask("TxnOffsetCommit", 6, **gone)) == [69]
+        await rig.marker("g", PAIR, commit=True)
+        assert await committed(rig) == {0: 5}
+
+
 async def test_an_aborted_transaction_leaves_no_offsets() -> None:
     async with running_groups() as rig:
         await rig.ask("OffsetCommit", 9, **messages.commit("g", -1, "", {0: 1}))

@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.metadata.catalog import Catalog, ProducerIds
 from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic
+from spark_2pc_sink.reference.metadata.checked_json import read_checked, write_checked
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
 from spark_2pc_sink.reference.storage.errors import ShortLogError
 from spark_2pc_sink.wire.batch_format import read_header
@@ -352,14 +354,51 @@ async def test_who_deletes_is_told_when_no_reader_finds_the_topic_any_more(place
         await asyncio.wait_for(changed, 10)  # its waiting readers have been woken
 
 
-async def test_the_level_of_transaction_version_is_what_the_last_start_says(tmp_path: Path) -> None:
+async def test_another_property_than_at_the_last_start_changes_the_level(tmp_path: Path) -> None:
     for level in (2, 0, 1, 2):
-
-        async def look(catalog: Catalog, level: int = level) -> None:
+        async with opened(tmp_path, BrokerProperties(transaction_version=level)) as catalog:
             assert catalog.transaction_version == level
 
-        async with opened(tmp_path, BrokerProperties(transaction_version=level)) as catalog:
-            await look(catalog)
+
+async def test_a_level_that_was_changed_stays_over_a_start(tmp_path: Path) -> None:
+    """As after kafka-features.sh: the same property as before says nothing new; the epoch only grows."""
+    epochs: list[int] = []
+    told: list[int] = []
+    for level, change in ((2, 0), (0, 1), (1, 1)):
+        async with opened(tmp_path, BrokerProperties(transaction_version=2)) as catalog:
+            assert catalog.transaction_version == level
+            epochs.append(catalog.features_epoch)
+            catalog.on_transaction_version.append(told.append)
+            await catalog.set_transaction_version(change)
+            assert catalog.transaction_version == change
+            epochs.append(catalog.features_epoch)
+    assert (epochs, told) == ([0, 1, 2, 3, 4, 4], [0, 1])
+
+
+async def test_a_catalog_from_before_levels_could_be_changed(tmp_path: Path) -> None:
+    async with opened(tmp_path, BrokerProperties(transaction_version=1)):
+        pass
+    document = read_checked((tmp_path / "catalog.json").read_bytes())
+    del document["property_transaction_version"], document["feature_changes"]
+    (tmp_path / "catalog.json").write_bytes(write_checked(document))
+    async with opened(tmp_path, BrokerProperties(transaction_version=1)) as catalog:
+        assert (catalog.transaction_version, catalog.features_epoch) == (1, 1)
+
+
+async def test_keeping_needs_the_finalized_level_and_nothing_is_changed_without(tmp_path: Path) -> None:
+    keeping = BrokerProperties(transaction_keep_prepared_enable=True, unstable_api_versions_enable=True)
+    async with opened(tmp_path, keeping) as catalog:
+        await catalog.set_transaction_version(1)
+    written = (tmp_path / "catalog.json").read_bytes()
+    with pytest.raises(ConfigurationError, match="the finalized level is 1"):
+        await Catalog.open(tmp_path, keeping)
+    assert (tmp_path / "catalog.json").read_bytes() == written
+    with pytest.raises(ConfigurationError, match="the finalized level is 0"):
+        await Catalog.open(None, replace(keeping, transaction_version=0))
+    async with opened(tmp_path, BrokerProperties()) as catalog:
+        await catalog.set_transaction_version(2)
+    async with opened(tmp_path, keeping) as catalog:
+        assert catalog.transaction_version == 2
 
 
 async def test_a_directory_belongs_to_one_node_and_one_process(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ STATE = CatalogState(
     directory_id=uuid.UUID(int=9),
     starts=4,
     transaction_version=2,
+    property_transaction_version=2,
     next_producer_id=5000,
     topics={"orders": ORDERS},
     acls=({"principal": "User:a", "operation": 15},),

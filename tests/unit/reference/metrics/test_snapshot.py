@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from spark_2pc_sink import metrics_server as served
+from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Settings
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
-from spark_2pc_sink.reference.metrics.prometheus import MetricsServer, render
+from spark_2pc_sink.reference.metrics.prometheus import metrics_server, render
 from spark_2pc_sink.reference.metrics.snapshot import LATE_PADDING_MS, Snapshot, take_snapshot
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
+from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 from spark_2pc_sink.wire.batch_format import read_header
 from tests.unit.reference.node import START_MS, batch
 
@@ -26,6 +30,7 @@ SNAPSHOT = Snapshot(
     late_partitions=1,
     log_bytes={'a"b': 10, "orders": 20},
     network=NetworkMetrics(requests=7, connections_accepted=3, protocol_errors=1),
+    verification=VerificationMetrics(asked=5, time_ms=2.5, failures=3),
 )
 
 
@@ -59,7 +64,12 @@ def partition(*pairs: tuple[int, int], topic: str = "orders") -> PartitionLog:
 
 def snapshot(*logs: PartitionLog, state: CoordinatorState | None = None, now_ms: int = START_MS) -> Snapshot:
     return take_snapshot(
-        state or coordinator(), logs, NetworkMetrics(), transaction_max_timeout_ms=TIMEOUT_MS, now_ms=now_ms
+        state or coordinator(),
+        logs,
+        NetworkMetrics(),
+        VerificationMetrics(),
+        transaction_max_timeout_ms=TIMEOUT_MS,
+        now_ms=now_ms,
     )
 
 
@@ -114,10 +124,13 @@ def test_the_text_is_what_prometheus_reads() -> None:
         for sample in family.samples
     }
     assert samples == {
-        ("kafka_active_transaction_total_open_time_max_ms",): 1500,
+        ("kafka_active_transaction_open_time_max_ms",): 1500,
         ("kafka_partitions_with_late_transactions_count",): 1,
         ("kafka_transactions", "Ongoing"): 2,
         ("kafka_transactions", "Empty"): 0,
+        ("kafka_verification_time_ms_count",): 5,
+        ("kafka_verification_time_ms_sum",): 2.5,
+        ("kafka_verification_failures_total",): 3,
         ("kafka_log_bytes", 'a"b'): 10,
         ("kafka_log_bytes", "orders"): 20,
         ("kafka_requests_total",): 7,
@@ -132,7 +145,7 @@ def test_the_text_is_what_prometheus_reads() -> None:
 
 async def asked(request: bytes, *, shut: bool = False) -> bytes:
     """Send a request to a server, and read until it closes the connection."""
-    server = MetricsServer(lambda: replace(SNAPSHOT, late_partitions=4))
+    server = metrics_server(lambda: replace(SNAPSHOT, late_partitions=4), MetricsAccess())
     host, port = await server.start("127.0.0.1", 0)
     try:
         reader, writer = await asyncio.open_connection(host, port)
@@ -150,7 +163,7 @@ async def asked(request: bytes, *, shut: bool = False) -> bytes:
 
 
 async def test_the_page_is_served() -> None:
-    head, _, body = (await asked(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
+    head, _, body = (await asked(b"GET /metrics HTTP/1.1\r\nHost: [::1]:9404\r\n\r\n")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=")
     assert f"Content-Length: {len(body)}".encode() in head
     assert b"kafka_partitions_with_late_transactions_count 4.0\n" in body
@@ -159,10 +172,12 @@ async def test_the_page_is_served() -> None:
 @pytest.mark.parametrize(
     ("request_head", "status"),
     [
-        (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", b"200"),
-        (b"GET / HTTP/1.1\r\n\r\n", b"404"),
-        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"),
-        (b"\r\n\r\n", b"405"),
+        (b"GET /metrics?x=1 HTTP/1.0\r\nhost:127.0.0.1\r\n\r\n", b"200"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
+        (b"POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", b"405"),
+        (b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"400"),
+        (b"GET /metrics HTTP/1.0\r\n\r\n", b"400"),
+        (b"\r\n\r\n", b"400"),
     ],
 )
 async def test_other_requests_are_told_so(request_head: bytes, status: bytes) -> None:
@@ -172,3 +187,33 @@ async def test_other_requests_are_told_so(request_head: bytes, status: bytes) ->
 @pytest.mark.parametrize("request_head", [b"", b"GET /metr", b"x" * 100_000])
 async def test_what_is_no_request_ends_its_connection(request_head: bytes) -> None:
     assert await asked(request_head, shut=True) == b""
+
+
+async def test_who_sends_nothing_or_is_one_too_many_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "_CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(served, "_CLIENT_DEADLINE_S", 0.5)
+    server = metrics_server(lambda: SNAPSHOT, MetricsAccess())
+    address = await server.start("127.0.0.1", 0)
+    silent = [await asyncio.open_connection(*address) for _ in range(3)]
+    # The third first, then those whose time is over.
+    ended = [asyncio.ensure_future(reader.read()) for reader, _ in reversed(silent)]
+    done, _ = await asyncio.wait(ended, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert done == {ended[0]}
+    done, _ = await asyncio.wait(ended, timeout=10)
+    assert done == set(ended)
+    for each in ended:
+        assert each.exception() is not None or each.result() == b""
+    for _, writer in silent:
+        writer.close()
+    await server.stop()
+
+
+async def test_a_stop_cuts_off_who_is_still_there() -> None:
+    server = metrics_server(lambda: SNAPSHOT, MetricsAccess())
+    reader, writer = await asyncio.open_connection(*await server.start("127.0.0.1", 0))
+    writer.write(b"GET /metr")
+    await asyncio.sleep(0)
+    await asyncio.wait_for(server.stop(), 4)
+    writer.close()
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 10) == b""

@@ -6,14 +6,17 @@ import struct
 from typing import Any
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataResponse
+from kafka.protocol.metadata import MetadataResponse
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
 from spark_2pc_sink.reference.network.dispatch import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.newer_messages import ApiVersionsRequest, ApiVersionsResponse
 from tests.unit.reference.net import (
     PRODUCE_VERSION,
+    GivenLevels,
     dispatcher,
     empty_metadata,
     metadata,
@@ -87,19 +90,28 @@ async def test_the_handler_gets_the_request_and_its_answer_the_correlation_id() 
     assert (response.header.correlation_id, response.cluster_id) == (7, "c")
 
 
-@pytest.mark.parametrize("version", [5, 99, -1, 32767])
+@pytest.mark.parametrize("version", [6, 99, -1, 32767])
 async def test_an_unknown_version_of_api_versions_is_answered_in_version_0(version: int) -> None:
     """KIP-511: the broker answers with version 0, UNSUPPORTED_VERSION and the versions of ApiVersions."""
     frame = struct.pack(">hhih", 18, version, 3, -1) + b"whatever"
     response = ApiVersionsResponse.decode(await answer(dispatcher(), frame), version=0, header=True)
     assert response.error_code == 35
-    assert [(each.api_key, each.min_version, each.max_version) for each in response.api_keys] == [(18, 0, 4)]
+    assert [(each.api_key, each.min_version, each.max_version) for each in response.api_keys] == [(18, 0, 5)]
 
 
-async def api_versions_bytes(version: int, *, level: int = 2, name: str = "me", software_version: str = "1") -> bytes:
+async def api_versions_bytes(
+    version: int,
+    *,
+    level: int = 2,
+    name: str = "me",
+    software_version: str = "1",
+    whom: tuple[str | None, int] = (None, -1),
+) -> bytes:
     others = join([metadata(empty_metadata)], unstable_versions=False)
-    versions = ApiVersionsHandlers(others, transaction_version=level, features_epoch=6)
-    request = ApiVersionsRequest(client_software_name=name, client_software_version=software_version)
+    versions = ApiVersionsHandlers(others, GivenLevels(level, 6))
+    request = ApiVersionsRequest(
+        client_software_name=name, client_software_version=software_version, cluster_id=whom[0], node_id=whom[1]
+    )
     frame = frame_of(request, version)
     return await answer(Dispatcher({**others, **versions.handlers()}), frame)
 
@@ -108,21 +120,21 @@ async def api_versions(version: int, *, level: int = 2) -> Any:
     return ApiVersionsResponse.decode(await api_versions_bytes(version, level=level), version=version, header=True)
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 async def test_api_versions_names_every_api(version: int) -> None:
     response = await api_versions(version)
     assert response.error_code == 0
-    assert [(each.api_key, each.max_version) for each in response.api_keys] == [(3, 12), (18, 4)]
+    assert [(each.api_key, each.max_version) for each in response.api_keys] == [(3, 12), (18, 5)]
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("version", [3, 4, 5])
 async def test_features_are_those_of_kafka(version: int, level: int) -> None:
     """Apache Kafka 4.4.0 names a feature that begins at level 0 from version 4 on (KIP-1022), and no level 0."""
     response = await api_versions(version, level=level)
     supported = {each.name: (each.min_version, each.max_version) for each in response.supported_features}
     assert supported["metadata.version"] == (7, 33)
-    assert supported.get("transaction.version") == ((0, 2) if version == 4 else None)
+    assert supported.get("transaction.version") == ((0, 2) if version >= 4 else None)
     finalized = {each.name: (each.min_version_level, each.max_version_level) for each in response.finalized_features}
     assert finalized.pop("metadata.version") == (33, 33)
     assert finalized == ({"transaction.version": (level, level)} if level else {})
@@ -134,6 +146,26 @@ async def test_a_client_without_a_proper_name_is_refused(name: str, software_ver
     """The bytes are those of Apache Kafka 4.4.0; kafka-python reads an answer with an error as version 0."""
     reply = await api_versions_bytes(4, name=name, software_version=software_version)
     assert reply == struct.pack(">ih", 7, 42) + b"\x01" + bytes(4) + b"\x00"
+
+
+@pytest.mark.parametrize(
+    ("whom", "code"),
+    [
+        ((None, -1), 0),
+        (("here", 1), 0),
+        (("here", 2), Code.REBOOTSTRAP_REQUIRED),
+        (("elsewhere", 1), Code.REBOOTSTRAP_REQUIRED),
+        (("", 1), Code.REBOOTSTRAP_REQUIRED),
+        ((None, 1), Code.INVALID_REQUEST),
+        (("here", -1), Code.INVALID_REQUEST),
+    ],
+)
+async def test_a_client_that_takes_the_node_for_another_is_told_so(whom: tuple[str | None, int], code: int) -> None:
+    """KIP-1242; as Kafka 4.4.0 answers."""
+    reply = await api_versions_bytes(5, whom=whom)
+    assert struct.unpack_from(">ih", reply) == (7, code)
+    if code:
+        assert reply[6:] == b"\x01" + bytes(5)
 
 
 async def test_a_proper_name_may_have_dots_and_dashes() -> None:

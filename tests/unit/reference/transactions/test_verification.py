@@ -40,3 +40,16 @@ async def test_offsets_are_asked_for_once() -> None:
         assert (await running.end((42, 5))).error_code == 0
         assert await running.verification.for_offsets(5, TID, Pair(42, 6), OFFSETS) == 51
         running.disk.append_error = ""
+
+
+async def test_questions_are_counted() -> None:
+    """KIP-890, Metrics: VerificationTimeMs and VerificationFailureRate, of Produce and of TxnOffsetCommit."""
+    async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
+        counted = running.verification.metrics
+        assert await running.write((42, 5)) == 0
+        assert (counted.asked, counted.failures) == (1, 0)
+        assert await running.write((42, 5), sequence=1) == 0  # is in it: nobody is asked
+        assert await running.write((42, 4), partition=1) == 47
+        assert await running.verification.for_offsets(4, TID, Pair(42, 5), OFFSETS) == 120
+        assert (counted.asked, counted.failures) == (3, 2)
+        assert counted.time_ms > 0

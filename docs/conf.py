@@ -1,0 +1,81 @@
+"""The manual as a site: `make docs`. Its pages are the Markdown files of the repository, as they stand there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from pygments.lexers.special import TextLexer  # noqa: E402 - the path is set first
+
+from spark_2pc_sink import __version__  # noqa: E402 - found by the line above
+
+project = "spark_2pc_sink"
+author = "spark_2pc_sink authors"
+release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+
+root_doc = "README"
+include_patterns = ["*.md", "docs/**.md", "tests/*.md", "examples/README.md", "docker/README.md", "benchmarks/*.md"]
+exclude_patterns = [".*", "build"]
+
+myst_heading_anchors = 4  # links to headings, as GitHub makes them
+# A block without a language is what a terminal shows.
+highlight_language = "none"
+# Python with "…" in it; whether a block is Python is a test (tests/unit/docs/test_pages.py).
+suppress_warnings = ["misc.highlighting_failure"]
+# Docstrings have names of the code in single backticks.
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+
+html_theme = "furo"
+html_title = f"spark_2pc_sink {release}"
+html_extra_path = ["site"]
+
+#: What a section of the manual's index looks like: a heading, and below it a list of pages.
+_SECTION = re.compile(r"^## (.+)\n\n((?:(?:- |  ).+\n)+)", re.MULTILINE)
+_PAGE = re.compile(r"\[[^\]]+\]\(([^)#]+)\.md\)")
+
+
+def _contents(pages: Iterable[str], title: str = "") -> str:
+    """What GitHub shows as a list is the site's navigation."""
+    caption = f":caption: {title}\n" if title else ""
+    names = "\n".join(pages)
+    return f"\n```{{toctree}}\n:hidden:\n{caption}\n{names}\n```\n"
+
+
+def _add_contents(_: Sphinx, page: str, source: list[str]) -> None:
+    """Give the navigation to the first page, and the pages of the design to their index."""
+    if page == root_doc:
+        source[0] += "\n" + _contents(["docs/README"])
+        for title, entries in _SECTION.findall((ROOT / "docs/README.md").read_text()):
+            source[0] += _contents([f"/docs/{name}" for name in _PAGE.findall(entries)], title)
+    elif page == "docs/design/README":
+        source[0] += "\n" + _contents(name for name in _PAGE.findall(source[0]) if "/" not in name)
+
+
+def _write_llms_txt(app: Sphinx, error: Exception | None) -> None:
+    """The index for programs that read (llmstxt.org): the manual's own, with links to the pages' Markdown."""
+    if error is None:
+        index = (ROOT / "docs/README.md").read_text()
+        index = re.sub(r"\]\((?!\.\./)([^)]+\.md)\)", r"](_sources/docs/\1.txt)", index)
+        index = re.sub(r"\]\(\.\./([^)]+\.md)\)", r"](_sources/\1.txt)", index)
+        (Path(app.outdir) / "llms.txt").write_text(index)
+
+
+def setup(app: Sphinx) -> None:
+    """Register what Sphinx calls."""
+    app.connect("build-finished", _write_llms_txt)
+    app.connect("source-read", _add_contents)
+    # The languages of blocks that tests read; a terminal shows them as they are.
+    for language in ("answers", "jsonl"):
+        app.add_lexer(language, TextLexer)

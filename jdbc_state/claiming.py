@@ -1,0 +1,260 @@
+"""Claim of a state row as a procedure: read, claim, clear the way, and begin again where a connection was cut.
+
+A claim whose connection was cut may have been carried out, or be carried out later, when the server gets to what it was
+sent. So a claim names the generation that was read just before it, and no two of one call can both be carried out. What
+became of one without an answer is read from the row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from sqlalchemy import Connection
+
+from jdbc_state.actions import ActionLines
+from jdbc_state.claim import Claimant, carried_out, claim_statement, row_of
+from jdbc_state.connections import Database
+from jdbc_state.errors import DatabaseUnreachableError, StateStoreError
+from jdbc_state.model import StateRow
+from jdbc_state.schema import StateTables, quoted
+from jdbc_state.sessions import Session, end_older_sessions, lock_holders
+from jdbc_state.settings import StoreSettings
+from jdbc_state.sink_log import sink_log
+from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE, is_cut
+
+_log = sink_log(__name__)
+T = TypeVar("T")
+
+#: A claim gives up at its deadline. This only bounds it when each attempt fails at once.
+CLAIM_ATTEMPTS_MAX = 1_000
+#: How long one call waits for a backend to be gone; it rolls back first. The claim's deadline bounds all of them.
+_END_WAIT_MS = 1_000
+#: The first pause after a connection was cut, and the longest: each is twice as long as the one before.
+_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 1.0
+_DOUBLINGS_MAX: Final = 5
+
+
+@dataclass
+class _Call:
+    """One call of `Claiming.claim`.
+
+    Attributes:
+        claimant: who claims which row.
+        end_s: when it gives up, on the monotonic clock.
+        in_doubt: whether a claim of this call was sent and has no answer.
+        generation: the one that it named.
+    """
+
+    claimant: Claimant
+    end_s: float
+    in_doubt: bool = False
+    generation: int | None = None
+
+
+def through_cuts(step: Callable[[], T], end_s: float) -> T:
+    """What ``step`` answers; where its connection is cut it is run again.
+
+    Args:
+        step: may be run any number of times.
+        end_s: none is begun after it, on the monotonic clock.
+
+    Raises:
+        StateStoreError: of the last one; or it failed in another way.
+    """
+    for cuts in range(CLAIM_ATTEMPTS_MAX - 1):
+        try:
+            return step()
+        except DatabaseUnreachableError:
+            # It was waited for already.
+            raise
+        except StateStoreError as error:
+            left_s = end_s - time.monotonic()
+            if not is_cut(error.sqlstate) or left_s <= 0:
+                raise
+            _log.warning("%s; trying again for up to %.0f s", error, left_s)
+            time.sleep(min(_PAUSE_S * 2 ** min(cuts, _DOUBLINGS_MAX), _PAUSE_S_MAX, left_s))
+    return step()
+
+
+class Claiming:
+    """Claims rows of one store.
+
+    Args:
+        database: opens its connections.
+        tables: of the store.
+        settings: names and time-outs.
+        actions: the statements about what drivers and people did.
+        read: the row of a transactional id, without waiting for anyone.
+        standing: the row by which a claim is judged.
+        rebuilt_from: the number of the line from which the claim of a row made it, None where it was there.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        tables: StateTables,
+        settings: StoreSettings,
+        actions: ActionLines,
+        *,
+        read: Callable[[str], StateRow | None],
+        standing: Callable[[Claimant], StateRow | None],
+        rebuilt_from: Callable[[StateRow], int | None],
+    ) -> None:
+        self._database = database
+        self._tables = tables
+        self._settings = settings
+        self._actions = actions
+        self._read = read
+        self._standing = standing
+        self._rebuilt_from = rebuilt_from
+        # Until the store has looked, as the settings say.
+        self.history_there = settings.history_batches > 0
+
+    def claim(self, claimant: Claimant, claimed: Callable[[StateRow], None]) -> StateRow:
+        """Take the row over, and end what older claimants have open; see `jdbc_state.state_store.StateStore.claim`.
+
+        Args:
+            claimant: who claims which row.
+            claimed: called once with the row, before older sessions are ended.
+
+        Raises:
+            ClaimRefusedError, SupersededError: it may not have the row; or a newer driver took it meanwhile.
+            StateStoreError: the database failed, or connections were cut until the deadline.
+        """
+        call = _Call(claimant, time.monotonic() + self._settings.claim_deadline_ms / 1000)
+        row = through_cuts(lambda: self._take(call), call.end_s)
+        claimed(row)
+        through_cuts(lambda: self._end_older(call, below_generation=row.generation), call.end_s)
+        return row
+
+    def _take(self, call: _Call) -> StateRow:
+        """The row, once it is claimed."""
+        for _ in range(CLAIM_ATTEMPTS_MAX):
+            row = self._try(call)
+            if row is not None:
+                return row
+            self._clear_the_way(call)
+            if time.monotonic() >= call.end_s:
+                break
+        remedy = "None of them is a driver of this sink; end their transactions"
+        operation = f"claim of {call.claimant.transactional_id!r}"
+        raise self.locked(operation, self._settings.claim_deadline_ms, remedy)
+
+    def _try(self, call: _Call) -> StateRow | None:
+        """The claimed row; None when it was refused, or somebody held its lock for too long."""
+        try:
+            seen = self._read(call.claimant.transactional_id)
+            if call.in_doubt:
+                found = carried_out(call.claimant, seen, named=call.generation)
+                if found is not None:
+                    return replace(found, rebuilt_from=self._rebuilt_from(found))
+            return self._send(call, None if seen is None else seen.generation)
+        except StateStoreError as error:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
+                raise
+            return None
+
+    def _send(self, call: _Call, generation: int | None) -> StateRow | None:
+        """One claim of the row as it was read; it stays in doubt where no answer comes."""
+        operation = f"claim of {call.claimant.transactional_id!r}"
+        statement = claim_statement(
+            self._tables,
+            call.claimant,
+            self._actions,
+            generation=generation,
+            keep=self._settings.history_batches,
+            history_there=self.history_there,
+        )
+        # One that named another generation cannot be carried out any more; one that named this still can.
+        before = call.in_doubt and call.generation == generation
+        call.in_doubt, call.generation = True, generation
+        try:
+            with self._requests(operation) as connection:
+                answer = connection.execute(statement).one_or_none()
+        except StateStoreError as error:
+            if not is_cut(error.sqlstate):
+                call.in_doubt = before
+            raise
+        call.in_doubt = before
+        return None if answer is None else row_of(answer)
+
+    def _clear_the_way(self, call: _Call) -> None:
+        """End the sessions that may hold the row's lock, if the claimant may have the row.
+
+        A healthy driver of another query, or on another cluster, must not notice that we came.
+
+        Raises:
+            ClaimRefusedError: it may not.
+            SupersededError: it is not the newest claimant.
+        """
+        try:
+            standing = self._standing(call.claimant)
+        except StateStoreError as error:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
+                raise
+            # The whole table is locked, which no driver does.
+            return
+        call.claimant.check(standing)
+        if standing is not None:
+            self._end_older(call, below_generation=standing.generation + 1)
+
+    def _end_older(self, call: _Call, *, below_generation: int) -> None:
+        """End the deciding transactions of older claims, until none is left.
+
+        Raises:
+            StateStoreError: one belongs to another role, or does not end in time.
+        """
+        operation = f"ending older sessions of {call.claimant.transactional_id!r}"
+        while True:
+            with self._requests(operation) as connection:
+                sessions = end_older_sessions(
+                    connection,
+                    table=quoted(self._tables.state),
+                    history=quoted(self._tables.history),
+                    transactional_id=call.claimant.transactional_id,
+                    below_generation=below_generation,
+                    wait_ms=_END_WAIT_MS,
+                )
+            # Of one that is gone before the signal came, PostgreSQL says False too: only looking again tells.
+            left = [session for session in sessions if session.ended is not True]
+            if not left:
+                return
+            if any(session.ended is None for session in left):
+                raise self._older_left(operation, left, "of another role, which alone (or a superuser) may end them")
+            if time.monotonic() >= call.end_s:
+                raise self._older_left(operation, left, "that did not end yet")
+
+    def _older_left(self, operation: str, left: list[Session], reason: str) -> StateStoreError:
+        listed = ", ".join(str(session) for session in left)
+        return StateStoreError(
+            operation=self._database.named(operation),
+            detail=f"an older driver has open transactions {reason}: {listed}. End them with pg_terminate_backend(pid)",
+            retriable=True,
+        )
+
+    def locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
+        """The error of a row or table that stayed locked, with the sessions that hold it.
+
+        Args:
+            operation: what waited.
+            waited_ms: for how long.
+            remedy: what to do about the sessions.
+        """
+        with self._requests(operation) as connection:
+            holders = lock_holders(connection, table=quoted(self._tables.state))
+        listed = ", ".join(str(holder) for holder in holders) or "none any more"
+        return StateStoreError(
+            operation=self._database.named(operation),
+            detail=f"the row or its table stayed locked for {waited_ms} ms. Sessions that hold locks on "
+            f"{quoted(self._tables.state)}: {listed}. {remedy}",
+            sqlstate=LOCK_NOT_AVAILABLE,
+            retriable=True,
+        )
+
+    def _requests(self, operation: str) -> AbstractContextManager[Connection]:
+        return self._database.requests(operation, lock_timeout_ms=self._settings.claim_lock_timeout_ms)

@@ -1,0 +1,183 @@
+"""A small HTTP server for the figures that Prometheus reads, one request per connection.
+
+A browser beside it must not be made to read them: a page of an attacker whose name leads here (DNS rebinding) is known
+by the Host header, and no page may frame or embed an answer. What a client may cost is bounded in bytes, time and
+connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Final
+
+_log = logging.getLogger(__name__)
+
+#: A scraper sends a request of some hundred bytes, at once, and is alone.
+_REQUEST_BYTES_MAX: Final = 8192
+#: For the request to arrive, and again for the answer to be read.
+_CLIENT_DEADLINE_S: Final = 5.0
+_CONNECTIONS_MAX: Final = 16
+_LOCALHOST: Final = "localhost"
+_PORT: Final = re.compile(r":[0-9]+$")
+_TEXT: Final = "text/plain; charset=utf-8"
+_HEADERS: Final = (
+    "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options: nosniff",
+    "X-Frame-Options: DENY",
+    "Referrer-Policy: no-referrer",
+    "Cross-Origin-Resource-Policy: same-origin",
+    "Cache-Control: no-store",
+    "Connection: close",
+)
+
+
+@dataclass(frozen=True)
+class MetricsAccess:
+    """Who may read the figures.
+
+    Args:
+        names: of this server in the Host header, in lower case. Addresses and ``localhost`` need not be among them:
+            nobody else can have them as names of pages.
+        token: what a request has to say as ``Authorization: Bearer``; None for nothing.
+    """
+
+    names: frozenset[str] = frozenset()
+    token: str | None = field(default=None, repr=False)
+
+    def knows(self, host: str) -> bool:
+        """True where ``host``, a Host header, is this server's name or any address."""
+        name = _PORT.sub("", host.lower())
+        if name == _LOCALHOST or name in self.names:
+            return True
+        try:
+            ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
+        except ValueError:
+            return False
+        return True
+
+    def grants(self, authorization: str) -> bool:
+        """True where no token is asked for, or ``authorization`` has it; compared in constant time."""
+        if self.token is None:
+            return True
+        return hmac.compare_digest(authorization.encode("latin-1"), f"Bearer {self.token}".encode())
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The head of a request."""
+
+    method: str
+    path: str
+    headers: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def parse(cls, head: bytes) -> _Request:
+        """Whatever the bytes are; what is no request has no path that there is."""
+        first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+        method, _, rest = first.partition(" ")
+        headers: dict[str, tuple[str, ...]] = {}
+        for line in lines:
+            name, _, value = line.partition(":")
+            headers[name.lower()] = (*headers.get(name.lower(), ()), value.strip())
+        return cls(method, rest.partition(" ")[0].partition("?")[0], headers)
+
+    def one(self, name: str) -> str:
+        """The value of a header; '' where it is missing, or there several times."""
+        values = self.headers.get(name, ())
+        return values[0] if len(values) == 1 else ""
+
+
+def refusal(request: _Request, access: MetricsAccess) -> bytes | None:
+    """The answer to what is not served; None where the figures are due."""
+    if not access.knows(request.one("host")):
+        return _response("400 Bad Request", _TEXT, b"the Host header is no name of this server: see docs/metrics.md\n")
+    if not access.grants(request.one("authorization")):
+        return _response("401 Unauthorized", _TEXT, b"a token is needed\n", "WWW-Authenticate: Bearer")
+    if request.method != "GET":
+        return _response("405 Method Not Allowed", _TEXT, b"GET only\n", "Allow: GET")
+    if request.path != "/metrics":
+        return _response("404 Not Found", _TEXT, b"see /metrics\n")
+    return None
+
+
+def _response(status: str, content_type: str, body: bytes, *more: str) -> bytes:
+    lines = (
+        f"HTTP/1.1 {status}",
+        f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}",
+        *_HEADERS,
+        *more,
+    )
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode() + body
+
+
+class MetricsServer:
+    """Answers ``GET /metrics``.
+
+    Args:
+        page: makes the figures of a request.
+        content_type: of the figures.
+        access: who may read them.
+    """
+
+    def __init__(self, page: Callable[[], Awaitable[bytes]], *, content_type: str, access: MetricsAccess) -> None:
+        self._page = page
+        self._content_type = content_type
+        self._access = access
+        self._open: set[asyncio.StreamWriter] = set()
+        self._stopping = False
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen, and return the address.
+
+        Args:
+            host: a name or an address.
+            port: 0 lets the system choose one.
+
+        Raises:
+            OSError: it cannot be bound.
+        """
+        self._server = await asyncio.start_server(self._serve, host, port, limit=_REQUEST_BYTES_MAX)
+        bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
+        return bound
+
+    async def stop(self) -> None:
+        """Listen no more; who is not answered yet is cut off."""
+        self._stopping = True
+        self._server.close()
+        for writer in self._open:
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopping or len(self._open) >= _CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._open.add(writer)
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _CLIENT_DEADLINE_S)
+            writer.write(await self._answer(_Request.parse(head)))
+            writer.close()
+            await asyncio.wait_for(writer.wait_closed(), _CLIENT_DEADLINE_S)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.TimeoutError, ConnectionError):
+            writer.transport.abort()  # no request, or nobody who reads the answer: there is nobody to tell
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _answer(self, request: _Request) -> bytes:
+        refused = refusal(request, self._access)
+        if refused is not None:
+            return refused
+        try:
+            figures = await self._page()
+        except Exception:  # noqa: BLE001 - answered, and the next scrape tries again
+            _log.exception("a scrape failed")
+            return _response("500 Internal Server Error", _TEXT, b"the figures could not be made: see the log\n")
+        return _response("200 OK", self._content_type, figures)

@@ -1,0 +1,147 @@
+"""Versions that kafka-python has no messages of: TxnOffsetCommit 6, ApiVersions 5, DeleteGroups 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kafka.protocol.consumer import JoinGroupRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.protocol.newer_messages import (
+    ApiVersionsRequest,
+    DeleteGroupsRequest,
+    TxnOffsetCommitRequest,
+)
+from spark_2pc_sink.testing import ReferenceCoordinator
+from tests.conformance.operations import End, Init, Pair, ask
+from tests.conformance.raw_client import RawClient
+from tests.conformance.servers import KAFKA_PROPERTIES, find_coordinators, make_topics
+from tests.conftest import or_skip
+from tests.harness.providers import BrokerRequest, Provider
+
+TID = "newer"
+NOBODY = UUID(int=77)
+_METADATA_VERSION = 12
+
+
+@dataclass
+class Asked:
+    """A server with one topic of two partitions."""
+
+    client: RawClient
+    cluster_id: str
+    topic_id: UUID
+
+    def whom(self, cluster_id: str | None, node_id: int) -> int:
+        """ApiVersions of a client that takes the server for this one; the code."""
+        request = ApiVersionsRequest(
+            client_software_name="test", client_software_version="1", cluster_id=cluster_id, node_id=node_id
+        )
+        self.client.send(request, 5)
+        # The library would read an answer with an error as version 0.
+        return int.from_bytes(self.client.receive_bytes()[4:6], "big")
+
+    def commit(self, pair: Pair, *topics: tuple[UUID, list[int]], group: str = "g", **member: Any) -> Any:
+        """TxnOffsetCommit; the codes by partition, topic by topic."""
+        topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        partition = topic.TxnOffsetCommitRequestPartition
+        request = TxnOffsetCommitRequest(
+            transactional_id=TID,
+            group_id=group,
+            producer_id=pair[0],
+            producer_epoch=pair[1],
+            generation_id_or_member_epoch=member.get("generation", -1),
+            member_id=member.get("member", ""),
+            group_instance_id=None,
+            topics=[
+                topic(
+                    topic_id=topic_id,
+                    partitions=[
+                        partition(
+                            partition_index=index, committed_offset=5, committed_leader_epoch=-1, committed_metadata=""
+                        )
+                        for index in indexes
+                    ],
+                )
+                for topic_id, indexes in topics
+            ],
+        )
+        answered = self.client.call(request, 6).topics
+        return [
+            (each.topic_id, [(one.partition_index, one.error_code) for one in each.partitions]) for each in answered
+        ]
+
+    def join(self, group: str) -> None:
+        """Become the group's member."""
+        first = self._join(group, "")
+        assert self._join(group, first.member_id).error_code == 0
+
+    def _join(self, group: str, member: str) -> Any:
+        make = JoinGroupRequest
+        request = make(
+            group_id=group,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            member_id=member,
+            group_instance_id=None,
+            protocol_type="consumer",
+            protocols=[make.JoinGroupRequestProtocol(name="range", metadata=bytes(10))],
+        )
+        return self.client.call(request, 7)
+
+    def delete(self, *groups: str) -> dict[str, tuple[int, str | None]]:
+        """DeleteGroups; code and text of each."""
+        answered = self.client.call(DeleteGroupsRequest(groups_names=list(groups)), 3)
+        return {each.group_id: (each.error_code, each.error_message) for each in answered.results}
+
+
+@pytest.fixture(
+    scope="module",
+    params=["reference", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.slow])],
+)
+def asked(request: pytest.FixtureRequest, provider: Provider) -> Iterator[Asked]:
+    if request.param == "reference":
+        server: Any = ReferenceCoordinator(keep_prepared=False).__enter__()
+    else:
+        server = or_skip(request.config, lambda: provider.start_broker(BrokerRequest(properties=KAFKA_PROPERTIES)))
+    with RawClient(server.bootstrap) as client:
+        make_topics(client, {"orders": 2})
+        find_coordinators(client)
+        topic = MetadataRequest.MetadataRequestTopic(name="orders", topic_id=None)
+        found = client.call(MetadataRequest(topics=[topic], allow_auto_topic_creation=False), _METADATA_VERSION)
+        yield Asked(client, found.cluster_id, found.topics[0].topic_id)
+    server.close()
+
+
+def test_whom_a_client_takes_the_server_for(asked: Asked) -> None:
+    """KIP-1242: another cluster or node is told so, and half a name is none."""
+    own = asked.cluster_id
+    assert [asked.whom(*each) for each in ((None, -1), (own, 1))] == [0, 0]
+    others = [asked.whom(*each) for each in ((own, 2), ("x", 1), ("", 1), ("x", 7))]
+    assert others == [Code.REBOOTSTRAP_REQUIRED] * 4
+    assert [asked.whom(*each) for each in ((None, 1), (own, -1), ("x", -1))] == [Code.INVALID_REQUEST] * 3
+
+
+def test_offsets_of_a_transaction_by_topic_id(asked: Asked) -> None:
+    """KIP-1319: UNKNOWN_TOPIC_ID, and GROUP_ID_NOT_FOUND where older versions say ILLEGAL_GENERATION."""
+    code, *pair = ask(asked.client, Init(tid=TID))
+    assert code == 0
+    own, at = asked.topic_id, (pair[0], pair[1])
+    assert asked.commit(at, (own, [1, 9, 0])) == [(own, [(9, 3), (1, 0), (0, 0)])]
+    assert asked.commit(at, (own, [0]), (NOBODY, [0, 1])) == [(NOBODY, [(0, 100), (1, 100)]), (own, [(0, 0)])]
+    assert asked.commit(at, (UUID(int=0), [0])) == [(None, [(0, 100)])]
+    assert asked.commit(at, (own, [0]), group="none", generation=3) == [(own, [(0, 69)])]
+    assert asked.commit(at, (own, [0]), generation=3) == [(own, [(0, 25)])]
+    assert asked.commit((at[0], at[1] + 1), (own, [0])) == [(own, [(0, 47)])]
+    assert ask(asked.client, End(tid=TID, pair=at, commit=True, version=5))[0] == 0
+
+
+def test_groups_are_deleted_with_a_text(asked: Asked) -> None:
+    """Kafka has none for these codes."""
+    asked.join("full")
+    assert asked.delete("none", "", "full") == {"none": (69, None), "": (69, None), "full": (68, None)}

@@ -1,0 +1,105 @@
+"""A broker with a listener for each protocol, and certificates of each kind of fault."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, Final
+
+import trustme
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.testing import KafkaBroker, free_port
+
+PLAIN_USER, PLAIN_PASSWORD = "alice", "secret"
+SESSION_MS = 1_000
+_MODULES: Final = "org.apache.kafka.common.security"
+_DAY: Final = timedelta(days=1)
+#: A listener whose certificate has expired, and one whose certificate is not valid yet: days from now.
+_DATED: Final = {"EXPIRED": (-20, -10), "FUTURE": (10, 20)}
+
+
+class SecureKafka:
+    """A broker with a listener for each protocol, all of the name localhost and of no other.
+
+    Args:
+        folder: for certificates.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._make_certificates()
+        self.broker = KafkaBroker(two_phase_commit=True)
+        self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SASL_SSL", "SSL", "SESSIONS", *_DATED)}
+        properties = self.broker.properties
+        for name, port in self.ports.items():
+            for listeners in ("listeners", "advertised.listeners"):
+                # Not the address: what is compared with the certificate is the name in the answer to Metadata, too.
+                host = "127.0.0.1" if listeners == "listeners" else "localhost"
+                properties[listeners] += f",{name}://{host}:{port}"
+        protocols = ",SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL,SESSIONS:SASL_PLAINTEXT"
+        protocols += "".join(f",{name}:SSL" for name in _DATED)
+        properties["listener.security.protocol.map"] += protocols
+        plain = f'{_MODULES}.plain.PlainLoginModule required user_{PLAIN_USER}="{PLAIN_PASSWORD}";'
+        properties |= {
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(folder / "server.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(folder / "authority.pem"),
+            "listener.name.ssl.ssl.client.auth": "required",
+            # Its own client would have to trust a certificate whose dates are wrong.
+            **{f"listener.name.{name.lower()}.ssl.keystore.location": str(folder / f"{name}.pem") for name in _DATED},
+            "listener.name.sessions.plain.connections.max.reauth.ms": str(SESSION_MS),
+        }
+        for name in ("sasl_plaintext", "sasl_ssl", "sessions"):
+            properties[f"listener.name.{name}.plain.sasl.jaas.config"] = plain
+            for mechanism in ("scram-sha-256", "scram-sha-512"):
+                jaas = f"{_MODULES}.scram.ScramLoginModule required;"
+                properties[f"listener.name.{name}.{mechanism}.sasl.jaas.config"] = jaas
+
+    def _make_certificates(self) -> None:
+        authority, stranger = trustme.CA(), trustme.CA()
+        authority.cert_pem.write_to_path(self.folder / "authority.pem")
+        stranger.cert_pem.write_to_path(self.folder / "stranger.pem")
+        self._write("server", authority.issue_cert("localhost", common_name="the broker"))
+        self._write("client", authority.issue_cert("client@example.org"))
+        self._write("strange_client", stranger.issue_cert("client@example.org"))
+        now = datetime.now(timezone.utc)
+        for name, (first, last) in _DATED.items():
+            issued = authority.issue_cert(
+                "localhost", common_name=name, not_before=now + first * _DAY, not_after=now + last * _DAY
+            )
+            self._write(name, issued)
+
+    def _write(self, name: str, issued: trustme.LeafCert) -> None:
+        key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)
+        # Kafka wants PKCS #8.
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (self.folder / f"{name}.pem").write_bytes(pem + b"".join(part.bytes() for part in issued.cert_chain_pems))
+
+    def properties(self, listener: str, *, host: str = "localhost", **properties: str | int) -> dict[str, str | int]:
+        """Properties of a client of a listener, which trusts the broker's authority where there is TLS.
+
+        Args:
+            listener: one of `ports`, or PLAINTEXT.
+            host: by which the client knows the broker.
+            **properties: of Kafka's client, with underscores for dots.
+        """
+        protocol = {"SESSIONS": "SASL_PLAINTEXT", **dict.fromkeys(_DATED, "SSL")}.get(listener, listener)
+        given = {"security_protocol": protocol, **properties}
+        if str(given["security_protocol"]).endswith("SSL"):
+            given.setdefault("ssl_ca_location", str(self.folder / "authority.pem"))
+        port = self.ports.get(listener, self.broker.port)
+        dotted = {name.replace("_", "."): value for name, value in given.items()}
+        return {"bootstrap.servers": f"{host}:{port}", **dotted}
+
+    def options(self, listener: str, **properties: Any) -> KafkaOptions:
+        """The options that `properties` become."""
+        return KafkaOptions.parse(self.properties(listener, **properties))
+
+
+def plain_login(**changes: str) -> dict[str, str]:
+    """Properties of a client that logs in with PLAIN."""
+    return {"sasl_mechanism": "PLAIN", "sasl_username": PLAIN_USER, "sasl_password": PLAIN_PASSWORD, **changes}

@@ -1,0 +1,49 @@
+"""Kafka's own ``kafka-features.sh`` shows and changes transaction.version of the reference coordinator."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+
+from spark_2pc_sink.testing import CapabilityError, ReferenceCoordinator, ServerError
+from tests.harness.feature_levels import features_tool
+from tests.harness.kafka_tools import tool_command
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tool() -> None:
+    """Skip where there is no Java or no tool, which is a failure in CI."""
+    try:
+        tool_command("kafka-features.sh")
+    except CapabilityError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+
+
+def shown(bootstrap: str) -> tuple[int, int]:
+    """The finalized level, and the epoch of the features."""
+    text = features_tool(bootstrap, "describe")
+    found = re.search(r"transaction\.version\s.*FinalizedVersionLevel: (\d+)\s+Epoch: (\d+)", text)
+    assert found is not None, text
+    return int(found[1]), int(found[2])
+
+
+def test_describe_upgrade_and_downgrade() -> None:
+    """Also over a kill: a level that was answered stays."""
+    with ReferenceCoordinator(keep_prepared=False) as server:
+        assert shown(server.bootstrap) == (2, 0)
+        features_tool(server.bootstrap, "downgrade", "--feature", "transaction.version=0", "--dry-run")
+        features_tool(server.bootstrap, "downgrade", "--feature", "transaction.version=0")
+        assert shown(server.bootstrap) == (0, 1)
+        server.kill()
+        server.start()
+        assert shown(server.bootstrap) == (0, 2)
+        with pytest.raises(ServerError, match="only supports versions 0-2"):
+            features_tool(server.bootstrap, "upgrade", "--feature", "transaction.version=3")
+        features_tool(server.bootstrap, "upgrade", "--feature", "transaction.version=2")
+        assert shown(server.bootstrap) == (2, 3)

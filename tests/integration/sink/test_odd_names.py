@@ -1,0 +1,92 @@
+"""Names that only quotes allow, in all that the sink touches: tables, schemas, columns, staging, dead letters."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from sqlalchemy import NullPool, create_engine
+
+from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink.testing import read_topic
+from tests.harness.streams import FileStream, sink_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.conftest import MakeTopic
+    from tests.harness.providers import Broker
+
+#: What means something to psycopg2, to SQLAlchemy, to LIKE, to format strings, to Spark, or to SQL.
+ODD = "%s %(n)s 5%% :n {0} \\ \" ' ` . é"
+KEY, NAME, AMOUNT = (f"{number} {ODD}" for number in range(3))
+SCHEMA = StructType([StructField(KEY, LongType()), StructField(NAME, StringType()), StructField(AMOUNT, IntegerType())])
+
+
+def sql(*names: str) -> str:
+    """A name as the options and PostgreSQL take it."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize(
+    "in_a_cluster", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["local", "cluster"]
+)
+def test_every_name_is_odd(
+    mode: str,
+    in_a_cluster: bool,
+    spark: SparkSession,
+    tmp_path: Path,
+    kafka: Broker,
+    database: str,
+    transactional_id: str,
+    topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C16: what is read as something else than a name would be another table's."""
+    if in_a_cluster:
+        monkeypatch.setattr("spark_2pc_sink.sink.query_run.runs_here", lambda _: False)
+    name = topic(partitions=2)
+    options: dict[str, Any] = sink_options(
+        broker=kafka, database=database, transactional_id=transactional_id, topic=name
+    )
+    options |= {
+        "key": "`" + KEY.replace("`", "``") + "`",
+        "table": sql(f"target {ODD}", f"t {ODD}"),
+        "create_table": True,
+        "state_schema": sql(f"state {ODD}"),
+        "state_table": sql(f"s {ODD}"),
+        "staging_schema": sql(f"staging {ODD}"),
+        "bad_rows": "dead_letter",
+        "mode": mode,
+    }
+    if mode == "upsert":
+        options["upsert_keys"] = [KEY]
+    engine = create_engine(database, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+
+        def run(statement: str) -> Any:
+            return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+
+        run(f"CREATE SCHEMA {sql(f'target {ODD}')}; CREATE SCHEMA {sql(f'staging {ODD}')}")
+        stream = FileStream(spark, tmp_path, SCHEMA)
+        stream.add([(1, "one", 1), (2, "two", 2)])
+        stream.run(DualWriteSink(**options))
+        run(f"ALTER TABLE {options['table']} ADD CHECK ({sql(AMOUNT)} < 100)")
+        stream.add([(3, "three", 3), (4, "bad", 400)], partitions=2)
+        stream.run(DualWriteSink(**options))
+        assert run(f"SELECT * FROM {options['table']} ORDER BY 1").all() == [
+            (1, "one", 1),
+            (2, "two", 2),
+            (3, "three", 3),
+        ]
+        letters = run(f"SELECT row FROM {sql(f'state {ODD}', f's {ODD}_dead_letters')}").scalars().all()
+        assert [letter[KEY] for letter in letters] == [4]
+    records = sorted(
+        (json.loads(record.value or b"") for record in read_topic(kafka.bootstrap, name)), key=lambda one: one[KEY]
+    )
+    assert records == [{KEY: n, NAME: text, AMOUNT: n} for n, text in enumerate(["one", "two", "three"], 1)]

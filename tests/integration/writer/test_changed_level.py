@@ -1,0 +1,84 @@
+"""A writer goes on while transaction.version goes up and down (KIP-890). B24."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.testing import ReferenceCoordinator
+from tests.conftest import or_skip
+from tests.harness.feature_levels import set_transaction_version
+from tests.harness.providers import BrokerRequest
+from tests.integration.writer.writers import committed, kafka_for, table_of, values
+
+if TYPE_CHECKING:
+    from tests.harness.providers import Broker, Provider
+
+
+@pytest.fixture(
+    scope="module",
+    params=["reference", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java, pytest.mark.slow])],
+)
+def broker(request: pytest.FixtureRequest, provider: Provider) -> Iterator[Broker]:
+    """A broker whose level nobody else minds."""
+    if request.param == "reference":
+        with ReferenceCoordinator(keep_prepared=False) as reference:
+            yield reference
+        return
+    kafka = or_skip(request.config, lambda: provider.start_broker(BrokerRequest(two_phase_commit=True)))
+    yield kafka
+    kafka.close()
+
+
+@pytest.fixture
+def orders(broker: Broker) -> str:
+    """A topic of the test's own, which is its transactional id as well."""
+    return broker.create_topic(f"orders-{uuid.uuid4().hex}", partitions=3)
+
+
+def test_a_writer_goes_on(broker: Broker, orders: str) -> None:
+    """B24: up and down between its transactions, committed and aborted ones, whichever level each begins at."""
+    kept: list[str] = []
+    with TransactionalWriter(transactional_id=orders, kafka=kafka_for(broker.bootstrap), topic=orders) as writer:
+        writer.init_transactions()
+        for turn, level in enumerate((0, 2, 1, 2, 0, 0, 2)):
+            set_transaction_version(broker.bootstrap, level)
+            for commit in (True, False, True):
+                prefix = f"turn-{turn}-{commit}"
+                writer.begin_transaction()
+                assert writer._client.transaction_version == level
+                writer.append(table_of(20, prefix=prefix))
+                if commit:
+                    writer.commit_transaction()
+                    kept += [f"{prefix}-{number}" for number in range(20)]
+                else:
+                    writer.abort_transaction()
+    assert values(committed(broker.bootstrap, orders, orders)) == sorted(kept)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize(("begun", "ended"), [(2, 0), (2, 1), (0, 2)])
+def test_an_open_transaction_ends_at_another_level(
+    broker: Broker, begun: int, ended: int, commit: bool, orders: str
+) -> None:
+    """B24, the prepared one too: no answer says that the level is another, so the writer asks before it ends one."""
+    set_transaction_version(broker.bootstrap, begun)
+    with TransactionalWriter(transactional_id=orders, kafka=kafka_for(broker.bootstrap), topic=orders) as writer:
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.append(table_of(5, prefix="over"))
+        prepared = writer.prepare_transaction()
+        set_transaction_version(broker.bootstrap, ended)
+        if commit:
+            writer.complete_transaction(prepared)
+        else:
+            writer.abort_transaction()
+        writer.begin_transaction()
+        writer.append(table_of(5, prefix="next"))
+        writer.commit_transaction()
+    over = [f"over-{number}" for number in range(5)] if commit else []
+    assert values(committed(broker.bootstrap, orders, orders)) == sorted([*over, *(f"next-{n}" for n in range(5))])

@@ -1,0 +1,137 @@
+"""Texts of options: whatever is in them, it is refused by name, or every place that it goes to can hold it."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import KafkaOptions, Records, RecoveryOptions, Rows, SinkOptions
+from spark_2pc_sink.options.kafka import property_names
+from spark_2pc_sink.options.names import parse_identifier, quote_identifier
+from spark_2pc_sink.options.settings import setting_of
+from tests.unit.options.test_sink_options import REQUIRED, URL
+
+#: What is special to a URL, SQL, psycopg2, a shell, JSON, a regular expression, or a log.
+SPECIAL = "\x00\x01\n\r\t\x1b\x7f\x85\u2028\ufeff\ud800\udfff%$:;,@/\\?#[]{}()*'\"`=& ._-aé\U0001f600"
+TEXTS = st.text(st.sampled_from(SPECIAL), max_size=12) | st.text(max_size=12)
+
+
+def is_text(item: Any) -> bool:
+    kind = setting_of(item).given or str(item.type)
+    return "str" in kind and not kind.startswith("Callable") and item.name != "kafka"
+
+
+SINK_TEXTS = [item.name for item in fields(SinkOptions) if is_text(item)]
+RECOVERY_TEXTS = [item.name for item in fields(RecoveryOptions) if is_text(item)]
+
+
+def shapes(text: str) -> list[Any]:
+    """A text as an option may be given it."""
+    return [text, [text], {text: "id"}, {"id": text}]
+
+
+def held(value: Any) -> None:
+    """Every text of an option's value can be sent to a server, written to a file, and sent to an executor."""
+    if isinstance(value, str):
+        value.encode()
+        assert "\x00" not in value
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            held(entry)
+    elif isinstance(value, dict):
+        held([*value.keys(), *value.values()])
+
+
+def refused_or_held(make: Any) -> None:
+    try:
+        options = make()
+    except ConfigurationError as error:
+        # What refuses can be shown, logged and written to a terminal.
+        str(error).encode()
+        return
+    for item in fields(options):
+        held(getattr(options, item.name))
+    assert pickle.loads(pickle.dumps(options)) == options  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize("name", SINK_TEXTS)
+@given(text=TEXTS)
+def test_an_option_of_the_sink(name: str, text: str) -> None:
+    for value in shapes(text):
+        refused_or_held(lambda value=value: SinkOptions.parse(**{**REQUIRED, "adopt": True, name: value}))
+
+
+@pytest.mark.parametrize("name", RECOVERY_TEXTS)
+@given(text=TEXTS)
+def test_an_option_of_recovery(name: str, text: str) -> None:
+    required = {name: value for name, value in REQUIRED.items() if name != "table"}
+    refused_or_held(lambda: RecoveryOptions.parse(**{**required, name: text}))
+
+
+@pytest.mark.parametrize("name", [name for name in property_names() if name != "oauth_cb"])
+@given(text=TEXTS)
+def test_a_property_of_kafka(name: str, text: str) -> None:
+    refused_or_held(lambda: KafkaOptions.parse({"bootstrap.servers": "h:9092", name: text}))
+
+
+@pytest.mark.parametrize("kind", [Records, Rows])
+@given(text=TEXTS, place=st.integers(0, 40))
+def test_an_output(kind: Any, text: str, place: int) -> None:
+    names = [item.name for item in fields(kind) if is_text(item)]
+    required = {"topic": "orders"} if kind is Records else {"table": "orders"}
+    for value in shapes(text):
+        refused_or_held(lambda value=value: kind(**{**required, names[place % len(names)]: value}))
+
+
+@given(text=TEXTS)
+def test_a_url_is_read_as_it_is_written(text: str) -> None:
+    """Whatever the user encoded in it; and a second reading changes nothing."""
+    for url in (text, f"postgresql://{text}", f"postgresql://u:p@h/{text}", f"postgresql://u:p@h/d?{text}", URL + text):
+        try:
+            first = SinkOptions.parse(**{**REQUIRED, "database": url}).database
+        except ConfigurationError:
+            continue
+        assert SinkOptions.parse(**{**REQUIRED, "database": first}).database == first
+
+
+@given(text=st.text(st.sampled_from(SPECIAL), min_size=1, max_size=12))
+def test_a_quoted_name_is_the_name(text: str) -> None:
+    try:
+        sql = quote_identifier(text)
+    except ConfigurationError:
+        return
+    assert parse_identifier(sql, option="state_schema") == text
+
+
+@pytest.mark.parametrize(
+    "value", ["a\x00b", "a\ud800b", ["a\x00b"], {"a": "a\x00b"}, {"a\udfffb": "a"}, Path("a\x00b")]
+)
+def test_what_no_text_has_is_refused_by_its_place(value: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"character 2 of it is U\+(0000|D800|DFFF), which no text"):
+        SinkOptions.parse(**{**REQUIRED, "columns": value})
+    with pytest.raises(ConfigurationError, match="character 2 of it"):
+        KafkaOptions.parse({"bootstrap.servers": "h:9092", "client.id": value})
+
+
+@pytest.mark.parametrize(
+    "url", [URL + "%00", "postgresql://u%00:p@h/d", "postgresql://u:%00@h/d", URL + "?options=%00"]
+)
+def test_a_url_says_nothing_that_libpq_cannot_be_told(url: str) -> None:
+    """libpq ends a text at its NUL: another database, or a shorter password, would be meant."""
+    with pytest.raises(ConfigurationError, match=r"^database.*='\*\*\*'.* is U\+0000") as raised:
+        SinkOptions.parse(**{**REQUIRED, "database": url})
+    assert "pass-word" not in str(raised.value)
+
+
+@pytest.mark.parametrize("host", ["h ", "h\n", "\th", "h\x85"])
+def test_a_host_is_seen_as_it_is(host: str) -> None:
+    """A line break comes with a host that was read from a file; libpq would look for another one."""
+    with pytest.raises(ConfigurationError, match="a host has no space, line break"):
+        SinkOptions.parse(**{**REQUIRED, "database": f"postgresql://u:p@{host}:5432/d"})

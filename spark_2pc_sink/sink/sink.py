@@ -74,6 +74,8 @@ class DualWriteSink:
         ConfigurationError: an option is unknown, has a bad value, or contradicts another. Nothing was connected to.
     """
 
+    _run: QueryRun | None
+
     @checks_keywords
     def __init__(
         self,
@@ -290,7 +292,7 @@ class DualWriteSink:
 
     def _begin(self, started_in: str | None) -> None:
         """What a sink and its copy have of their own: no run yet, and a log of Py4J that is quiet about tasks."""
-        self._run: QueryRun | None = None
+        self._run = None
         self._started_in = started_in
         self._calls = threading.Lock()
         gateway_log.install()

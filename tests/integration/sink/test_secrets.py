@@ -161,7 +161,6 @@ def test_nothing_that_a_job_shows_has_a_secret(
     for number, job in enumerate(jobs):
         job |= {"transactional_id": f"planted-{number}", "expect": job.get("expect", "")}
     shown = run(jobs, tmp_path, environment)
-
     tables = database_tables.rows(database, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     rows = [database_tables.rows(database, f'SELECT t::text FROM "{name}" AS t') for (name,) in tables]
     (shown / "tables.txt").write_text(repr(rows))

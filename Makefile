@@ -49,7 +49,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage docs lint types format lock audit sbom clean
+.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage docs lint types format lock audit sbom dist publish clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -136,6 +136,13 @@ sbom: $(RELEASE_PYTHON)/stamp ## Write the parts of what is locked into dist/sbo
 	@$(RELEASE_PYTHON)/bin/cyclonedx-py requirements $(LOCK) --pyproject pyproject.toml --output-reproducible \
 	    --output-file dist/sbom.json
 	@echo "dist/sbom.json"
+
+dist: $(RELEASE_PYTHON)/stamp ## Build the wheel and the source archive into dist/
+	@rm -rf dist
+	@$(RELEASE_PYTHON)/bin/python -m build --outdir dist .
+
+publish: $(RELEASE_PYTHON)/stamp ## Upload what is in dist/: from the workflow of a release alone
+	@$(RELEASE_PYTHON)/bin/uv publish --trusted-publishing always dist/*.whl dist/*.tar.gz
 
 lock: .venv/stamp ## Lock the newest versions that pyproject.toml allows; tests/README.md says when
 	@$(call lock_packages,--extra dev,$(LOCK))

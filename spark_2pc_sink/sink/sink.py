@@ -21,7 +21,6 @@ from spark_2pc_sink.sink.check.executor_side import active_session
 from spark_2pc_sink.sink.check.findings import CheckReport
 from spark_2pc_sink.sink.check.schema_side import rows_with
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.backfill import Backfill, check_frame
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
 from spark_2pc_sink.sink.job.connect_query import ConnectQuery, session_id_here
@@ -77,6 +76,7 @@ class DualWriteSink:
     _run: QueryRun | None
 
     @checks_keywords
+    # A test compares the keywords with `SinkOptions`: types and defaults are written here for readers.
     def __init__(
         self,
         *,
@@ -142,7 +142,6 @@ class DualWriteSink:
         commit_timeout_ms: int = 60_000,
         settle_deadline_ms: int = 120_000,
     ) -> None:
-        # The keywords above, which a test compares with `SinkOptions`: types and defaults are written here for readers.
         self._options = SinkOptions.parse(**{name: value for name, value in locals().items() if name != "self"})
         self._begin(None)
 

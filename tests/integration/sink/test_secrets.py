@@ -82,6 +82,20 @@ def encrypted_key(kafka: SecureKafka, password: str) -> dict[str, str]:
     }
 
 
+def recorded(tokens: TokenBroker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens that are issued from now on."""
+    issued: list[str] = []
+    issue = tokens.issuer.token
+
+    def record(*arguments: Any) -> tuple[str, float]:
+        token, expires = issue(*arguments)
+        issued.append(token)
+        return token, expires
+
+    monkeypatch.setattr(tokens.issuer, "token", record)
+    return issued
+
+
 def password_files(role: ChangingRole, folder: Path) -> dict[str, str]:
     """Files with the role's password: password, a service, and one of libpq's own; the environment that names these."""
     (folder / "password").write_text(role.password)
@@ -131,15 +145,7 @@ def test_nothing_that_a_job_shows_has_a_secret(
     Logs of ours and of libraries, of driver and workers; reprs, errors; Spark's UI, event log and plans; process lists;
     tables of state and history; metrics; the dashboard; each command with and without --json.
     """
-    shown_tokens: list[str] = []
-    issue = tokens.issuer.token
-
-    def recorded(*arguments: Any) -> tuple[str, float]:
-        token, expires = issue(*arguments)
-        shown_tokens.append(token)
-        return token, expires
-
-    monkeypatch.setattr(tokens.issuer, "token", recorded)
+    shown_tokens = recorded(tokens, monkeypatch)
     wanted = {name: planted(name) for name in ("sslpassword", "keypassword", "wrongsasl", "wrongdatabase", "inspark")}
     by_url = role.url.set(password=role.password).update_query_dict({"sslpassword": wanted["sslpassword"]})
     written, login = by_url.render_as_string(hide_password=False), plain_login()

@@ -73,10 +73,8 @@ class DualWriteSink:
         ConfigurationError: an option is unknown, has a bad value, or contradicts another. Nothing was connected to.
     """
 
-    _run: QueryRun | None
-
+    # The keywords, which a test compares with `SinkOptions`: types and defaults are written here for readers.
     @checks_keywords
-    # A test compares the keywords with `SinkOptions`: types and defaults are written here for readers.
     def __init__(
         self,
         *,
@@ -143,7 +141,9 @@ class DualWriteSink:
         settle_deadline_ms: int = 120_000,
     ) -> None:
         self._options = SinkOptions.parse(**{name: value for name, value in locals().items() if name != "self"})
-        self._begin(None)
+        self._run: QueryRun | None = None
+        self._started_in: str | None = None
+        self._calls = threading.Lock()
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], **more: Any) -> DualWriteSink:
@@ -287,14 +287,9 @@ class DualWriteSink:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._options = state["_options"]
-        self._begin(state["_started_in"])
-
-    def _begin(self, started_in: str | None) -> None:
-        """What a sink and its copy have of their own: no run yet, and a log of Py4J that is quiet about tasks."""
+        self._started_in = state["_started_in"]
         self._run = None
-        self._started_in = started_in
         self._calls = threading.Lock()
-        gateway_log.install()
 
     def __repr__(self) -> str:
         options = self._options

@@ -163,7 +163,7 @@ def micro_batch(kafka: str, database: str, topic: str) -> Walk:
         "The driver, in Spark's call of the sink": longest(found, "sink/sink", ""),
         "A task that reads rows and encodes them": longest(found, "sink/tasks", "/encode_task:"),
         "A task that sends record batches": longest(found, "sink/tasks", "/send_task:"),
-        "The driver's copy thread, meanwhile": longest(found, "sink/transfer/copy_thread", ""),
+        "The driver's copy thread, meanwhile": longest(found, "sink/transfer/beside_job", ""),
     }
 
 

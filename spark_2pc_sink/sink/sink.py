@@ -140,8 +140,7 @@ class DualWriteSink:
         settle_deadline_ms: int = 120_000,
     ) -> None:
         # The keywords above, which a test compares with `SinkOptions`: types and defaults are written here for readers.
-        given = {name: value for name, value in locals().items() if name != "self"}
-        self._options = SinkOptions.parse(**given)
+        self._options = SinkOptions.parse(**{name: value for name, value in locals().items() if name != "self"})
         self._run: QueryRun | None = None
         self._started_in: str | None = None
         self._calls = threading.Lock()

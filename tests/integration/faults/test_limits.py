@@ -10,6 +10,7 @@ import resource
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import make_url
@@ -107,13 +108,11 @@ def test_no_connection_is_left(place: str, limited: tuple[Job, str]) -> None:
     """C11: not within connect_deadline_ms. The limit is named, and the next start completes what was begun."""
     job, admin = limited
     own = job.database
-    options = {"connect_deadline_ms": 500, "settle_deadline_ms": 500, "claim_deadline_ms": 500}
-    if place != "start":
-        driver = job.stop_at(place, batch=BATCH, **options)
+    options: dict[str, Any] = {"connect_deadline_ms": 500, "settle_deadline_ms": 500, "claim_deadline_ms": 500}
+    driver = None if place == "start" else job.stop_at(place, batch=BATCH, **options)
     no_connections(job, admin, but=0)
     job.database = own
-    if place == "start":
-        driver = job.start(**options)
+    driver = driver or job.start(**options)
     driver.go_on()
     outcome = driver.outcome()
     assert outcome.event == "error", driver.log_tail()
@@ -140,7 +139,7 @@ def without_files(job: Job, driver: DriverProcess) -> int:
 
 @pytest.mark.parametrize("place", FEW_PLACES)
 def test_the_driver_has_no_file_descriptor_left(place: str, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
-    """D15: its connections are cut, and it may make no other until it is given more."""
+    """D16: its connections are cut, and it may make no other until it is given more."""
     job = make_job(kafka_without_2pc)
     driver = job.stop_at(place, batch=BATCH)
     most = without_files(job, driver)
@@ -153,7 +152,7 @@ def test_the_driver_has_no_file_descriptor_left(place: str, kafka_without_2pc: B
 
 @pytest.mark.parametrize("place", FEW_PLACES)
 def test_the_driver_never_gets_a_file_descriptor(place: str, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
-    """D15: what is missing is named within the deadlines, and the next start completes what was begun."""
+    """D16: what is missing is named within the deadlines, and the next start completes what was begun."""
     job = make_job(kafka_without_2pc)
     options = {"connect_deadline_ms": 500, "settle_deadline_ms": 500, "claim_deadline_ms": 500}
     driver = job.stop_at(place, batch=BATCH, kafka={"max.block.ms": 1_000, "delivery.timeout.ms": 11_000}, **options)
@@ -169,7 +168,7 @@ def test_the_driver_never_gets_a_file_descriptor(place: str, kafka_without_2pc: 
 @pytest.mark.thorough
 @pytest.mark.parametrize("place", PLACES)
 def test_the_driver_has_no_memory_left(place: str, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
-    """D15: what asks for more gets none. However the driver ends, the next start completes what was begun.
+    """D16: what asks for more gets none. However the driver ends, the next start completes what was begun.
 
     The kernel's answer to a cgroup without memory, SIGKILL, is that of `test_killed_drivers`.
     """

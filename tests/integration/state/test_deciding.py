@@ -557,7 +557,7 @@ def test_a_connection_that_was_closed_without_an_error_is_not_kept(store: SqlSta
 
 
 def test_a_transaction_that_cannot_be_watched_is_ended(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D15: no file descriptor is left in the middle of it. It holds no lock afterwards, and COMMIT was not sent."""
+    """D16: no file descriptor is left in the middle of it. It holds no lock afterwards, and COMMIT was not sent."""
     with sql_store(database) as store:
         row = claim(store)
         deciding = ExitStack()

@@ -114,7 +114,7 @@ def no_thread(*_: object) -> None:
 
 
 def test_a_connection_that_cannot_be_watched_is_as_one_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D15: nothing is begun on it that could not be bounded, and no file is left open."""
+    """D16: nothing is begun on it that could not be bounded, and no file is left open."""
     near, far = socket.socketpair()
     with near, far:
         monkeypatch.setattr(watchdog, "_watch", watchdog._Watch())

@@ -73,6 +73,13 @@ _ACL_REMEDY: Final = (
     "what those commands need"
 )
 
+_CLOCK_REMEDY: Final = (
+    "Records have the time of the clock of this machine: set it, as by NTP; or raise message.timestamp.after.max.ms of "
+    "the topic"
+)
+#: Of the records that a broker names one by one, so many are told: a batch has thousands.
+_RECORD_ERRORS_SHOWN: Final = 3
+
 
 def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") -> KafkaError:
     """The exception for an answer, of the class that its code belongs to.
@@ -99,7 +106,11 @@ def produce_error(
     code = answer.error_code
     detail = f"{partition}, pair {producer}: {answer.error_message or 'the broker gave no reason'}"
     if answer.record_errors:
-        detail += "; " + "; ".join(f"record {index}: {text}" for index, text in answer.record_errors)
+        shown = [f"record {index}: {text}" for index, text in answer.record_errors[:_RECORD_ERRORS_SHOWN]]
+        left_out = len(answer.record_errors) - len(shown)
+        detail += "; " + "; ".join(shown) + (f"; and {left_out} records more" if left_out else "")
+    if code == Code.INVALID_TIMESTAMP:
+        detail = f"{detail}. {_CLOCK_REMEDY}"
     if code in _ABORTABLE:
         return AbortableError(api="Produce", code=code, name=describe_error(code).name, detail=detail)
     if code not in _TOO_LARGE:

@@ -11,6 +11,7 @@ up the loop once, and is met in a thread until it is quick again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -28,6 +29,9 @@ Synced: TypeAlias = "asyncio.Future[LogFailedError | None]"
 #: What is made durable on the event loop: at most so much, if the last fdatasync took at most so long.
 INLINE_BYTES_MAX: Final = 64 * 1024
 INLINE_SECONDS_MAX: Final = 0.001
+
+
+_logger = logging.getLogger(__name__)
 
 
 class GroupSync:
@@ -119,6 +123,12 @@ class GroupSync:
             self._synced(self._running_end)
         else:
             self._log.refuse(f"fdatasync failed: {error}")
+            _logger.error(
+                "%s: fdatasync failed, so what the disk has is unknown until the next start reads it; nothing is taken "
+                "before that: %s",
+                self._log.path,
+                error,
+            )
         running, self._running, self._running_end = self._running, [], None
         waiting, self._waiting = self._waiting, []
         failure = None if error is None else self._failure()

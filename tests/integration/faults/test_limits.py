@@ -103,16 +103,19 @@ def test_no_connection_is_left_for_a_while(place: str, limited: tuple[Job, str])
     job.database = own
 
 
+#: Short, where a limit is to be told and not waited out.
+HASTY: dict[str, Any] = {"connect_deadline_ms": 500, "settle_deadline_ms": 500, "claim_deadline_ms": 500}
+
+
 @pytest.mark.parametrize("place", ["start", *FEW_PLACES])
 def test_no_connection_is_left(place: str, limited: tuple[Job, str]) -> None:
     """C11: not within connect_deadline_ms. The limit is named, and the next start completes what was begun."""
     job, admin = limited
     own = job.database
-    options: dict[str, Any] = {"connect_deadline_ms": 500, "settle_deadline_ms": 500, "claim_deadline_ms": 500}
-    driver = None if place == "start" else job.stop_at(place, batch=BATCH, **options)
+    driver = None if place == "start" else job.stop_at(place, batch=BATCH, **HASTY)
     no_connections(job, admin, but=0)
     job.database = own
-    driver = driver or job.start(**options)
+    driver = job.start(**HASTY) if driver is None else driver
     driver.go_on()
     outcome = driver.outcome()
     assert outcome.event == "error", driver.log_tail()
@@ -154,8 +157,7 @@ def test_the_driver_has_no_file_descriptor_left(place: str, kafka_without_2pc: B
 def test_the_driver_never_gets_a_file_descriptor(place: str, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
     """D16: what is missing is named within the deadlines, and the next start completes what was begun."""
     job = make_job(kafka_without_2pc)
-    options = {"connect_deadline_ms": 500, "settle_deadline_ms": 500, "claim_deadline_ms": 500}
-    driver = job.stop_at(place, batch=BATCH, kafka={"max.block.ms": 1_000, "delivery.timeout.ms": 11_000}, **options)
+    driver = job.stop_at(place, batch=BATCH, kafka={"max.block.ms": 1_000, "delivery.timeout.ms": 11_000}, **HASTY)
     without_files(job, driver)
     driver.go_on()
     outcome = driver.outcome()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -554,23 +552,3 @@ def test_a_connection_that_was_closed_without_an_error_is_not_kept(store: SqlSta
     with store.deciding(ID, row.generation) as transaction:
         driver_connection(transaction.connection).close()
     assert store.check_generation(ID, row.generation).generation == row.generation
-
-
-def test_a_transaction_that_cannot_be_watched_is_ended(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D16: no file descriptor is left in the middle of it. It holds no lock afterwards, and COMMIT was not sent."""
-    with sql_store(database) as store:
-        row = claim(store)
-        deciding = ExitStack()
-        deciding.enter_context(store.deciding(ID, row.generation)).decide(FIRST)
-        with monkeypatch.context() as patch:
-            patch.setattr("jdbc_state.watchdog.socket.dup", _no_descriptor)
-            with pytest.raises(StateStoreError, match="cannot be watched") as raised:
-                deciding.close()
-        assert (raised.value.retriable, isinstance(raised.value, CommitUnknownError)) == (True, False)
-        begun_s = time.monotonic()
-        assert execute(database, "SELECT status FROM kafka_transaction_state FOR UPDATE NOWAIT") == [("none",)]
-        assert time.monotonic() - begun_s < 5
-
-
-def _no_descriptor(_: int) -> int:
-    raise OSError(errno.EMFILE, "Too many open files")

@@ -316,7 +316,10 @@ async def test_a_log_on_disk_is_opened_as_it_was(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_a_full_disk_refuses_and_takes_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_refuses_and_takes_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B32: and the log says so, once for all who try."""
     log = opened(tmp_path)
     batch = client_batch(producer=(7, 0), sequence=0)
 
@@ -330,13 +333,17 @@ async def test_a_full_disk_refuses_and_takes_again_later(tmp_path: Path, monkeyp
         assert log.append_records([(b"k", b"v")], now_ms=NOW_MS).code == Code.KAFKA_STORAGE_ERROR
     assert (log.end_offset, list(log.producers())) == (0, [])
     assert append(log, batch).base_offset == 0
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert f"{tmp_path}: records are refused, as they cannot be written: No space left" in caplog.text
+    assert "can be written again" in caplog.text
     await log.sync()
     log.close()
 
 
 async def test_after_a_failed_fdatasync_readers_see_no_more_and_writers_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """B32: and the log says what settles it."""
     log = opened(tmp_path)
     append(log, client_batch([b"safe"]))
     await log.sync()
@@ -353,6 +360,7 @@ async def test_after_a_failed_fdatasync_readers_see_no_more_and_writers_are_refu
     with pytest.raises(LogFailedError):
         await log.sync()
     assert (log.high_watermark, values(log)) == (1, [b"safe"])
+    assert "nothing is taken before that: Input/output error" in caplog.text
     log.close()
 
 

@@ -1,0 +1,70 @@
+"""A machine whose clock jumps, as seen by Kafka: records carry its time, and a broker may refuse what is too new."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from spark_2pc_sink.errors import KafkaError
+from spark_2pc_sink.producer.writer import TransactionalWriter
+from tests.conftest import MakeTopic
+from tests.harness.providers import Broker
+from tests.integration.writer.writers import committed, kafka_for, table_of, values
+
+HOUR_NS = 3_600 * 10**9
+
+
+def shift_clock(monkeypatch: pytest.MonkeyPatch, by_ns: int) -> None:
+    """Let the writer see another time of day. Its deadlines go by the monotonic clock, which never jumps."""
+    clock = SimpleNamespace(
+        **{name: getattr(time, name) for name in ("monotonic", "sleep", "perf_counter")},
+        time_ns=lambda: time.time_ns() + by_ns,
+        time=lambda: time.time() + by_ns / 1e9,
+    )
+    monkeypatch.setattr("spark_2pc_sink.producer.writer.time", clock)
+
+
+@pytest.mark.parametrize("hours", [-1.0, 0.9])
+def test_an_hour_changes_nothing(
+    hours: float, kafka: Broker, topic: MakeTopic, transactional_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B33: the clock is set back, or forward, in the middle of a transaction; each record is there once."""
+    name = topic(partitions=2)
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap, batch_size=2_000), topic=name
+    ) as writer:
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.append(table_of(500))
+        shift_clock(monkeypatch, int(hours * HOUR_NS))
+        writer.append(table_of(500, first=500))
+        writer.commit_transaction()
+        writer.begin_transaction()
+        writer.append(table_of(500, first=1_000))
+        writer.commit_transaction()
+        assert values(committed(kafka.bootstrap, name, writer)) == sorted(f"value-{n}" for n in range(1_500))
+
+
+def test_a_clock_far_ahead_is_named(
+    kafka: Broker, topic: MakeTopic, transactional_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B33: message.timestamp.after.max.ms of the topic, an hour by default, refuses records of the future."""
+    name = topic(partitions=1)
+    properties = kafka_for(kafka.bootstrap)
+    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
+        writer.init_transactions()
+        with monkeypatch.context() as ahead:
+            shift_clock(ahead, 2 * HOUR_NS)
+            writer.begin_transaction()
+            writer.append(table_of(100))
+            with pytest.raises(KafkaError) as raised:
+                writer.flush()
+        assert "Timestamp " in str(raised.value)
+        assert "and 97 records more. Records have the time of the clock of this machine" in str(raised.value)
+        writer.abort_transaction()
+        writer.begin_transaction()
+        writer.append(table_of(10))
+        writer.commit_transaction()
+        assert values(committed(kafka.bootstrap, name, writer)) == sorted(f"value-{n}" for n in range(10))

@@ -14,9 +14,16 @@ KAFKA_TOOLS := .cache/kafka-tools-4.3.1
 SPARK_JARS := .cache/spark-jars
 # A real one with Confluent's API; Confluent's own is not on Maven Central. From 3.1 on this one needs Java 21.
 SCHEMA_REGISTRY := .cache/apicurio-registry-3.0.9
+# Every package with its hashes, for each Python that the project takes; no index, so that any may serve.
+LOCK := tools/requirements-dev.txt
+RELEASE_LOCK := tools/requirements-release.txt
 # Environments without PySpark: a client of Spark Connect, and the Python of executors.
 CLIENT_PYTHON := .cache/client-python
 EXECUTOR_PYTHON := .cache/executor-python
+# With the lowest versions that pyproject.toml allows; with the tools of a release; and the fuzzer's package.
+LOWEST_PYTHON := .cache/lowest-python
+RELEASE_PYTHON := .cache/release-python
+FUZZER := .cache/atheris-3.0.0
 # What differs between runs: `make test TESTS=tests/unit ARGS=-x`, `make demo KAFKA=real ARGS=--events=20000`.
 KAFKA ?= reference
 TESTS ?=
@@ -42,7 +49,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference simulate chaos soak containers bench coverage docs lint types format clean
+.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage docs lint types format lock audit sbom dist publish clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -72,6 +79,13 @@ endif
 
 reference: setup ## Run the tests that need a broker on the reference coordinator in place of Kafka
 	@$(BIN)/python -m $(PYTEST) --provider=reference -m kafka $(or $(TESTS),$(REFERENCE_TESTS)) $(ARGS)
+
+lowest: setup $(LOWEST_PYTHON)/stamp ## Run the fast tests, and the first job, with the lowest versions that pyproject.toml allows
+	@HYPOTHESIS_PROFILE=fast $(LOWEST_PYTHON)/bin/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
+	@$(LOWEST_PYTHON)/bin/python -m pytest -q tests/integration/docs/test_first_job.py
+
+fuzz: .venv/stamp $(FUZZER)/stamp ## Fuzz the readers of foreign bytes, five minutes each (ARGS='frames --seconds 3600')
+	@PYTHONPATH=$(CURDIR)/$(FUZZER) $(BIN)/python -m tests.fuzz $(ARGS)
 
 simulate: setup ## Explore crashes, lost replies and second drivers exhaustively, then at random; then the mutants
 	@$(BIN)/python -m tests.simulation $(ARGS)
@@ -114,6 +128,26 @@ format: .venv/stamp ## Format the source and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+audit: $(RELEASE_PYTHON)/stamp ## Look for known vulnerabilities of what is locked; needs a network
+	@$(RELEASE_PYTHON)/bin/pip-audit --strict --require-hashes --disable-pip --requirement $(LOCK) $(ARGS)
+
+sbom: $(RELEASE_PYTHON)/stamp ## Write the parts of what is locked into dist/sbom.json (CycloneDX)
+	@mkdir -p dist
+	@$(RELEASE_PYTHON)/bin/cyclonedx-py requirements $(LOCK) --pyproject pyproject.toml --output-reproducible \
+	    --output-file dist/sbom.json
+	@echo "dist/sbom.json"
+
+dist: $(RELEASE_PYTHON)/stamp ## Build the wheel and the source archive into dist/
+	@rm -rf dist
+	@$(RELEASE_PYTHON)/bin/python -m build --outdir dist .
+
+publish: $(RELEASE_PYTHON)/stamp ## Upload what is in dist/: from the workflow of a release alone
+	@$(RELEASE_PYTHON)/bin/uv publish --trusted-publishing always dist/*.whl dist/*.tar.gz
+
+lock: .venv/stamp ## Lock the newest versions that pyproject.toml allows; tests/README.md says when
+	@$(call lock_packages,--extra dev,$(LOCK))
+	@$(call lock_packages,--group release,$(RELEASE_LOCK))
+
 clean: ## Remove everything that was made
 	@tools/containers.sh down
 	rm -rf .venv .cache build *.egg-info
@@ -131,15 +165,14 @@ clean: ## Remove everything that was made
 # uv because it is several times faster; without its cache, because it would keep gigabytes of PySpark builds there.
 # Compiled here once, as pip does: where Python may not write bytecode, each of Spark's workers would compile all of
 # pandas and pyarrow at its start (3 s become 9).
-# Where uv does not work (a registry that only pip is configured for), pip does the same.
+# Where uv does not work (a registry that only pip is configured for), pip does the same. Both take a package only if its
+# hash is in the lock, from whatever index the environment names; uv's own hash is there too.
 # Spark's workers import PySpark from a zip, which nobody compiles: a second of processor time for each of them.
-.venv/stamp: pyproject.toml tools/spark_bytecode.py | .cache/prerequisites.stamp
+.venv/stamp: pyproject.toml $(LOCK) tools/spark_bytecode.py | .cache/prerequisites.stamp
 	@echo "setup: Python packages into .venv/"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv && \
-	    UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip install --quiet --no-cache --compile-bytecode \
-	        --python $(BIN)/python --editable '.[dev]' || \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(call install_locked,.venv,$(LOCK))
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@$(BIN)/python tools/spark_bytecode.py .venv/lib/python3*/site-packages/pyspark/python/lib/pyspark.zip >/dev/null
 	@touch $@
 
@@ -183,6 +216,31 @@ $(EXECUTOR_PYTHON)/stamp: docs/connect.md | .venv/stamp
 	$(call make_python,$(EXECUTOR_PYTHON),)
 	@touch $@
 
+# By uv alone: pip has no way to take the lowest. Tools of tests are new ones.
+$(LOWEST_PYTHON)/stamp: pyproject.toml | .venv/stamp
+	@echo "setup: the lowest versions into $(LOWEST_PYTHON)/"
+	@$(BIN)/python -m venv --clear $(LOWEST_PYTHON)
+	@$(BIN)/uv pip compile --quiet --resolution lowest-direct --no-header pyproject.toml \
+	    $(addprefix --extra ,avro coordinator dashboard embedded metrics msk oidc protobuf verify) \
+	    --output-file $(LOWEST_PYTHON)/constraints.txt
+	@$(BIN)/uv pip install --quiet --no-cache --compile-bytecode --python $(LOWEST_PYTHON)/bin/python \
+	    --constraints $(LOWEST_PYTHON)/constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(RELEASE_PYTHON)/stamp: $(RELEASE_LOCK) | .cache/prerequisites.stamp
+	@echo "setup: tools of a release into $(RELEASE_PYTHON)/"
+	@$(PYTHON) -m venv --clear $(RELEASE_PYTHON)
+	@$(RELEASE_PYTHON)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	    --requirement $(RELEASE_LOCK)
+	@touch $@
+
+# For make fuzz alone; it has wheels for Python 3.11 and later.
+$(FUZZER)/stamp: | .venv/stamp
+	@echo "setup: the fuzzer into $(FUZZER)/"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(FUZZER) \
+	    $(patsubst .cache/atheris-%,atheris==%,$(FUZZER))
+	@touch $@
+
 # Built from source, for tests marked thorough only: no part of the setup.
 kerberos: setup ## Install what the tests of Kerberos need
 	@PYTHON=$(PYTHON) tools/prerequisites.sh kerberos
@@ -200,6 +258,19 @@ $(SPARK_JARS)/classes.stamp: $(SPARK_JARS)/stamp .venv/stamp
 	@$(BIN)/python -m tests.harness.class_archive spark >.cache/spark-classes.log 2>&1 || \
 	    { cat .cache/spark-classes.log; exit 1; }
 	@touch $@
+
+define lock_packages
+$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
+    --no-annotate --custom-compile-command 'make lock' pyproject.toml $(1) --output-file $(2)
+endef
+
+define install_locked
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	    --requirement <(sed -n '/^uv==/,/[^\\]$$/p' $(LOCK)) && \
+	    UV_PYTHON_DOWNLOADS=never $(1)/bin/uv pip install --quiet --no-cache --compile-bytecode \
+	        --python $(1)/bin/python --require-hashes --requirement $(2) || \
+	    $(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(2)
+endef
 
 # With copies of the interpreter, so that an archive of it works on another machine. By uv, else by pip, as above.
 define make_python

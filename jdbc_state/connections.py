@@ -270,6 +270,15 @@ class Database:
         )
 
 
+class QuietConnection(psycopg2.extensions.connection):
+    """A connection that shows no connection string; SQLAlchemy's pool would log one with ``sslpassword`` in it."""
+
+    def __repr__(self) -> str:
+        return f"<connection {id(self):#x}, closed: {self.closed}>"
+
+    __str__ = __repr__  # psycopg2 has one of its own
+
+
 def connect_alone(
     url: URL, *, password: Callable[[], str] | None = None, **keywords: object
 ) -> psycopg2.extensions.connection:
@@ -281,7 +290,13 @@ def connect_alone(
         **keywords: of libpq, which come before those of the URL.
     """
     arguments, given = url.get_dialect()().create_connect_args(url)
-    all_keywords = {**KEEPALIVE, **given, **keywords, **_password_keyword(password)}
+    all_keywords = {
+        **KEEPALIVE,
+        "connection_factory": QuietConnection,
+        **given,
+        **keywords,
+        **_password_keyword(password),
+    }
     connection: psycopg2.extensions.connection = psycopg2.connect(*arguments, **all_keywords)
     return connection
 
@@ -325,6 +340,7 @@ def _engine(url: URL, settings: StoreSettings) -> Engine:
     arguments: dict[str, object] = {
         "connect_timeout": settings.connect_timeout_s,
         "fallback_application_name": _APPLICATION_NAME,
+        "connection_factory": QuietConnection,
         **KEEPALIVE,
     }
     engine = create_engine(

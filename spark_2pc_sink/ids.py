@@ -15,6 +15,8 @@ from spark_2pc_sink.errors import ConfigurationError
 PRODUCER_ID_MAX = 2**63 - 1
 #: A longer number is none of Kafka's, even with zeros in front; Python itself refuses to read one of 4301 digits.
 _DIGITS_MAX = 64
+#: Spark numbers batches by an int64; a range of them has a length.
+_BATCH_IDS_END = 2**63 - 1
 #: Kafka allocates producer ids from 0; -1 stands for "no producer id" in every message (KIP-98).
 NO_PRODUCER_ID = -1
 #: The largest epoch that a client may hold (``Short.MAX_VALUE - 1`` in Kafka).
@@ -193,7 +195,7 @@ class BatchRange:
             return NO_BATCHES
         first, dots, last = text.partition("..")
         ids = (first, last) if dots else (first, first)
-        if not all(map(_is_decimal, ids)) or int(ids[0]) > int(ids[1]):
+        if not all(map(_is_decimal, ids)) or not int(ids[0]) <= int(ids[1]) < _BATCH_IDS_END:
             raise ConfigurationError(
                 option="accept_loss",
                 value=given,

@@ -103,6 +103,13 @@ def _add_looking(within: Any) -> None:
     listing.add_argument(
         "--producer-id", action="append", default=[], type=int, metavar="N", help="only this one; may be repeated"
     )
+    listing.add_argument(
+        "--broker-id",
+        "--broker",
+        type=int,
+        metavar="N",
+        help="ask only this broker, for the ids that it coordinates; the others need not be there",
+    )
 
     describing = _command(within, "describe", _describe, "describe the transaction of one transactional id")
     describing.add_argument("--transactional-id", required=True, metavar="ID")
@@ -176,6 +183,7 @@ def _list(given: argparse.Namespace) -> CommandResult:
         producer_ids=tuple(given.producer_id),
         running_longer_than_ms=given.running_longer_than_ms,
         transactional_id_pattern=given.transactional_id_pattern,
+        broker_id=given.broker_id,
     )
     kafka = read_connection(given, _OUTER)
     with TransactionTool(kafka=kafka) as tool:

@@ -17,12 +17,41 @@ with extra("oidc"):
     import requests
     from authlib.common.errors import AuthlibBaseError
     from authlib.integrations.requests_client import OAuth2Session
+    from requests.adapters import HTTPAdapter
+    from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+    from urllib3.connection import HTTPConnection, HTTPSConnection
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
 
 #: For the connection to the endpoint, and for each part of its answer. Other connections of the caller wait meanwhile.
 TIMEOUT_S: Final = 5
+
+
+class _QuietConnection(HTTPConnection):
+    #: A program may set it on ``http.client`` for all: it prints each request, the client's credentials among them.
+    debuglevel = 0
+
+
+class _QuietTlsConnection(HTTPSConnection):
+    debuglevel = 0
+
+
+class _QuietPool(HTTPConnectionPool):
+    ConnectionCls = _QuietConnection
+
+
+class _QuietTlsPool(HTTPSConnectionPool):
+    ConnectionCls = _QuietTlsConnection
+
+
+class _QuietAdapter(HTTPAdapter):
+    """Makes connections that print nothing."""
+
+    def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
+        """As its own, with pools of such connections."""
+        super().init_poolmanager(*arguments, **named)
+        self.poolmanager.pool_classes_by_scheme = {"http": _QuietPool, "https": _QuietTlsPool}
 
 
 class TokenEndpoint:
@@ -73,6 +102,8 @@ class TokenEndpoint:
 
         # By its default the client's credentials go into the header Authorization: client_secret_basic.
         with OAuth2Session(self._client_id, self._client_secret, scope=self._scope) as session:
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, _QuietAdapter())
             session.register_compliance_hook("access_token_response", checked)
             answer: Mapping[str, Any] = session.fetch_token(
                 self._url,

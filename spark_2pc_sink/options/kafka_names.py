@@ -42,7 +42,9 @@ _ASSERTION = "give oauth_cb, a function that asks with an assertion and returns 
 #: name -> what to do instead.
 REFUSED: dict[str, str] = {
     "transactional.id": "give it as transactional_id=",
-    "transaction.two.phase.commit.enable": "leave it out: the sink finds out what the broker grants",
+    "transaction.two.phase.commit.enable": (
+        "leave it out: the sink finds out what the broker grants; TransactionalWriter has two_phase_commit=True"
+    ),
     "key.serializer": _SERIALIZED,
     "value.serializer": _SERIALIZED,
     "linger.ms": _LINGER,

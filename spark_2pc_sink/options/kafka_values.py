@@ -28,7 +28,8 @@ def as_number(name: str, raw: object) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
     if isinstance(raw, str) and _NUMBER.fullmatch(raw.strip()):
-        return int(raw)
+        # int() itself takes fewer characters for blanks than strip() does.
+        return int(raw.strip())
     raise ConfigurationError(option=name, value=raw, rule="it is a whole number", remedy="pass a number or its text")
 
 

@@ -100,15 +100,20 @@ class TransactionClient:
         cluster: connections; not closed by this object.
         transactional_id: whose transactions.
         options: time-outs, back-off, and the transaction timeout to ask for.
+        two_phase_commit: None asks for it where the coordinator offers it, and goes on without where it is refused;
+            True takes a refusal for an error, and False does not ask (KIP-939, "Client Configuration Changes").
 
     Raises:
         ConfigurationError: the transactional id cannot be one.
     """
 
-    def __init__(self, cluster: Cluster, transactional_id: str, options: KafkaOptions) -> None:
+    def __init__(
+        self, cluster: Cluster, transactional_id: str, options: KafkaOptions, *, two_phase_commit: bool | None = None
+    ) -> None:
         self.transactional_id = check_transactional_id(transactional_id)
         self._cluster = cluster
         self._options = options
+        self._two_phase_commit = two_phase_commit
         self._calls = CoordinatorCalls(cluster, transactional_id)
         self._features: BrokerFeatures | None = None
         self._two_phase_refused = False
@@ -162,8 +167,8 @@ class TransactionClient:
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """Take the next pair, which fences every older one (KIP-98, KIP-939).
 
-        Asks for two-phase commit where the coordinator offers it, and goes on without where it is refused. An
-        explicit transaction timeout counts only then. No pair is passed along: whoever calls this takes over.
+        An explicit transaction timeout counts only without two-phase commit. No pair is passed along: whoever calls
+        this takes over.
 
         Args:
             keep_prepared: leave an ongoing transaction as it is. Otherwise it is aborted.
@@ -180,10 +185,18 @@ class TransactionClient:
             raise kafka_error(
                 "InitProducerId", Code.UNSUPPORTED_VERSION, "the broker offers no version with keepPreparedTxn"
             )
+        if self._two_phase_commit and not offered:
+            raise kafka_error(
+                "InitProducerId", Code.UNSUPPORTED_VERSION, "the broker offers no version with two-phase commit"
+            )
         timeout_ms = self._timeout_ms(deadline)
-        two_phase = offered and not self._two_phase_refused
+        two_phase = offered and not self._two_phase_refused and self._two_phase_commit is not False
         reply = self._init(deadline, timeout_ms, two_phase=two_phase, keep_prepared=keep_prepared)
-        if two_phase and _refuses_two_phase(reply.error_code, keep_prepared=keep_prepared):
+        if (
+            two_phase
+            and self._two_phase_commit is None
+            and _refuses_two_phase(reply.error_code, keep_prepared=keep_prepared)
+        ):
             # 53: no TWO_PHASE_COMMIT permission, or transaction.two.phase.commit.enable is off. Nothing was changed.
             self._two_phase_refused, two_phase = True, False
             reply = self._init(deadline, timeout_ms, two_phase=False, keep_prepared=keep_prepared)

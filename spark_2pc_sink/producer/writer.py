@@ -8,7 +8,7 @@ single records. It is built of `spark_2pc_sink.producer.transaction_client.Trans
 ::
 
     kafka = {"bootstrap.servers": "broker:9092"}
-    with TransactionalWriter(transactional_id="orders", kafka=kafka, topic="orders") as writer:
+    with TransactionalWriter(transactional_id="orders", kafka=kafka, topic="orders", two_phase_commit=True) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(pa.table({"key": ["a"], "value": ["1"]}))
@@ -29,6 +29,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
     AuthorizationError,
+    ConfigurationError,
     DualWriteError,
     FencedError,
     KafkaError,
@@ -69,9 +70,12 @@ class TransactionalWriter:
             looks at the transaction instead of taking it over, and EndTxn is sent with its own pair. Nobody is fenced
             until the transaction is completed, and the broker may abort it after ``transaction.timeout.ms``: whoever
             sets this has another way to keep old writers out, and to notice a lost transaction.
+        two_phase_commit: transactions never time out, so that they may be prepared: KIP-939's client configuration
+            ``transaction.two.phase.commit.enable``, which excludes ``transaction.timeout.ms``. The broker has to grant
+            it.
 
     Raises:
-        ConfigurationError: an option is unknown, missing or wrong. Nothing was connected to.
+        ConfigurationError: an option is unknown, missing or wrong, or two exclude each other. Nothing was connected to.
     """
 
     @checks_keywords
@@ -82,11 +86,19 @@ class TransactionalWriter:
         kafka: Mapping[str, str | int | Callable[[str], Any]],
         topic: str | None = None,
         resume: bool = False,
+        two_phase_commit: bool = False,
     ) -> None:
         options = self._options = KafkaOptions.parse(kafka)
+        if two_phase_commit and options.transaction_timeout_ms is not None:
+            raise ConfigurationError(
+                option="two_phase_commit",
+                value=two_phase_commit,
+                rule="it excludes transaction.timeout.ms: its transactions never time out (KIP-939)",
+                remedy="leave one of the two out",
+            )
         self._transactional_id = transactional_id
         self._cluster = Cluster(options)
-        self._client = TransactionClient(self._cluster, transactional_id, options)
+        self._client = TransactionClient(self._cluster, transactional_id, options, two_phase_commit=two_phase_commit)
         self._partitioner = StickyPartitioner(self._cluster, topic)
         self._resume = resume
         self._state = WriterState.UNINITIALISED
@@ -119,7 +131,7 @@ class TransactionalWriter:
 
     @property
     def two_phase_commit(self) -> bool:
-        """True when the broker never aborts a transaction of this id by itself."""
+        """True when it was asked for, and the broker never aborts a transaction of this id by itself."""
         return self._two_phase_commit
 
     def init_transactions(self, *, keep_prepared_txn: bool = False) -> None:
@@ -131,7 +143,9 @@ class TransactionalWriter:
 
         Raises:
             LocalProtocolError: called before.
-            KafkaError: the broker has no keepPreparedTxn (code 35) and the writer is not in resume mode.
+            KafkaError: the broker has no keepPreparedTxn and the writer is not in resume mode; or it has no two-phase
+                commit, and the writer asks for it (code 35).
+            AuthorizationError: the broker does not grant two-phase commit (code 53).
             ConfigurationError, AuthorizationError, KafkaTimeoutError: as `TransactionClient.init_producer_id`.
         """
         rule = rule_for(self._state, Operation.INIT_KEEPING if keep_prepared_txn else Operation.INIT)
@@ -206,7 +220,7 @@ class TransactionalWriter:
             What to store in the database, in the database transaction that decides.
 
         Raises:
-            LocalProtocolError: not now; or the broker did not grant two-phase commit and the writer is not in
+            LocalProtocolError: not now; or the writer has no two-phase commit and is not in
                 resume mode (KIP-939: "If the 2PC is not enabled, we return the INVALID_TXN_STATE error").
             Everything that `flush` raises.
         """
@@ -215,7 +229,7 @@ class TransactionalWriter:
             raise LocalProtocolError(
                 operation=Operation.PREPARE.value,
                 state=self._state.value,
-                rule="the broker did not grant two-phase commit, so it may abort what is prepared (INVALID_TXN_STATE)",
+                rule="without two_phase_commit=True the broker may abort what is prepared (INVALID_TXN_STATE)",
             )
         with self._following(rule):
             if self._session is not None:

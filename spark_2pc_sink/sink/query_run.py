@@ -28,6 +28,7 @@ from spark_2pc_sink.sink.contract.topics import Connections
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
+from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
 from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
@@ -73,6 +74,7 @@ class QueryRun:
     """
 
     def __init__(self, options: SinkOptions, query: CallingQuery, spark: SparkSession) -> None:
+        gateway_log.install()
         self.query = query
         self._clock = SystemClock()
         self._options = options

@@ -73,6 +73,7 @@ class DualWriteSink:
         ConfigurationError: an option is unknown, has a bad value, or contradicts another. Nothing was connected to.
     """
 
+    # The keywords, which a test compares with `SinkOptions`: types and defaults are written here for readers.
     @checks_keywords
     def __init__(
         self,
@@ -139,9 +140,7 @@ class DualWriteSink:
         commit_timeout_ms: int = 60_000,
         settle_deadline_ms: int = 120_000,
     ) -> None:
-        # The keywords above, which a test compares with `SinkOptions`: types and defaults are written here for readers.
-        given = {name: value for name, value in locals().items() if name != "self"}
-        self._options = SinkOptions.parse(**given)
+        self._options = SinkOptions.parse(**{name: value for name, value in locals().items() if name != "self"})
         self._run: QueryRun | None = None
         self._started_in: str | None = None
         self._calls = threading.Lock()

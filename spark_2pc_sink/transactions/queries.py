@@ -60,7 +60,7 @@ class TransactionQueries:
     # --- coordinators --------------------------------------------------------------------------------------------
 
     def listings(self, wanted: ListFilter) -> tuple[TransactionListing, ...]:
-        """The transactional ids of every broker, as far as we may see them (DESCRIBE).
+        """The transactional ids of every broker, or of the one that is wanted, as far as we may see them (DESCRIBE).
 
         Raises:
             ConfigurationError: no such state, or a pattern that is no regular expression.
@@ -69,7 +69,8 @@ class TransactionQueries:
         """
         deadline = self._cluster.deadline()
         self._cluster.refresh((), deadline)
-        return self._listings(self._cluster.node_ids(deadline), wanted, deadline)
+        brokers = self._cluster.node_ids(deadline) if wanted.broker_id is None else (wanted.broker_id,)
+        return self._listings(brokers, wanted, deadline)
 
     def details(self, transactional_id: str) -> TransactionDetails | None:
         """One transactional id, None where its coordinator does not know it.

@@ -69,7 +69,7 @@ class TransactionTool:
         self._cluster.close()
 
     def list_transactions(self, wanted: ListFilter | None = None) -> tuple[TransactionListing, ...]:
-        """The transactional ids of every coordinator that we may describe (KIP-664, KIP-994, KIP-1152).
+        """The transactional ids of every coordinator, or of one, that we may describe (KIP-664, KIP-994, KIP-1152).
 
         Raises:
             ConfigurationError: a filter cannot be one.
@@ -78,6 +78,8 @@ class TransactionTool:
         chosen = wanted or ListFilter()
         for producer_id in chosen.producer_ids:
             _check_range("producer_id", producer_id, _INT64_MAX)
+        if chosen.broker_id is not None:
+            self._check_broker(chosen.broker_id)
         return self._queries.listings(chosen)
 
     def describe(self, transactional_id: str) -> TransactionDetails:

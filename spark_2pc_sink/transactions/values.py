@@ -17,12 +17,14 @@ class ListFilter:
         running_longer_than_ms: only transactions that began longer ago; None or a negative number for all (KIP-994).
             An id whose transaction has no beginning, because none is open, passes.
         transactional_id_pattern: an RE2 expression for the whole id; None or '' for all (KIP-1152).
+        broker_id: only ids that this broker coordinates, and no other broker is asked; None for all (KIP-664).
     """
 
     states: tuple[str, ...] = ()
     producer_ids: tuple[int, ...] = ()
     running_longer_than_ms: int | None = None
     transactional_id_pattern: str | None = None
+    broker_id: int | None = None
 
 
 @dataclass(frozen=True, order=True)

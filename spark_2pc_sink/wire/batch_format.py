@@ -167,6 +167,8 @@ def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
     Raises:
         RemoteProtocolError: the records are not what the header announces.
     """
+    if header.record_count < 0:
+        raise broken(header.base_offset, f"it has {header.record_count} records")
     position = 0
     for _ in range(header.record_count):
         try:

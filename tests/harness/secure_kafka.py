@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.testing import KafkaBroker, free_port
 
-PLAIN_USER, PLAIN_PASSWORD = "alice", "secret"
+PLAIN_USER, PLAIN_PASSWORD = "alice", f"plain{secrets.token_hex(8)}"
 SESSION_MS = 1_000
 _MODULES: Final = "org.apache.kafka.common.security"
 _DAY: Final = timedelta(days=1)

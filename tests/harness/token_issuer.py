@@ -19,7 +19,9 @@ from joserfc.jwk import RSAKey
 from spark_2pc_sink.testing import free_port
 
 ISSUER, AUDIENCE = "https://issuer.test", "kafka"
-CLIENT_ID, CLIENT_SECRET = "orders", "s3cr%t/+:"
+#: The second half stands as it is in every quotation.
+SECRET_PART = "planted-for-the-issuer"
+CLIENT_ID, CLIENT_SECRET = "orders", f"s3cr%t/+:{SECRET_PART}"
 _VALIDATOR = "org.apache.kafka.common.security.oauthbearer"
 
 

@@ -31,6 +31,19 @@ def test_the_base_needs_no_optional_package(line: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_executors_need_no_extra_at_all() -> None:
+    """Everything that a task may load, also to encode Avro and Protobuf, and to find an executor's faults."""
+    drivers_alone = {"authlib", "fastavro", "google", "grpc_tools", "httpx", "requests", "aws_msk_iam_sasl_signer"}
+    line = (
+        "import pkgutil, importlib; rooms = [importlib.import_module('spark_2pc_sink.sink.' + name) for name in "
+        "('tasks', 'transfer', 'contract', 'table')]; print(sum(importlib.import_module(each.name) is not None "
+        "for room in rooms for each in pkgutil.walk_packages(room.__path__, room.__name__ + '.')))"
+    )
+    done = run_without(OPTIONAL | drivers_alone, line)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 40
+
+
 def test_the_servers_of_testing_name_their_extra() -> None:
     done = run_without(OPTIONAL, "from spark_2pc_sink.testing import ReferenceCoordinator")
     error = "MissingExtraError: confluent_kafka is not installed: run pip install 'spark-2pc-sink[testing]'"

@@ -18,6 +18,8 @@ class Source(Enum):
     """Where the value of a property comes from; the numbers are those of DescribeConfigs (KIP-226)."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
 

@@ -1,7 +1,7 @@
 """DescribeConfigs and IncrementalAlterConfigs, of topics and of this broker.
 
-The broker's properties are given at its start and stay; only topic configs can be altered. There are no configs of
-groups, client metrics and loggers.
+Of the broker's properties, which are given at its start, those of `dynamic_configs` can be altered. There are no
+configs of groups, client metrics and loggers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from kafka.protocol.admin import DescribeConfigsResponse, IncrementalAlterConfig
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.reference.config.property_entries import Kind, PropertyEntry, Source, property_entries
+from spark_2pc_sink.reference.config.dynamic_configs import DYNAMIC, dynamic_fault
+from spark_2pc_sink.reference.config.property_entries import Kind, property_entries
 from spark_2pc_sink.reference.config.topic_config_table import TOPIC_CONFIGS
 from spark_2pc_sink.reference.config.topic_configs import (
     ConfigEntry,
@@ -25,14 +26,13 @@ from spark_2pc_sink.reference.config.topic_configs import (
     topic_entries,
 )
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
+from spark_2pc_sink.reference.handlers.broker_configs import Config, broker_config, default_config, synonyms
 from spark_2pc_sink.reference.handlers.cluster import MALFORMED
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import name_fault
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 
 _Result: Final = DescribeConfigsResponse.DescribeConfigsResult
-_Config: Final = _Result.DescribeConfigsResourceResult
-_Synonym: Final = _Config.DescribeConfigsSynonym
 _Altered: Final = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 # Types of resources (Kafka: ConfigResource.Type).
@@ -116,12 +116,14 @@ class ConfigHandlers:
 
     def _described_broker(self, name: str, request: Any, wanted: Callable[[str], bool]) -> _Outcome:
         if not name:
-            return _Outcome(Code.NONE, "")  # the cluster's dynamic defaults: none can be set
+            altered = sorted(self._catalog.broker_configs.get("", {}).items())
+            return _Outcome(Code.NONE, "", [default_config(*each, request) for each in altered if wanted(each[0])])
         fault = self._other_node(name, f"expected {self._catalog.node_id} or empty string, but received", "Broker")
         if fault is not None:
             return fault
-        entries = property_entries(self._catalog.properties)
-        return _Outcome(Code.NONE, "", [_broker_config(each, request) for each in entries if wanted(each.name)])
+        entries = (each for each in property_entries(self._catalog.started_with) if wanted(each.name))
+        configs, node_id = self._catalog.broker_configs, self._catalog.node_id
+        return _Outcome(Code.NONE, "", [broker_config(each, configs, node_id, request) for each in entries])
 
     def _other_node(self, name: str, expected: str, what: str) -> _Outcome | None:
         """What is wrong with the name of a broker."""
@@ -160,6 +162,11 @@ class ConfigHandlers:
         if refusal is not None:
             return refusal
         if resource.resource_type == _BROKER:
+            if not validate_only:
+                changes = {
+                    each.name: each.value if each.config_operation == _SET else None for each in resource.configs
+                }
+                await self._catalog.alter_broker_configs(resource.resource_name, changes)
             return _Outcome(Code.NONE, None)
         defaults = self._defaults()
         topic = self._catalog.topic(resource.resource_name)
@@ -184,10 +191,14 @@ class ConfigHandlers:
             fault = self._other_node(resource.resource_name, f"expected {self._catalog.node_id}, but received", "Node")
             if fault is not None:
                 return fault
-        names = ", ".join(config.name for config in resource.configs)
-        if not names:
-            return None
-        return _Outcome(Code.INVALID_REQUEST, f"Cannot update these configs dynamically: [{names}]")
+        names = ", ".join(config.name for config in resource.configs if config.name not in DYNAMIC)
+        if names:
+            return _Outcome(Code.INVALID_REQUEST, f"Cannot update these configs dynamically: [{names}]")
+        for each in resource.configs:
+            wrong = dynamic_fault(each.name, each.config_operation, each.value)
+            if wrong is not None:
+                return _Outcome(*wrong)
+        return None
 
     def _defaults(self) -> dict[str, str]:
         return {entry.config.name: entry.value for entry in topic_entries({}, self._catalog.properties)}
@@ -273,37 +284,13 @@ def _unknown_topic(name: str) -> _Outcome:
 
 
 def _topic_config(entry: ConfigEntry, request: Any) -> Any:
-    return _Config(
+    return Config(
         name=entry.config.name,
         value=entry.value,
         read_only=False,
         config_source=entry.source.value,
         is_sensitive=False,
-        synonyms=_synonyms(entry.synonyms, request),
+        synonyms=synonyms(entry.synonyms, request),
         config_type=entry.config.kind.value,
         documentation=entry.config.doc if request.include_documentation else None,
     )
-
-
-def _broker_config(entry: PropertyEntry, request: Any) -> Any:
-    synonyms: list[tuple[str, str | None, Source]] = []
-    if entry.source is not Source.DEFAULT_CONFIG:
-        synonyms.append((entry.name, entry.value, entry.source))
-    if entry.default is not None:
-        synonyms.append((entry.name, entry.default, Source.DEFAULT_CONFIG))
-    return _Config(
-        name=entry.name,
-        value=entry.value,
-        read_only=True,
-        config_source=entry.source.value,
-        is_sensitive=entry.sensitive,
-        synonyms=_synonyms(synonyms, request),
-        config_type=entry.kind.value,
-        documentation=entry.doc if request.include_documentation else None,
-    )
-
-
-def _synonyms(synonyms: Iterable[tuple[str, str | None, Source]], request: Any) -> list[Any]:
-    if not request.include_synonyms:
-        return []
-    return [_Synonym(name=name, value=value, source=source.value) for name, value, source in synonyms]

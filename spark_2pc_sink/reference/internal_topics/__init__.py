@@ -120,7 +120,7 @@ def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool
     try:
         found, end = read(data, _PREFIX.size)
         _refuse_nulls(found, version)
-    except (ValueError, IndexError, struct.error) as error:
+    except (ValueError, IndexError, OverflowError, struct.error) as error:
         raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version} cannot be read: {error}") from error
     left = len(data) - end
     if left < 0:

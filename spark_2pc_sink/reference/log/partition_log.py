@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.decoding import decoded
+from spark_2pc_sink.reference.log.decoding import all_have_keys, decoded, first_from, max_timestamp_from
 from spark_2pc_sink.reference.log.leader_epochs import EpochEnd
 from spark_2pc_sink.reference.log.log_state import LogState
 from spark_2pc_sink.reference.log.log_values import (
@@ -75,10 +75,10 @@ class PartitionLog:
     ) -> None:
         self.topic, self.partition = name
         self.leader_epoch = leader_epoch
+        self._state = state
         self.settings = settings
         self.recovered_cut_bytes = log.recovered_cut_bytes
         self._log = log
-        self._state = state
         self.log_start_offset = log_start_offset
         self.high_watermark = log.end_offset
         self.last_stable_offset = self._stable_offset()
@@ -136,6 +136,16 @@ class PartitionLog:
         )
 
     @property
+    def settings(self) -> LogSettings:
+        """What broker and topic say; may be replaced when they change."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: LogSettings) -> None:
+        self._settings = settings
+        self._state.producers.verification = settings.verification
+
+    @property
     def end_offset(self) -> int:
         """The offset of the next record to be appended (log end offset, LEO); may be ahead of what is durable."""
         return self._log.end_offset
@@ -167,7 +177,7 @@ class PartitionLog:
         """
         if not self.settings.compacted or header.size_bytes > self.settings.message_max_bytes:
             return False
-        return not await decoded(header, lambda: _all_have_keys(records, header))
+        return not await decoded(header, lambda: all_have_keys(records, header))
 
     def append(
         self,
@@ -371,7 +381,7 @@ class PartitionLog:
         """
         start = self.log_start_offset
         for header, batch in self._log.batches_with_timestamp(timestamp_ms):
-            record = await decoded(header, partial(_first_from, batch, header, timestamp_ms, start))
+            record = await decoded(header, partial(first_from, batch, header, timestamp_ms, start))
             if record is not None:
                 return self._found(record, isolation)
         return NOWHERE
@@ -470,7 +480,7 @@ class PartitionLog:
         start = self.log_start_offset
         for header, batch in self._log.batches(start) if start else ():
             if header.base_offset < start:
-                return await decoded(header, partial(_max_timestamp_from, batch, header, start))
+                return await decoded(header, partial(max_timestamp_from, batch, header, start))
             break
         return NO_TIMESTAMP
 
@@ -481,19 +491,3 @@ class PartitionLog:
         if record.offset >= self.limit(isolation):
             return NOWHERE
         return FoundOffset(record.offset, record.timestamp_ms, record.batch.leader_epoch)
-
-
-def _first_from(batch: bytes, header: BatchHeader, timestamp_ms: int, offset: int) -> Record | None:
-    found = decode_records(batch, header)
-    return next((each for each in found if each.timestamp_ms >= timestamp_ms and each.offset >= offset), None)
-
-
-def _max_timestamp_from(batch: bytes, header: BatchHeader, offset: int) -> int:
-    return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= offset)
-
-
-def _all_have_keys(records: Buffer, header: BatchHeader) -> bool:
-    try:
-        return all(record.key is not None for record in decode_records(bytes(records), header))
-    except BatchError:
-        return False

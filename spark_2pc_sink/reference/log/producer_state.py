@@ -187,7 +187,7 @@ class ProducerStates:
     """
 
     def __init__(self, *, verification: bool = True) -> None:
-        self._verification = verification
+        self.verification = verification
         self._entries: dict[int, ProducerEntry] = {}
         self._guards = VerificationGuards()
         # First offset of each open transaction to its producer id. Offsets only grow, so the first is the smallest.
@@ -249,7 +249,7 @@ class ProducerStates:
         # An old epoch comes first in both of Kafka's checks: a fenced producer hears so, whatever its guard.
         if epoch < entry.epoch:
             return Code.INVALID_PRODUCER_EPOCH
-        needs_guard = self._verification and header.transactional and not entry.has_open_transaction(epoch)
+        needs_guard = self.verification and header.transactional and not entry.has_open_transaction(epoch)
         if needs_guard and not self._guards.holds(header.producer_id, guard):
             return Code.INVALID_TXN_STATE
         if sequenced and not self._in_sequence(entry, header):

@@ -12,20 +12,20 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
-from spark_2pc_sink.reference.config.properties import BrokerProperties, check_keeping_level
+from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.reference.config.dynamic_configs import BrokerConfigs, with_configs
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.config.topic_configs import internal_topics, log_settings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.metadata.catalog_files import new_state, start, store
 from spark_2pc_sink.reference.metadata.catalog_state import (
     PRODUCER_ID_BLOCK_SIZE,
     AclRow,
     CatalogState,
     Topic,
-    id_text,
     random_id,
 )
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
@@ -49,9 +49,11 @@ class Catalog:
     if the caller is cancelled in between.
 
     Attributes:
-        properties: what the node was started with.
+        started_with: the properties that were given at the start.
+        properties: the same with what was altered since.
         on_deleted: called with each topic that is deleted, once no reader finds it, before its logs are closed.
         on_transaction_version: called with each new level of the feature, once it is durable.
+        on_properties: called with the properties when they were altered.
     """
 
     def __init__(
@@ -62,9 +64,11 @@ class Catalog:
         executor: Executor | None,
         durable_ends: LogEnds,
     ) -> None:
-        self.properties = properties
+        self.started_with = properties
+        self.properties = with_configs(properties, state.broker_configs)
         self.on_deleted: list[Callable[[Topic], None]] = []
         self.on_transaction_version: list[Callable[[int], None]] = []
+        self.on_properties: list[Callable[[BrokerProperties], None]] = []
         self._state = state
         self._directory = directory
         self._executor = executor
@@ -93,8 +97,8 @@ class Catalog:
                 ``transaction.keep.prepared.enable``. The text names it, and nothing was changed.
         """
         if directory is None:
-            return cls(_new_state(properties), None, properties, executor, {})
-        held, state, durable_ends = await asyncio.to_thread(_start, directory, properties)
+            return cls(new_state(properties), None, properties, executor, {})
+        held, state, durable_ends = await asyncio.to_thread(start, directory, properties)
         return cls(state, held, properties, executor, durable_ends)
 
     # --- the cluster -------------------------------------------------------------------------------------------------
@@ -138,6 +142,31 @@ class Catalog:
             _log.info("transaction.version: %d -> %d", before, state.transaction_version)
             for call in self.on_transaction_version:
                 call(state.transaction_version)
+
+    @property
+    def broker_configs(self) -> BrokerConfigs:
+        """What was altered of the brokers' configs."""
+        return self._state.broker_configs
+
+    async def alter_broker_configs(self, broker: str, changes: Mapping[str, str | None]) -> None:
+        """Alter configs of a broker while it runs; open logs go by them from now on.
+
+        Args:
+            broker: its id, '' for the default of all.
+            changes: by name, None to take one back; they have been checked.
+        """
+
+        def change(state: CatalogState) -> CatalogState:
+            now = {**state.broker_configs.get(broker, {}), **changes}
+            kept = {name: value for name, value in now.items() if value is not None}
+            return replace(state, broker_configs={**state.broker_configs, broker: kept})
+
+        await self._change(change)
+        self.properties = with_configs(self.started_with, self._state.broker_configs)
+        for log in self.logs():
+            log.settings = replace(log.settings, verification=self.properties.transaction_partition_verification_enable)
+        for call in self.on_properties:
+            call(self.properties)
 
     async def allocate_producer_ids(self) -> ProducerIds:
         """A new block; its ids may be handed out, no start and no crash gives them out again.
@@ -408,78 +437,8 @@ class Catalog:
         if self._closed:
             raise LocalProtocolError(operation="a change of the catalog", state="closed", rule="the node has ended")
         if self._directory is not None:
-            await asyncio.to_thread(_store, self._directory, state, made, before=self._state)
+            await asyncio.to_thread(store, self._directory, state, made, before=self._state)
 
     def _show(self, state: CatalogState) -> None:
         self._state = state
         self._names = {topic.id: topic.name for topic in state.topics.values()}
-
-
-def _new_state(properties: BrokerProperties) -> CatalogState:
-    check_keeping_level(properties, properties.transaction_version)
-    return CatalogState(
-        cluster_id=id_text(random_id()),
-        node_id=properties.node_id,
-        directory_id=random_id(),
-        starts=1,
-        transaction_version=properties.transaction_version,
-        property_transaction_version=properties.transaction_version,
-    )
-
-
-def _start(path: Path, properties: BrokerProperties) -> tuple[DataDirectory, CatalogState, LogEnds]:
-    directory = DataDirectory(path)
-    try:
-        durable_ends = directory.read_log_ends()
-        state = _started(directory, properties)
-    except BaseException:
-        directory.close()
-        raise
-    return directory, state, durable_ends
-
-
-def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogState:
-    found = directory.read_catalog()
-    if found is None:
-        state = _new_state(properties)
-    elif found.node_id != properties.node_id:
-        raise ConfigurationError(
-            option="node.id",
-            value=properties.node_id,
-            rule=f"{directory.path} belongs to node {found.node_id}",
-            remedy="use that id, or another directory",
-        )
-    else:
-        level = _level_at_start(found, properties)
-        check_keeping_level(properties, level)
-        directory.remove_topics(found.removing, live=found.topics)
-        state = replace(
-            found,
-            starts=found.starts + 1,
-            transaction_version=level,
-            property_transaction_version=properties.transaction_version,
-            removing=(),
-        )
-    directory.write_catalog(state)
-    directory.write_meta(state)
-    directory.make_partitions(state.topics.values(), starting=True)
-    return state
-
-
-def _level_at_start(found: CatalogState, properties: BrokerProperties) -> int:
-    """Whoever changed the level last is believed: kafka-features.sh, or who wrote another property."""
-    same = properties.transaction_version == found.property_transaction_version
-    return found.transaction_version if same else properties.transaction_version
-
-
-def _store(directory: DataDirectory, state: CatalogState, made: Iterable[Topic], *, before: CatalogState) -> None:
-    # A crash between the two leaves a topic without directories, and the next start makes them.
-    directory.write_catalog(state)
-    try:
-        directory.make_partitions(made, live=state.topics.values())
-    except OSError:
-        # The change is answered as failed, so no start may find it made. Is the disk too full for that as well, the
-        # next change takes it back.
-        with suppress(OSError):
-            directory.write_catalog(before)
-        raise

@@ -69,6 +69,7 @@ class CatalogState:
         feature_changes: how often the level was changed while a node ran.
         next_producer_id: the first id of the next block; everything below may have been handed out.
         topics: by name.
+        broker_configs: what was altered of the brokers' configs, by id, '' for all, and by name.
         removing: topics deleted for clients, whose files may still be there.
     """
 
@@ -82,6 +83,7 @@ class CatalogState:
     next_producer_id: int = 0
     topics: Mapping[str, Topic] = field(default_factory=dict)
     acls: tuple[AclRow, ...] = ()
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     removing: tuple[Topic, ...] = ()
 
     def with_topics(self, *topics: Topic) -> CatalogState:
@@ -158,6 +160,7 @@ def write_state(state: CatalogState) -> bytes:
         "topics": [_topic_document(topic) for topic in state.topics.values()],
         "removing": [_topic_document(topic) for topic in state.removing],
         "acls": [dict(row) for row in state.acls],
+        "broker_configs": {name: dict(configs) for name, configs in state.broker_configs.items()},
     }
     return write_checked(document)
 
@@ -174,8 +177,9 @@ def read_state(document: bytes) -> CatalogState:
         if found["version"] != _FORMAT_VERSION:
             raise ValueError(f"its version is {found['version']!r}, and only {_FORMAT_VERSION} is known")
         topics = [_topic(row) for row in found["topics"]]
-        # Written before UpdateFeatures was answered: the level was what the property said.
-        found = {"property_transaction_version": found["transaction_version"], "feature_changes": 0, **found}
+        # Written before UpdateFeatures was answered: the level was what the property said. And nothing was altered.
+        lacking = {"property_transaction_version": found["transaction_version"], "feature_changes": 0}
+        found = {**lacking, "broker_configs": {}, **found}
         return CatalogState(
             cluster_id=_typed(found, "cluster_id", str),
             node_id=_typed(found, "node_id", int),
@@ -188,6 +192,7 @@ def read_state(document: bytes) -> CatalogState:
             topics={topic.name: topic for topic in topics},
             removing=tuple(_topic(row) for row in found["removing"]),
             acls=tuple(_typed(found, "acls", list)),
+            broker_configs=_typed(found, "broker_configs", dict),
         )
     except KeyError as error:
         raise ValueError(f"it has no field {error}") from error

@@ -73,6 +73,10 @@ class Verification:
         self._properties = properties
         self.metrics = VerificationMetrics()
 
+    def use(self, properties: BrokerProperties) -> None:
+        """Go by other properties from here on."""
+        self._properties = properties
+
     def asks(self, version: int) -> bool:
         """Whether a Produce request of this version is asked about at all."""
         return self._properties.transaction_partition_verification_enable or produce_question(version) is Question.ADD

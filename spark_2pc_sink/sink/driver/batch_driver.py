@@ -62,8 +62,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch
 
 
-#: Of these no restart of a server makes anything else.
-_REFUSED = (AuthorizationError, ConfigurationError)
+_REFUSED = (AuthorizationError, ConfigurationError)  # no restart of a server changes these
 #: Errors that running the batch again cannot change.
 _PERMANENT = (
     *_REFUSED,

@@ -1,8 +1,8 @@
 """The sift of a batch: the jobs that find its bad rows, after an attempt has failed with one of them.
 
 The error of the attempt says where to look. What a task refused, tasks find. What the database refused is found by it:
-tasks stage the rows once more, and `TableSift` tries them. Each lane has a job of its own; only a batch that has failed
-pays for it.
+tasks stage the rows once more, and `TableTries` tries them meanwhile. Each lane has a job of its own; only a batch that
+has failed pays for it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import (
-    BatchRetryError,
     ConstraintError,
-    LocalProtocolError,
     RecordTooLargeError,
     UnstorableValueError,
 )
 from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS, fingerprint_sql, identity_sql
-from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
 from spark_2pc_sink.sink.contract.lane_frames import packed_name
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL
 from spark_2pc_sink.sink.contract.sift_plan import SiftPlan, read_sift_receipts
+from spark_2pc_sink.sink.job.table_tries import TableTries
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.tasks.sift_task import run_sift_task
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
+    from spark_2pc_sink.sink.bad_rows.table_sift import TableSift
     from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
     from spark_2pc_sink.sink.contract.task_plan import TaskPlan
     from spark_2pc_sink.sink.job.lane_work import LaneWork
@@ -107,13 +106,11 @@ class BatchSift:
         for lane, plan in self._lanes:
             if lane.loader is None or lane.lane.rows is None:
                 continue
-            receipts = self._receipts(lane, plan, staged=True)
-            # Only now: the server ends a transaction in which nothing happens for too long.
-            connection = open_decision()
-            table = TableSift(connection, lane.loader.table, output=f"table {lane.lane.rows.table}", most=self._most)
-            tables.append(table)
-            _try_parts(table, plan, connection, receipts)
-            if table.too_many:
+            tries = TableTries(lane.loader.table, plan, open_decision, f"table {lane.lane.rows.table}", self._most)
+            with tries:
+                receipts = self._receipts(lane, plan, staged=True)
+            tables.append(tries.finish(receipts))
+            if tables[-1].too_many:
                 break
         else:
             for table in tables:
@@ -151,20 +148,3 @@ class BatchSift:
         window = Window.partitionBy(*(quoted(key) for key in lane.lane.rows.keys))
         rank = F.rank().over(window.orderBy(F.col(ORDER_COLUMN).desc_nulls_last()))
         return rows.withColumn(WINS, rank == F.lit(1)).coalesce(self._tasks)
-
-
-def _try_parts(table: TableSift, plan: TaskPlan, connection: Connection, receipts: list[SiftReceipt]) -> None:
-    """Try what the tasks of a lane have staged, all of it."""
-    [lane] = plan.lanes
-    if lane.row_encoder is None:
-        raise LocalProtocolError(operation="sift", state="no table", rule="only rows for a table are staged")
-    staged = lane.row_encoder.staging.staged(connection)
-    for stream in staged.arrived():
-        table.take(SiftedPart.of(stream))
-        if table.too_many:
-            return
-    made = {receipt.task: (receipt.task_attempt, receipt.staged_parts) for receipt in receipts if receipt.staged_parts}
-    if made != staged.taken:
-        raise BatchRetryError(
-            reason=f"tasks staged rows as {made} says, (task attempt, parts) of each, and {staged.taken} were read"
-        )

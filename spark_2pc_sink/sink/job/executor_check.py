@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.executor_versions import ENCODERS, LIBRARIES, PYSPARK, breaks_tasks, other_encoders
 from spark_2pc_sink.sink.job.session_facts import beside_server, is_connect
 from spark_2pc_sink.sink.tasks.executor_probe import Sides, probe
@@ -208,6 +209,7 @@ def _ask(spark: SparkSession, options: SinkOptions, tasks: int) -> list[Executor
     from pyspark import cloudpickle  # noqa: PLC0415 - Spark is imported where it is needed
     from pyspark.sql import functions as F  # noqa: PLC0415
 
+    gateway_log.install()
     session = StagingSession.of(options, options.transactional_id)
     has_table = any(lane.rows is not None for lane in options.lanes)
     sides = Sides(options.kafka, tuple(options.topics), session if has_table else None)

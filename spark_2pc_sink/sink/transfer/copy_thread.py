@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import psycopg2
-
-from jdbc_state.connections import driver_connection
-from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.sink.transfer.beside_job import BesideJob
 from spark_2pc_sink.sink.transfer.copy_channel import TransferEnd
 from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
 
@@ -26,10 +20,6 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.row_transfer import StagedParts, Transfer
     from spark_2pc_sink.sink.table.table_writer import TableRows
     from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
-
-#: How long a job that has failed waits for a statement under way, before the connection is cut off; making one is
-#: bounded by itself.
-_GRACE_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -82,21 +72,20 @@ class CopyThread:
         self._targets = {target.lane: target for target in targets}
         self._look_s = look_s
         self._early = early
-        # Its log is that of the sink which starts it.
-        context = copy_context()
-        self._thread = threading.Thread(
-            target=context.run, args=(self._copy_arriving,), name="spark_2pc_sink copy", daemon=True
-        )
         self._connection: Connection | None = None
+        self._beside = BesideJob(
+            self._copy_arriving,
+            end=lambda: channel.end(attempt),
+            connection=lambda: self._connection,
+            name="spark_2pc_sink copy",
+        )
         self._tables: dict[int, TableRows] = {}
         self._staged: dict[int, StagedParts] = {}
-        self._error: Exception | None = None
         self._received: dict[tuple[int, int], int] = {}
         self._held: dict[int, list[Transfer]] = {}
-        self._given_up = False
 
     def __enter__(self) -> CopyThread:
-        self._thread.start()
+        self._beside.__enter__()
         return self
 
     def __exit__(
@@ -107,20 +96,7 @@ class CopyThread:
         Raises:
             Exception: what writing raised.
         """
-        self._channel.end(self._attempt)
-        if kind is None:
-            self._thread.join()
-            if self._error is not None:
-                raise self._error
-            return
-        self._given_up = True
-        self._thread.join(_GRACE_S)
-        while self._thread.is_alive():
-            if self._connection is not None:
-                # A connection that has just broken by itself cannot be cut any more, and need not be.
-                with suppress(psycopg2.Error, OSError):
-                    cut(driver_connection(self._connection))
-            self._thread.join(_GRACE_S)
+        self._beside.__exit__(kind, error, trace)
 
     def finish(self, connection: Connection, encoded: Sequence[EncodeReceipt]) -> WrittenRows:
         """Write what is staged still, and say what the tables have made of all rows.
@@ -173,19 +149,16 @@ class CopyThread:
             )
 
     def _copy_arriving(self) -> None:
-        try:
-            for lane in self._targets if self._early else ():
-                self._table_rows(lane, self._opened())
-            while not self._given_up:
-                arrived = self._channel.take(self._attempt, self._look_s)
-                if isinstance(arrived, TransferEnd):
-                    return
-                if arrived is not None:
-                    self._write(arrived)
-                elif self._targets:
-                    self._look()
-        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for this one
-            self._error = error
+        for lane in self._targets if self._early else ():
+            self._table_rows(lane, self._opened())
+        while not self._beside.given_up:
+            arrived = self._channel.take(self._attempt, self._look_s)
+            if isinstance(arrived, TransferEnd):
+                return
+            if arrived is not None:
+                self._write(arrived)
+            elif self._targets:
+                self._look()
 
     def _look(self) -> None:
         """Write what is staged of those that need not wait; a look in any case, which is a sign of life."""
@@ -209,7 +182,7 @@ class CopyThread:
     def _write_staged(self, lane: int, connection: Connection) -> None:
         for stream in self._staged_parts(lane, connection).arrived():
             self._table_rows(lane, connection).copy(stream)
-            if self._given_up:
+            if self._beside.given_up:
                 return
 
     def _opened(self) -> Connection:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 
 from jdbc_state.connections import Database
@@ -98,3 +100,19 @@ def test_a_service_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytes
     missing = Database("postgresql+psycopg2:///shop?service=nowhere", settings())
     with pytest.raises(DatabaseUnreachableError, match="connecting to service nowhere/shop"):
         missing.open("read")
+
+
+def test_the_log_of_the_pool_has_no_secret_of_the_url(
+    database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLAlchemy logs each connection by its repr, in which psycopg2 hides the password and nothing else."""
+    monkeypatch.setattr(logging.getLogger("sqlalchemy"), "level", logging.DEBUG)
+    url = text(make_url(database).update_query_dict({"sslpassword": "planted"}))
+    with caplog.at_level(logging.DEBUG):
+        kept = Database(url, settings())
+        kept.open("look").close()
+        alone = kept.session("look")
+        kept.close()
+    assert "Created new connection <connection 0x" in caplog.text
+    assert "planted" not in caplog.text + repr(alone) + str(alone)
+    alone.close()

@@ -68,7 +68,10 @@ def writer_on(
     broker: Broker, transactional_id: str, topic: str, **properties: str | int
 ) -> Iterator[TransactionalWriter]:
     with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(broker.bootstrap, **properties), topic=topic
+        transactional_id=transactional_id,
+        kafka=kafka_for(broker.bootstrap, **properties),
+        topic=topic,
+        two_phase_commit=True,
     ) as writer:
         writer.init_transactions()
         yield writer

@@ -12,7 +12,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.testing import KafkaBroker
-from spark_2pc_sink.transactions import TransactionTool
+from spark_2pc_sink.transactions import ListFilter, TransactionTool
 from tests import conftest
 from tests.integration.transactions_tool.hanging import VERIFIES_NOTHING, produce_raw
 from tests.integration.writer.writers import options_for
@@ -57,6 +57,9 @@ def test_every_broker_is_asked_and_a_missing_one_is_missed(two_brokers: tuple[Ka
         listed = tool.list_transactions()
         assert [row.transactional_id for row in listed] == [f"id-{number}" for number in range(IDS)]
         assert {row.coordinator for row in listed} == {1, 2}
+        for node in (1, 2):
+            of_one = tool.list_transactions(ListFilter(broker_id=node))
+            assert of_one == tuple(row for row in listed if row.coordinator == node)
         for partition in (0, 1):
             produce_raw(first.bootstrap, TopicPartition(name, partition), ProducerIdAndEpoch(2**40 + partition, 0))
         hanging = tool.find_hanging()

@@ -67,7 +67,9 @@ def test_an_open_transaction_ends_at_another_level(
 ) -> None:
     """B24, the prepared one too: no answer says that the level is another, so the writer asks before it ends one."""
     set_transaction_version(broker.bootstrap, begun)
-    with TransactionalWriter(transactional_id=orders, kafka=kafka_for(broker.bootstrap), topic=orders) as writer:
+    with TransactionalWriter(
+        transactional_id=orders, kafka=kafka_for(broker.bootstrap), topic=orders, two_phase_commit=True
+    ) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(5, prefix="over"))

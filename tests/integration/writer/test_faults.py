@@ -63,7 +63,7 @@ def test_a_coordinator_killed_before_commit_is_found_again(
     broker = start_kafka(two_phase_commit=True)
     name = topic(broker=broker)
     with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(broker.bootstrap), topic=name
+        transactional_id=transactional_id, kafka=kafka_for(broker.bootstrap), topic=name, two_phase_commit=True
     ) as writer:
         writer.init_transactions()
         writer.begin_transaction()
@@ -248,11 +248,17 @@ def test_a_two_phase_transaction_does_not_time_out(
 ) -> None:
     """KIP-939: 'transaction.max.timeout.ms doesn't apply' to enable2Pc; here a stored timeout of 1 s would have."""
     broker = start_kafka(
-        two_phase_commit=True, properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+        two_phase_commit=True,
+        properties={
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+            "transaction.max.timeout.ms": "1000",
+        },
     )
     name = topic(broker=broker, partitions=1)
-    properties = kafka_for(broker.bootstrap, transaction_timeout_ms=1_000)
-    with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
+    properties = kafka_for(broker.bootstrap)
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=properties, topic=name, two_phase_commit=True
+    ) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(10))

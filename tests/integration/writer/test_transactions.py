@@ -133,7 +133,9 @@ def test_a_new_client_completes_what_an_old_one_prepared(
 ) -> None:
     """KIP-939, 'Recovery recipe', on a broker without keepPreparedTxn: EndTxn with the stored pair."""
     name = topic(partitions=2)
-    first = TransactionalWriter(transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic=name)
+    first = TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic=name, two_phase_commit=True
+    )
     first.init_transactions()
     assert first.two_phase_commit
     first.begin_transaction()
@@ -157,7 +159,9 @@ def test_a_prepared_transaction_is_completed_by_its_own_writer(
     kafka: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
     name = topic()
-    with TransactionalWriter(transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic=name) as writer:
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=kafka_for(kafka.bootstrap), topic=name, two_phase_commit=True
+    ) as writer:
         writer.init_transactions()
         writer.begin_transaction()
         writer.append(table_of(10))
@@ -174,7 +178,10 @@ def test_released_brokers_do_not_keep_prepared_transactions(
     """B3: the question changes nothing, so the prepared transaction is still there afterwards."""
     name = topic(broker=kafka_as_released)
     with TransactionalWriter(
-        transactional_id=transactional_id, kafka=kafka_for(kafka_as_released.bootstrap), topic=name
+        transactional_id=transactional_id,
+        kafka=kafka_for(kafka_as_released.bootstrap),
+        topic=name,
+        two_phase_commit=True,
     ) as writer:
         writer.init_transactions()
         writer.begin_transaction()
@@ -194,8 +201,15 @@ def test_released_brokers_do_not_keep_prepared_transactions(
 def test_without_two_phase_commit_prepare_is_refused(
     kafka_without_2pc: Broker, topic: MakeTopic, transactional_id: str
 ) -> None:
-    """B23: the broker has not granted it."""
+    """B23: nobody has asked for it; and who asks for it is refused here, as KIP-939 has it."""
     name = topic(broker=kafka_without_2pc)
+    properties = kafka_for(kafka_without_2pc.bootstrap)
+    with TransactionalWriter(
+        transactional_id=transactional_id, kafka=properties, topic=name, two_phase_commit=True
+    ) as asking:
+        with pytest.raises(KafkaError, match="no version with two-phase commit"):
+            asking.init_transactions()
+        assert asking.state is WriterState.UNINITIALISED
     with TransactionalWriter(
         transactional_id=transactional_id, kafka=kafka_for(kafka_without_2pc.bootstrap), topic=name
     ) as writer:

@@ -108,6 +108,14 @@ def test_the_duration_filter_has_kafkas_name_too(tool: FakeTool) -> None:
     assert tool.calls[0][1] == ListFilter(running_longer_than_ms=60_000)
 
 
+@pytest.mark.parametrize("flag", ["--broker-id", "--broker"])
+def test_list_of_one_broker(tool: FakeTool, flag: str) -> None:
+    """As the other commands name it, and as KIP-664 does."""
+    tool.answers["list_transactions"] = ()
+    assert run("list", *SERVER, flag, "1") == 0
+    assert tool.calls[0][1] == ListFilter(broker_id=1)
+
+
 def test_describe(tool: FakeTool, capsys: pytest.CaptureFixture[str]) -> None:
     """A value that is not there is None, as in Kafka's tool."""
     partitions = (TopicPartition("t", 0), TopicPartition("t", 1))

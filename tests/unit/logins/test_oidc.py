@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import ssl
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from spark_2pc_sink.errors import AuthorizationError
 from spark_2pc_sink.logins.token_sources import token_source
 from spark_2pc_sink.logins.tokens import Token, TokenSource, TokenUnavailableError
 from spark_2pc_sink.options import KafkaOptions
-from tests.harness.token_issuer import CLIENT_SECRET, TokenIssuer
+from tests.harness.token_issuer import CLIENT_ID, CLIENT_SECRET, SECRET_PART, TokenIssuer
 
 
 @pytest.fixture
@@ -102,6 +105,24 @@ def test_an_endpoint_that_is_not_trusted_is_told_at_once(tmp_path: Path) -> None
             with pytest.raises(AuthorizationError, match=says) as caught:
                 source.token()
             assert CLIENT_SECRET not in repr(caught.value)
+
+
+@pytest.mark.parametrize("status", [None, HTTPStatus.UNAUTHORIZED])
+def test_nothing_is_printed_where_a_program_prints_all_requests(
+    issuer: TokenIssuer,
+    status: HTTPStatus | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """``http.client`` prints, past logging, what it sends: the client's credentials in the header."""
+    monkeypatch.setattr(HTTPConnection, "debuglevel", 1)
+    issuer.failing = None if status is None else (status, "{}")
+    with caplog.at_level(1), contextlib.suppress(AuthorizationError):
+        token(issuer)
+    assert capsys.readouterr().out == ""
+    assert SECRET_PART not in caplog.text
+    assert base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET}".encode()).decode() not in caplog.text
 
 
 def test_a_token_without_a_lifetime(issuer: TokenIssuer) -> None:

@@ -48,7 +48,7 @@ def two_phase(fake: FakeCluster) -> FakeCluster:
 
 @pytest.fixture
 def writer(two_phase: FakeCluster) -> Iterator[TransactionalWriter]:
-    with writer_on(two_phase) as made:
+    with writer_on(two_phase, two_phase_commit=True) as made:
         yield made
 
 

@@ -15,6 +15,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
+    AuthorizationError,
+    ConfigurationError,
     KafkaError,
     KafkaTimeoutError,
     LocalProtocolError,
@@ -170,6 +172,37 @@ def test_prepare_without_two_phase_commit_is_refused(fake: FakeCluster) -> None:
             writer.prepare_transaction()
         assert observable(writer, fake) == before
         writer.commit_transaction()
+
+
+def test_two_phase_commit_is_asked_for_only_where_the_user_does(two_phase: FakeCluster) -> None:
+    """KIP-939, Client Configuration Changes: transaction.two.phase.commit.enable is false by default (B23)."""
+    with writer_on(two_phase) as writer:
+        in_transaction(writer)
+        assert not writer.two_phase_commit
+        with pytest.raises(LocalProtocolError, match="two_phase_commit=True"):
+            writer.prepare_transaction()
+        writer.abort_transaction()
+    assert [request.body.enable2_pc for request in two_phase.of(Api.INIT_PRODUCER_ID)] == [False]
+
+
+def test_two_phase_commit_that_is_not_granted_is_an_error(fake: FakeCluster) -> None:
+    """KIP-939: clients 'would receive TRANSACTIONAL_ID_AUTHORIZATION_FAILED'; an older broker has no such version."""
+    with writer_on(fake, two_phase_commit=True) as writer:
+        with pytest.raises(KafkaError, match=r"UNSUPPORTED_VERSION.*no version with two-phase commit"):
+            writer.init_transactions()
+        assert fake.of(Api.INIT_PRODUCER_ID) == []
+    fake.versions[Api.INIT_PRODUCER_ID] = (0, 6)
+    with writer_on(fake, two_phase_commit=True) as writer:
+        with pytest.raises(AuthorizationError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+            writer.init_transactions()
+        assert writer.state is WriterState.FATAL
+
+
+def test_two_phase_commit_excludes_a_timeout(fake: FakeCluster) -> None:
+    """KIP-939: 'it would be an error to set transaction.timeout.ms when two.phase.commit.enable is set'."""
+    with pytest.raises(ConfigurationError, match=r"two_phase_commit=True: it excludes transaction\.timeout\.ms"):
+        writer_on(fake, two_phase_commit=True, transaction_timeout_ms=5_000)
+    assert fake.received == []
 
 
 def test_prepare_without_two_phase_commit_is_allowed_in_resume_mode(fake: FakeCluster) -> None:

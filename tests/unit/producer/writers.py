@@ -22,8 +22,16 @@ from tests.unit.producer.support import T0, kafka_for, options_for
 ROWS = pa.table({"partition": [0], "value": ["v"]})
 
 
-def writer_on(fake: FakeCluster, *, resume: bool = False, **overrides: Any) -> TransactionalWriter:
-    return TransactionalWriter(transactional_id="orders", kafka=kafka_for(fake, **overrides), topic="t", resume=resume)
+def writer_on(
+    fake: FakeCluster, *, resume: bool = False, two_phase_commit: bool = False, **overrides: Any
+) -> TransactionalWriter:
+    return TransactionalWriter(
+        transactional_id="orders",
+        kafka=kafka_for(fake, **overrides),
+        topic="t",
+        resume=resume,
+        two_phase_commit=two_phase_commit,
+    )
 
 
 def in_transaction(writer: TransactionalWriter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Context, Decimal
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +30,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+#: PySpark 4.0 knows no other zone.
+_IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 NUMBERS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 
@@ -63,7 +66,7 @@ def structs(inner: st.SearchStrategy[DataType], *, nullable: bool = True) -> st.
 
 def arrow_type(kind: DataType) -> Any:
     """As Spark hands it to tasks."""
-    return to_arrow_type(kind, timezone="UTC")
+    return to_arrow_type(kind, **_IN_UTC)
 
 
 def column(kind: DataType, values: list[Any]) -> pa.Array:

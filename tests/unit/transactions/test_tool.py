@@ -65,6 +65,14 @@ def test_list_asks_every_broker(fake: FakeCluster, tool: TransactionTool) -> Non
     assert {request.node_id for request in fake.of(Api.LIST_TRANSACTIONS)} == {0, 1, 2}
 
 
+def test_list_of_one_broker_asks_no_other(fake: FakeCluster, tool: TransactionTool) -> None:
+    """KIP-664, --broker: what the others coordinate is left out, and they are not missed."""
+    fake.know(FakeTransaction(7, coordinator=1), "b")
+    fake.know(FakeTransaction(8), "a")
+    assert tool.list_transactions(ListFilter(broker_id=1)) == (TransactionListing("b", 1, 7, "Ongoing"),)
+    assert {request.node_id for request in fake.of(Api.LIST_TRANSACTIONS)} == {1}
+
+
 def test_list_passes_every_filter_on(fake: FakeCluster, tool: TransactionTool) -> None:
     """KIP-994 and KIP-1152; the broker filters."""
     wanted = ListFilter(("Ongoing",), (7, 8), running_longer_than_ms=5, transactional_id_pattern="a.*")
@@ -99,6 +107,7 @@ def test_a_broker_that_would_ignore_a_filter_is_not_asked(
         (ListFilter(states=("Ongoing", "Bogus")), "state='Bogus'"),
         (ListFilter(transactional_id_pattern="["), "transactional_id_pattern='\\['"),
         (ListFilter(producer_ids=(-1,)), "producer_id=-1"),
+        (ListFilter(broker_id=9), "broker_id=9.*the cluster has the brokers 0, 1, 2"),
     ],
 )
 def test_a_filter_that_cannot_be_one_is_refused(tool: TransactionTool, wanted: ListFilter, option: str) -> None:

@@ -252,6 +252,7 @@ def test_a_batch_stamped_by_the_broker_has_its_time() -> None:
         (21, b"\x00\x17", "unknown compression 7"),
         (57, (2).to_bytes(4, "big"), "the record at byte"),
         (57, bytes(4), "behind the last record"),
+        (57, b"\xff" * 4, "it has -1 records"),
         (61, b"\x7e", "its length is 63"),
         (61, b"\x00", "its length is 0"),
         (61, b"\x0e", "its length says"),

@@ -52,7 +52,7 @@ def write_transactions(bootstrap: str, name: str, stop: threading.Event, told: T
     kafka = {"bootstrap.servers": bootstrap, "retry.backoff.ms": "10", "retry.backoff.max.ms": "50"}
     number = 0
     while not stop.is_set():
-        with TransactionalWriter(transactional_id=name, kafka=kafka, topic="load") as writer:
+        with TransactionalWriter(transactional_id=name, kafka=kafka, topic="load", two_phase_commit=True) as writer:
             try:
                 writer.init_transactions()
                 while not stop.is_set():

@@ -220,6 +220,37 @@ async def test_what_cannot_be_altered(kind: int, name: str, code: int, message: 
         assert (found or "").startswith(message)
 
 
+async def test_verification_is_altered_while_the_node_runs() -> None:
+    """KIP-226: the broker's own value counts, then the default of all; checks alone change nothing."""
+    name = "transaction.partition.verification.enable"
+    async with cluster_node({name: "true"}) as node:
+        await node.catalog.create_topic("orders", 1)
+        log = node.catalog.log("orders", 0)
+        assert log is not None
+        told: list[bool] = []
+        node.catalog.on_properties.append(
+            lambda properties: told.append(properties.transaction_partition_verification_enable)
+        )
+        assert await alter(node, "", (name, SET, "false"), kind=BROKER, validate_only=True) == (0, None)
+        assert told == []
+        for broker, how, value, expected in (
+            ("", SET, "false", False),
+            ("1", SET, " TRUE ", True),
+            ("1", DELETE, None, False),
+            ("", DELETE, None, True),
+        ):
+            assert await alter(node, broker, (name, how, value), kind=BROKER) == (0, None)
+            assert (told[-1], log.settings.verification) == (expected, expected)
+            (found,) = await describe(node, (BROKER, "1", [name]))
+            (config,) = found.configs
+            assert (config.value, config.read_only) == (str(expected).lower(), False)
+            assert [each.source for each in config.synonyms][-2:] == [4, 5]
+        for how, value, code in ((SET, "maybe", 42), (APPEND, "true", 40), (SUBTRACT, "true", 40), (SET, None, 42)):
+            assert (await alter(node, "1", (name, how, value), kind=BROKER))[0] == code
+        assert (await alter(node, "1", (name, SET, "false"), ("node.id", SET, "1"), kind=BROKER))[0] == 42
+        assert len(told) == 4
+
+
 async def test_who_may_alter() -> None:
     async with cluster_node() as node:
         topic = await node.catalog.create_topic("orders", 1)

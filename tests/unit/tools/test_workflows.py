@@ -1,0 +1,67 @@
+"""The workflows of GitHub: what they may do, what they call, and that nobody can change it from outside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+_PINNED = re.compile(r"^ *(?:- )?uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v[\d.]+$")
+
+
+def name_of(path: Path) -> str:
+    return path.name
+
+
+def jobs(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text())["jobs"]
+    return found
+
+
+def commands(path: Path) -> Iterator[str]:
+    """What the steps run, and what a matrix puts into them."""
+    for job in jobs(path).values():
+        yield from job.get("strategy", {}).get("matrix", {}).get("run", [])
+        yield from (step["run"] for step in job["steps"] if "run" in step)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
+def test_an_action_is_a_commit_and_not_a_name_that_may_move(path: Path) -> None:
+    used = [line for line in path.read_text().splitlines() if "uses:" in line]
+    assert used
+    assert [line for line in used if not _PINNED.match(line)] == []
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
+def test_a_job_may_read_and_only_the_upload_may_do_more(path: Path) -> None:
+    whole = yaml.safe_load(path.read_text())
+    assert whole["permissions"] in ({}, {"contents": "read"})
+    for name, job in jobs(path).items():
+        more = {"id-token": "write"} if (path.name, name) == ("release.yml", "publish") else {}
+        assert job.get("permissions", {"contents": "read"}) == {"contents": "read", **more}
+        assert "timeout-minutes" in job
+        checkout = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout")]
+        assert all(step["with"]["persist-credentials"] is False for step in checkout)
+
+
+def test_what_they_make_can_be_made() -> None:
+    targets = set(re.findall(r"^([\w-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in WORKFLOWS:
+        for command in commands(path):
+            if command.startswith("make "):
+                words = re.sub(r"ARGS=('[^']*'|\S+)", "", command).split()[1:]
+                assert set(words) <= targets, command
+
+
+def test_no_text_of_a_stranger_becomes_a_command() -> None:
+    """Titles and names of branches are written by whoever opens a pull request."""
+    for path in WORKFLOWS:
+        for command in commands(path):
+            assert set(re.findall(r"\$\{\{ *([\w.]+) *\}\}", command)) <= {"matrix.run", "matrix.python"}
+    assert "pull_request_target" not in "".join(path.read_text() for path in WORKFLOWS)

@@ -30,6 +30,7 @@ class SecureKafka:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._authority = trustme.CA()
         self._make_certificates()
         self.broker = KafkaBroker(two_phase_commit=True)
         self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SASL_SSL", "SSL", "SESSIONS", *_DATED)}
@@ -61,7 +62,7 @@ class SecureKafka:
                 properties[f"listener.name.{name}.{mechanism}.sasl.jaas.config"] = jaas
 
     def _make_certificates(self) -> None:
-        authority, stranger = trustme.CA(), trustme.CA()
+        authority, stranger = self._authority, trustme.CA()
         authority.cert_pem.write_to_path(self.folder / "authority.pem")
         stranger.cert_pem.write_to_path(self.folder / "stranger.pem")
         self._write("server", authority.issue_cert("localhost", common_name="the broker"))
@@ -73,6 +74,16 @@ class SecureKafka:
                 "localhost", common_name=name, not_before=now + first * _DAY, not_after=now + last * _DAY
             )
             self._write(name, issued)
+
+    def date(self, name: str, last: datetime) -> None:
+        """Make another certificate for a listener, which the broker has from its next start on.
+
+        Args:
+            name: of a dated one.
+            last: when it expires.
+        """
+        begin = datetime.now(timezone.utc) - _DAY
+        self._write(name, self._authority.issue_cert("localhost", common_name=name, not_before=begin, not_after=last))
 
     def _write(self, name: str, issued: trustme.LeafCert) -> None:
         key = load_pem_private_key(issued.private_key_pem.bytes(), password=None)

@@ -85,7 +85,9 @@ def _run(broker: LocalBroker, measured: Measured, megabytes: int, transactions: 
     kafka = {"bootstrap.servers": broker.bootstrap, "compression.type": "none"}
     rows = _rows()
     for count in PARTITION_COUNTS:
-        with TransactionalWriter(transactional_id=f"throughput-{count}", kafka=kafka, topic=f"bench-{count}") as writer:
+        with TransactionalWriter(
+            transactional_id=f"throughput-{count}", kafka=kafka, topic=f"bench-{count}", two_phase_commit=True
+        ) as writer:
             writer.init_transactions()
             begun = time.perf_counter()
             writer.begin_transaction()
@@ -95,7 +97,7 @@ def _run(broker: LocalBroker, measured: Measured, megabytes: int, transactions: 
             writer.commit_transaction()
             seconds = time.perf_counter() - begun
         measured.mb_per_s.setdefault(count, []).append(megabytes / seconds)
-    with TransactionalWriter(transactional_id="latency", kafka=kafka, topic="bench-1") as writer:
+    with TransactionalWriter(transactional_id="latency", kafka=kafka, topic="bench-1", two_phase_commit=True) as writer:
         writer.init_transactions()
         one = rows.slice(0, 1)
         for _ in range(transactions):

@@ -64,6 +64,7 @@ class Cluster(BrokerConnections):
         self._topic_ids: dict[str, str] = {}
         self._coordinators: dict[str, int] = {}
         self._features: BrokerFeatures | None = None
+        self._features_at_s = 0.0
 
     def __enter__(self) -> Cluster:
         return self
@@ -73,29 +74,32 @@ class Cluster(BrokerConnections):
     ) -> None:
         self.close()
 
-    def features(self, *, anew: bool = False) -> BrokerFeatures:
+    def features(self, *, age_ms_max: int | None = None) -> BrokerFeatures:
         """The cluster's id and its transaction.version.
 
         A broker that has not heard of a change yet does not take it back: the greater epoch is believed (KIP-584).
 
         Args:
-            anew: ask, also where a broker has told.
+            age_ms_max: how old an answer may be, 0 to ask; None takes what a broker has told at any time.
 
         Raises:
             KafkaTimeoutError: no broker answered.
         """
         deadline = self.deadline()
+        known = self._features
+        if known is not None and age_ms_max and time.monotonic() - self._features_at_s < age_ms_max / 1000:
+            return known
 
         def attempt() -> BrokerFeatures:
             cluster_id = self._known(deadline).cluster_id or ""
             node_id = self.any_node(deadline)
-            if anew:
+            if age_ms_max is not None:
                 self._versions.pop(node_id, None)
             versions = self.api_versions(node_id, deadline)
             return BrokerFeatures(cluster_id, versions.transaction_version, versions.features_epoch)
 
         found = self.until_answered(Api.API_VERSIONS.name, attempt, deadline)
-        known = self._features
+        self._features_at_s = time.monotonic()
         if known is not None and known.cluster_id == found.cluster_id and known.epoch > found.epoch:
             return known
         self._features = found

@@ -102,18 +102,26 @@ class TransactionClient:
         options: time-outs, back-off, and the transaction timeout to ask for.
         two_phase_commit: None asks for it where the coordinator offers it, and goes on without where it is refused;
             True takes a refusal for an error, and False does not ask (KIP-939, "Client Configuration Changes").
+        features_age_ms_max: how old the answer of a broker about its features may be when a transaction begins or ends.
 
     Raises:
         ConfigurationError: the transactional id cannot be one.
     """
 
     def __init__(
-        self, cluster: Cluster, transactional_id: str, options: KafkaOptions, *, two_phase_commit: bool | None = None
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        options: KafkaOptions,
+        *,
+        two_phase_commit: bool | None = None,
+        features_age_ms_max: int = 0,
     ) -> None:
         self.transactional_id = check_transactional_id(transactional_id)
         self._cluster = cluster
         self._options = options
         self._two_phase_commit = two_phase_commit
+        self._features_age_ms_max = features_age_ms_max
         self._calls = CoordinatorCalls(cluster, transactional_id)
         self._features: BrokerFeatures | None = None
         self._two_phase_refused = False
@@ -151,7 +159,7 @@ class TransactionClient:
         Raises:
             KafkaTimeoutError: no broker answered within ``max_block_ms``.
         """
-        self._features = self._cluster.features(anew=True)
+        self._features = self._newest_features()
 
     def ends_with_bump(self) -> bool:
         """Whether EndTxn raises the epoch: the transaction began at transaction.version 2, and the level is still 2.
@@ -162,7 +170,7 @@ class TransactionClient:
             KafkaTimeoutError: no broker answered within ``max_block_ms``.
         """
         began = self.transaction_version >= EPOCH_BUMP_VERSION
-        return began and self._cluster.features(anew=True).transaction_version >= EPOCH_BUMP_VERSION
+        return began and self._newest_features().transaction_version >= EPOCH_BUMP_VERSION
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """Take the next pair, which fences every older one (KIP-98, KIP-939).
@@ -372,6 +380,9 @@ class TransactionClient:
     def _deadline(self) -> Deadline:
         """``max_block_ms``, beginning with short pauses: most often markers are being written, which takes little."""
         return self._cluster.deadline(backoff_ms=min(BUSY_BACKOFF_MS, self._options.retry_backoff_ms))
+
+    def _newest_features(self) -> BrokerFeatures:
+        return self._cluster.features(age_ms_max=self._features_age_ms_max)
 
     def _known_features(self) -> BrokerFeatures:
         if self._features is None:

@@ -381,10 +381,20 @@ class TransactionalWriter:
             self._session.close()
             self._session = None
 
+    def _bumps(self) -> bool:
+        try:
+            return self._client.ends_with_bump()
+        except KafkaTimeoutError as error:
+            raise OutcomeUnknownError(
+                operation=f"abort of {self._transactional_id!r}",
+                deadline_ms=error.deadline_ms,
+                last_error=error.last_error,
+            ) from error
+
     def _end(self, *, commit: bool) -> None:
         if not self._started:
             return
-        if not commit and not self._client.ends_with_bump():
+        if not commit and not self._bumps():
             # The markers of EndTxn v4 do not fence what is still under way; those of InitProducerId do.
             self._take_pair()
         else:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 #: How what a service does is told from what a person does with a command.
 _PROGRAM: Final = "service"
+#: Asking costs a request, and a service has thousands of transactions while an operator types a command. Brokers hear
+#: of another level within about as long.
+_FEATURES_AGE_MS_MAX: Final = 1_000
 #: How long `Service.close` waits for transactions that are under way: as long as a COMMIT may take, and EndTxn.
 _CLOSE_S: Final = 120.0
 
@@ -52,7 +55,9 @@ class IdLine:
         self, options: ServiceOptions, transactional_id: str, store: SqlStateStore, run_id: str, clock: Clock
     ) -> None:
         self._cluster = Cluster(options.kafka)
-        kafka = TransactionClient(self._cluster, transactional_id, options.kafka)
+        kafka = TransactionClient(
+            self._cluster, transactional_id, options.kafka, features_age_ms_max=_FEATURES_AGE_MS_MAX
+        )
         self._recovery = Recovery(
             replace(options, transactional_id=transactional_id, ids=1, ids_max=1), kafka=kafka, store=store, clock=clock
         )

@@ -22,6 +22,7 @@ from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAnd
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.reference.coordinator import Profile
+from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
@@ -389,6 +390,17 @@ def test_refresh_reads_the_feature_again(fake: FakeCluster, client: TransactionC
     assert client.transaction_version == 2
     client.refresh()
     assert client.transaction_version == 1
+
+
+def test_a_service_asks_for_features_once_in_a_while(fake: FakeCluster, cluster: Cluster) -> None:
+    """B24: not with each of its transactions; an answer that is too old is asked for again."""
+    patient = TransactionClient(cluster, "orders", cluster.options, features_age_ms_max=60_000)
+    patient.learn_features()
+    fake.transaction_version, fake.features_epoch = 1, 2
+    patient.learn_features()
+    assert (patient.transaction_version, patient.ends_with_bump()) == (2, True)
+    hasty = TransactionClient(cluster, "orders", cluster.options, features_age_ms_max=1)
+    wait_until(lambda: not hasty.ends_with_bump(), deadline_s=10, what="the answer to be too old")
 
 
 def test_of_two_brokers_the_newer_features_are_believed(fake: FakeCluster, client: TransactionClient) -> None:

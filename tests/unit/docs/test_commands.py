@@ -11,7 +11,7 @@ import pytest
 from spark_2pc_sink.cli import command_parser
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = [ROOT / "README.md", ROOT / "RUNBOOK.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "RUNBOOK.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: What a page writes in place of the reader's own.
 _OWN = {
     "P": "0",

@@ -21,6 +21,7 @@ PAGES = [
             "ARCHITECTURE.md",
             "SECURITY.md",
             "CHANGELOG.md",
+            "CONTRIBUTING.md",
             "examples/README.md",
             "tests/README.md",
             "tests/FAULTS.md",

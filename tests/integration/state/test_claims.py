@@ -98,17 +98,19 @@ def test_first_starts_make_the_tables_together(database: str, schema: str) -> No
         thread.start()
     for thread in threads:
         thread.join(30)
+    for store in stores:
+        store.close()
     assert sorted(generations) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_lost_race_for_a_table_is_run_again(database: str) -> None:
     """C3: the other driver's CREATE TABLE is not yet visible, and its commit makes ours fail."""
-    other = SqlStateStore(database, settings())
-    with session(database) as cursor:
-        cursor.execute(ddl(settings()))
-        threading.Timer(0.5, cursor.connection.commit).start()
-        other.prepare_schema()
-    assert claim(other).generation == 1
+    with closing(SqlStateStore(database, settings())) as other:
+        with session(database) as cursor:
+            cursor.execute(ddl(settings()))
+            threading.Timer(0.5, cursor.connection.commit).start()
+            other.prepare_schema()
+        assert claim(other).generation == 1
 
 
 def test_a_race_that_is_always_lost_is_an_error(database: str, monkeypatch: pytest.MonkeyPatch) -> None:

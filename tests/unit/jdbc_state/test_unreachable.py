@@ -1,0 +1,65 @@
+"""A database that cannot be reached: what the error says, and that a claim does not wait for it twice."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import psycopg2
+import pytest
+
+from jdbc_state import StoreSettings, claiming
+from jdbc_state.claiming import through_cuts
+from jdbc_state.connections import Database
+from jdbc_state.errors import DatabaseUnreachableError, StateStoreError
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Database:
+    """Libpq says nothing when it cannot make a socket."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise psycopg2.OperationalError("")
+
+    monkeypatch.setattr(psycopg2, "connect", refuse)
+    return Database("postgresql://127.0.0.1:1/shop", StoreSettings())
+
+
+def test_an_error_without_a_word_is_told_as_one(silent: Database) -> None:
+    with pytest.raises(DatabaseUnreachableError, match=r"without a word of libpq$"):
+        silent.session("look")
+
+
+def test_it_says_so_where_the_process_has_no_more_files(silent: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(DatabaseUnreachableError, match="libpq: Too many open files; raise the limit of open files"):
+        silent.session("look")
+
+
+def test_a_claim_does_not_wait_again_for_a_database_that_was_waited_for() -> None:
+    begun: list[int] = []
+
+    def step() -> None:
+        begun.append(1)
+        raise DatabaseUnreachableError(operation="claiming", detail="refused", retriable=True)
+
+    with pytest.raises(DatabaseUnreachableError, match="refused"):
+        through_cuts(step, end_s=float("inf"))
+    assert begun == [1]
+
+
+def test_a_connection_that_is_always_cut_at_once_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far the deadline is."""
+    monkeypatch.setattr(claiming, "CLAIM_ATTEMPTS_MAX", 3)
+    begun: list[int] = []
+
+    def step() -> None:
+        begun.append(1)
+        raise StateStoreError(operation="claiming", detail="cut", sqlstate="08006")
+
+    with pytest.raises(StateStoreError, match="cut"):
+        through_cuts(step, end_s=float("inf"))
+    assert begun == [1, 1, 1]

@@ -159,7 +159,7 @@ class TransactionClient:
         Raises:
             KafkaTimeoutError: no broker answered within ``max_block_ms``.
         """
-        self._features = self._newest_features()
+        self._features = self._cluster.features(age_ms_max=self._features_age_ms_max)
 
     def ends_with_bump(self) -> bool:
         """Whether EndTxn raises the epoch: the transaction began at transaction.version 2, and the level is still 2.
@@ -169,8 +169,8 @@ class TransactionClient:
         Raises:
             KafkaTimeoutError: no broker answered within ``max_block_ms``.
         """
-        began = self.transaction_version >= EPOCH_BUMP_VERSION
-        return began and self._newest_features().transaction_version >= EPOCH_BUMP_VERSION
+        began, age_ms_max = self.transaction_version >= EPOCH_BUMP_VERSION, self._features_age_ms_max
+        return began and self._cluster.features(age_ms_max=age_ms_max).transaction_version >= EPOCH_BUMP_VERSION
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """Take the next pair, which fences every older one (KIP-98, KIP-939).
@@ -380,9 +380,6 @@ class TransactionClient:
     def _deadline(self) -> Deadline:
         """``max_block_ms``, beginning with short pauses: most often markers are being written, which takes little."""
         return self._cluster.deadline(backoff_ms=min(BUSY_BACKOFF_MS, self._options.retry_backoff_ms))
-
-    def _newest_features(self) -> BrokerFeatures:
-        return self._cluster.features(age_ms_max=self._features_age_ms_max)
 
     def _known_features(self) -> BrokerFeatures:
         if self._features is None:

@@ -264,6 +264,11 @@ class KafkaTimeoutError(DualWriteError):
 class OutcomeUnknownError(KafkaTimeoutError):
     """The request may or may not have been carried out. Only looking at the coordinator again can tell."""
 
+    @classmethod
+    def of(cls, error: KafkaTimeoutError, operation: str) -> OutcomeUnknownError:
+        """The same time-out, of an operation that may have been carried out."""
+        return cls(operation=operation, deadline_ms=error.deadline_ms, last_error=error.last_error)
+
 
 @dataclass(eq=False, kw_only=True)
 class SchemaRegistryError(DualWriteError):

@@ -302,11 +302,8 @@ class TransactionClient:
         try:
             reply = self._end(producer, deadline, commit=commit)
         except KafkaTimeoutError as error:
-            raise OutcomeUnknownError(
-                operation=f"EndTxn({kind}) of {producer} of {self.transactional_id!r}",
-                deadline_ms=deadline.limit_ms,
-                last_error=error.last_error,
-            ) from error
+            operation = f"EndTxn({kind}) of {producer} of {self.transactional_id!r}"
+            raise OutcomeUnknownError.of(error, operation) from error
         return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, reply.producer)
 
     def find_marker(

@@ -18,13 +18,13 @@ single records. It is built of `spark_2pc_sink.producer.transaction_client.Trans
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from jdbc_state.sink_log import at_work_for
+from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
@@ -372,7 +372,7 @@ class TransactionalWriter:
                 producer=self._pair(),
                 transaction_version=self._client.transaction_version,
                 options=self._options,
-                timestamp_ms=time.time_ns() // 1_000_000,
+                timestamp_ms=now_ms(),
             )
         return self._session
 
@@ -385,11 +385,7 @@ class TransactionalWriter:
         try:
             return self._client.ends_with_bump()
         except KafkaTimeoutError as error:
-            raise OutcomeUnknownError(
-                operation=f"abort of {self._transactional_id!r}",
-                deadline_ms=error.deadline_ms,
-                last_error=error.last_error,
-            ) from error
+            raise OutcomeUnknownError.of(error, f"abort of {self._transactional_id!r}") from error
 
     def _end(self, *, commit: bool) -> None:
         if not self._started:

@@ -24,10 +24,9 @@ from spark_2pc_sink.testing.wait import wait_until
 
 #: Bytes of a server's log that an error shows.
 LOG_TAIL_BYTES = 3_000
-#: A thread that waits for the disk stops when it has it.
-_PAUSE_DEADLINE_S = 30.0
-#: A process with a gigabyte to give back takes a tenth of a second to end; this is for a machine that is busy.
-_KILL_DEADLINE_S = 30.0
+#: A thread that waits for the disk stops when it has it. A process with a gigabyte to give back takes a tenth of a
+#: second to end; the rest is for a machine that is busy.
+_SIGNAL_DEADLINE_S = 30.0
 #: States of a thread, in proc(5), in which it is no more: what it held, shared memory too, is given back.
 _ENDED = frozenset("ZX")
 #: States of a thread in which it does nothing any more: stopped, traced, or ended.
@@ -182,12 +181,7 @@ def pause_all(pids: list[int]) -> None:
     Raises:
         DeadlineError: a thread did not stop within half a minute.
     """
-    signal_all(pids, signal.SIGSTOP)
-    wait_until(
-        lambda: all(_all_threads(pid, _STILL) for pid in pids),
-        deadline_s=_PAUSE_DEADLINE_S,
-        what="processes to stand still",
-    )
+    _signal_until(pids, signal.SIGSTOP, _STILL, "processes to stand still")
 
 
 def kill_all(pids: list[int]) -> None:
@@ -198,12 +192,12 @@ def kill_all(pids: list[int]) -> None:
     Raises:
         DeadlineError: a thread did not end within half a minute.
     """
-    signal_all(pids, signal.SIGKILL)
-    wait_until(
-        lambda: all(_all_threads(pid, _ENDED) for pid in pids),
-        deadline_s=_KILL_DEADLINE_S,
-        what="killed processes to end",
-    )
+    _signal_until(pids, signal.SIGKILL, _ENDED, "killed processes to end")
+
+
+def _signal_until(pids: list[int], number: signal.Signals, states: frozenset[str], what: str) -> None:
+    signal_all(pids, number)
+    wait_until(lambda: all(_all_threads(pid, states) for pid in pids), deadline_s=_SIGNAL_DEADLINE_S, what=what)
 
 
 def _all_threads(pid: int, states: frozenset[str]) -> bool:

@@ -6,11 +6,11 @@ topic, so nobody else gives sequence numbers in its partitions.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.batch_sender import REQUEST_BYTES
@@ -111,7 +111,9 @@ class DeadLetterTopic:
 
     def partitions(self, bad_rows: BadRows, batch_id: int) -> list[TopicPartition]:
         """Those that the letters of a batch go to."""
-        return list({batch.partition: None for batch in self.encoded(bad_rows, batch_id).batches})
+        if self.name is None or not bad_rows:
+            return []
+        return list(self._contents(self.name, bad_rows, batch_id))
 
     def encoded(self, bad_rows: BadRows, batch_id: int) -> Letters:
         """The letters of a batch, and nothing sent.
@@ -122,21 +124,10 @@ class DeadLetterTopic:
         """
         if self.name is None or not bad_rows:
             return NO_LETTERS
-        topic, options = self.name, self._options
-        about = LetterBatch(
-            transactional_id=options.transactional_id,
-            query_id=self._query_id,
-            batch_id=batch_id,
-            table=str(options.dead_letter_name),
-        )
-        count, bytes_max = self._topics.counts([topic])[topic], self._bytes_max(topic)
-        contents = defaultdict(list)
-        for record in letter_records(bad_rows.values(), about, partition_count=count, bytes_max=bytes_max):
-            contents[TopicPartition(topic, record.partition)].append(record.content)
         batches = [
             self._batch(partition, part)
-            for partition, of_partition in contents.items()
-            for part in cut_contents(of_partition, min(options.kafka.batch_bytes_max, bytes_max))
+            for partition, contents in self._contents(self.name, bad_rows, batch_id).items()
+            for part in cut_contents(contents, min(self._options.kafka.batch_bytes_max, self._bytes_max(self.name)))
         ]
         digest = combine_digests(*(batch.digest for batch in batches))
         return Letters(count=len(bad_rows), digest=digest, batches=tuple(batches))
@@ -173,6 +164,21 @@ class DeadLetterTopic:
             record_bytes=session.record_bytes,
         )
 
+    def _contents(self, topic: str, bad_rows: BadRows, batch_id: int) -> dict[TopicPartition, list[bytes]]:
+        """The contents of the letters' records, by partition."""
+        options = self._options
+        about = LetterBatch(
+            transactional_id=options.transactional_id,
+            query_id=self._query_id,
+            batch_id=batch_id,
+            table=str(options.dead_letter_name),
+        )
+        count, bytes_max = self._topics.counts([topic])[topic], self._bytes_max(topic)
+        contents: dict[TopicPartition, list[bytes]] = defaultdict(list)
+        for record in letter_records(bad_rows.values(), about, partition_count=count, bytes_max=bytes_max):
+            contents[TopicPartition(topic, record.partition)].append(record.content)
+        return contents
+
     def _session(self, ticket: TransactionTicket, topic: str) -> ProduceSession:
         return ProduceSession(
             self._connections.cluster(),
@@ -180,7 +186,7 @@ class DeadLetterTopic:
             producer=ticket.producer,
             transaction_version=ticket.transaction_version,
             options=self._options.kafka,
-            timestamp_ms=_now_ms(),
+            timestamp_ms=now_ms(),
             limits={topic: self._topics.limits(topic)},
         )
 
@@ -189,7 +195,7 @@ class DeadLetterTopic:
         made = encode_listed_batch(
             partition.topic,
             contents,
-            timestamp_ms=_now_ms(),
+            timestamp_ms=now_ms(),
             compression=kafka.compression,
             level=kafka.compression_level,
         )
@@ -203,7 +209,3 @@ class DeadLetterTopic:
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(option="dead_letter_topic", value=self.name, rule=rule, remedy=remedy)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

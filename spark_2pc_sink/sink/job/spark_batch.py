@@ -7,7 +7,6 @@ it reads. The few rows of a small batch are collected, and sent from here.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import BatchRetryError, DataError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.contract import record_expressions
@@ -367,7 +367,7 @@ class SparkBatchWork:
             lanes=tuple(plans),
             topics=topics,
             salts=salts,
-            timestamp_ms=time.time_ns() // 1_000_000,
+            timestamp_ms=now_ms(),
             shuffle_folder=None if self._folder is None else self._folder / "shuffle",
         )
 

@@ -62,7 +62,7 @@ setup: ## Make .venv/ with the package and its command, and fetch the servers un
 demo: setup ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
 	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
 
-test-fast: setup ## Run the tests that need no server, in less than a minute
+test-fast: setup ## Run the tests that need no server, in a good minute
 	@HYPOTHESIS_PROFILE=fast $(BIN)/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
 
 # `make test TESTS=…` runs what it is told, slow or not.

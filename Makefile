@@ -17,6 +17,7 @@ SCHEMA_REGISTRY := .cache/apicurio-registry-3.0.9
 # Every package with its hashes, for each Python that the project takes; no index, so that any may serve.
 LOCK := tools/requirements-dev.txt
 RELEASE_LOCK := tools/requirements-release.txt
+KAFKA_STREAMS := .cache/kafka-streams-4.4.0
 # Environments without PySpark: a client of Spark Connect, and the Python of executors.
 CLIENT_PYTHON := .cache/client-python
 EXECUTOR_PYTHON := .cache/executor-python
@@ -35,6 +36,7 @@ PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Read by spark_2pc_sink/testing, from wherever a test or an example is started.
 export SPARK_2PC_KAFKA_LIBS := $(CURDIR)/$(KAFKA_HOME)/libs
 export SPARK_2PC_KAFKA_TOOLS := $(CURDIR)/$(KAFKA_TOOLS)/libs
+export SPARK_2PC_KAFKA_STREAMS := $(CURDIR)/$(KAFKA_STREAMS)/libs
 export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
 export SPARK_2PC_REGISTRY_HOME := $(CURDIR)/$(SCHEMA_REGISTRY)
 
@@ -49,7 +51,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage docs lint types format lock audit sbom dist publish clean
+.PHONY: help setup demo schema-registry kafka-streams other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage docs lint types format lock audit sbom dist publish clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -200,6 +202,14 @@ $(SCHEMA_REGISTRY)/stamp: | .cache/prerequisites.stamp
 	@mvn -B -q dependency:copy -DoutputDirectory=$(CURDIR)/$(SCHEMA_REGISTRY) \
 	    -Dartifact=io.apicurio:apicurio-registry-app:$(patsubst .cache/apicurio-registry-%,%,$(SCHEMA_REGISTRY)):tar.gz:all
 	@tar -xzf $(SCHEMA_REGISTRY)/*.tar.gz -C $(SCHEMA_REGISTRY) && rm $(SCHEMA_REGISTRY)/*.tar.gz
+	@touch $@
+
+# For tests marked thorough only, as above.
+kafka-streams: $(KAFKA_STREAMS)/stamp ## Fetch Kafka Streams and Connect's file source for the tests that kill them
+
+$(KAFKA_STREAMS)/stamp: docker/kafka-streams/pom.xml | $(KAFKA_TOOLS)/stamp
+	@echo "setup: Kafka Streams into $(KAFKA_STREAMS)/"
+	$(call copy_dependencies,$(KAFKA_STREAMS)/libs)
 	@touch $@
 
 # Several hundred megabytes, for tests marked thorough only.

@@ -20,16 +20,25 @@ _CLASSES = {
 }
 
 
+def find_tools() -> Path:
+    """The folder of the jars of the tools, Connect among them.
+
+    Raises:
+        CapabilityError: it is not there.
+    """
+    libs = Path(os.environ.get(LIBS_VARIABLE, LIBS_DEFAULT)).absolute()
+    if not any(libs.glob("kafka-tools-4*.jar")):
+        raise CapabilityError(f"no kafka-tools in {libs}: run `make setup`, or set {LIBS_VARIABLE}")
+    return libs
+
+
 def tool_command(script: str) -> list[str]:
     """What a script of Kafka's distribution runs.
 
     Raises:
         CapabilityError: there are no jars of the tools, or no Java 17.
     """
-    libs = Path(os.environ.get(LIBS_VARIABLE, LIBS_DEFAULT)).absolute()
-    if not any(libs.glob("kafka-tools-4*.jar")):
-        raise CapabilityError(f"no kafka-tools in {libs}: run `make setup`, or set {LIBS_VARIABLE}")
-    return [str(find_java_home() / "bin" / "java"), "-Xmx128m", "-cp", f"{libs}/*", _CLASSES[script]]
+    return [str(find_java_home() / "bin" / "java"), "-Xmx128m", "-cp", f"{find_tools()}/*", _CLASSES[script]]
 
 
 def make_scripts(folder: Path) -> None:

@@ -39,15 +39,16 @@ class JavaProcess:
 
     Args:
         folder: for its log.
+        libs: of the jars; those of the broker by default.
 
     Raises:
         CapabilityError: there is no Java, or there are no jars of Kafka.
         ServerError: it did not start; the text has the end of its log.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, libs: Path | None = None) -> None:
         gateway_jars = sorted((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar"))
-        classpath = ":".join(str(jar) for jar in [*sorted(find_libs().glob("*.jar")), *gateway_jars])
+        classpath = ":".join(str(jar) for jar in [*sorted((libs or find_libs()).glob("*.jar")), *gateway_jars])
         java = str(find_java_home() / "bin" / "java")
         command = [java, *QUICK_START_JVM, "-cp", classpath, "py4j.GatewayServer", "--enable-auth", "0"]
         self._process = ServerProcess(command, log=folder / "java.log")
@@ -73,6 +74,11 @@ class JavaProcess:
         """End the process."""
         self._gateway.close()
         self._process.end(signal.SIGTERM, deadline_s=_STOP_DEADLINE_S)
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self._process.end(signal.SIGKILL, deadline_s=_STOP_DEADLINE_S)
+        self._gateway.close()
 
     def _address(self) -> list[str]:
         """Port and token, the first two lines that the gateway prints."""

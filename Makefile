@@ -24,6 +24,8 @@ EXECUTOR_PYTHON := .cache/executor-python
 LOWEST_PYTHON := .cache/lowest-python
 RELEASE_PYTHON := .cache/release-python
 FUZZER := .cache/atheris-3.0.0
+# A type checker beside mypy, which users have in their editors. It brings its own Node.js.
+PYRIGHT := .cache/pyright-1.1.414
 # What differs between runs: `make test TESTS=tests/unit ARGS=-x`, `make demo KAFKA=real ARGS=--events=20000`.
 KAFKA ?= reference
 TESTS ?=
@@ -49,7 +51,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage docs lint types format lock audit sbom dist publish clean
+.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage docs lint types verify-types format lock audit sbom dist publish clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -123,6 +125,13 @@ lint: .venv/stamp ## Check style, types, direction of imports, spelling
 
 types: .venv/stamp ## Check types alone
 	$(BIN)/mypy $(CHECKED)
+
+# pyright counts each name without a leading underscore. What libraries without type information give is not counted.
+verify-types: .venv/stamp $(PYRIGHT)/stamp ## Check that each name has a type that every type checker sees (pyright)
+	@for package in spark_2pc_sink jdbc_state; do \
+	    $(PYRIGHT)/bin/pyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes $$package \
+	        >.cache/verify-types.log 2>&1 || { sed -n '/^Symbols used/,$$p' .cache/verify-types.log; exit 1; }; \
+	done
 
 format: .venv/stamp ## Format the source and mend what can be mended
 	$(BIN)/ruff check --fix .
@@ -239,6 +248,13 @@ $(FUZZER)/stamp: | .venv/stamp
 	@echo "setup: the fuzzer into $(FUZZER)/"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(FUZZER) \
 	    $(patsubst .cache/atheris-%,atheris==%,$(FUZZER))
+	@touch $@
+
+$(PYRIGHT)/stamp: | .venv/stamp
+	@echo "setup: pyright into $(PYRIGHT)/"
+	@$(PYTHON) -m venv --clear $(PYRIGHT)
+	@$(PYRIGHT)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    '$(patsubst .cache/pyright-%,pyright[nodejs]==%,$(PYRIGHT))'
 	@touch $@
 
 # Built from source, for tests marked thorough only: no part of the setup.

@@ -51,7 +51,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage docs lint types verify-types format lock audit sbom dist publish clean
+.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs lint types verify-types format lock audit sbom dist publish clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -111,6 +111,9 @@ coverage: setup ## Check that tests reach every branch of the pure packages
 	@$(BIN)/coverage run -m $(PYTEST) -q $(MARKED) $(PURE_TESTS) $(ARGS)
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=100
+
+reference-pages: .venv/stamp ## Make the pages of docs/reference that are made of the code
+	@$(BIN)/python -m tools.reference_pages
 
 docs: .venv/stamp ## Build the manual as a site in build/site; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site

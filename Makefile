@@ -49,9 +49,9 @@ FAST_TESTS := tests/unit tests/test_architecture.py tests/test_faults_table.py
 REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integration/writer/test_faults.py \
     tests/integration/writer/test_transactions.py tests/integration/transactions_tool/test_tool.py
 
-CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
+CHECKED := $(wildcard setup.py spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs lint types verify-types format lock audit sbom dist publish clean
+.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs links lint types verify-types format lock audit sbom dist release publish clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -119,6 +119,9 @@ docs: .venv/stamp ## Build the manual as a site in build/site; a warning is an e
 	@$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
 	@echo "the site is build/site/index.html"
 
+links: .venv/stamp ## Look whether links out of the manual still lead somewhere; needs a network
+	@$(BIN)/sphinx-build -q -W --keep-going -b linkcheck -c docs . build/links
+
 lint: .venv/stamp ## Check style, types, direction of imports, spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -152,6 +155,19 @@ sbom: $(RELEASE_PYTHON)/stamp ## Write the parts of what is locked into dist/sbo
 dist: $(RELEASE_PYTHON)/stamp ## Build the wheel and the source archive into dist/
 	@rm -rf dist
 	@$(RELEASE_PYTHON)/bin/python -m build --outdir dist .
+
+# What a user gets, before anybody gets it: ARGS=--rehearse leaves the check out that the commit is a release at all.
+release: setup $(RELEASE_PYTHON)/stamp ## Build, check and try what a release uploads (ARGS=--rehearse)
+	@$(if $(filter --rehearse,$(ARGS)),,$(BIN)/python tools/release.py check)
+	@$(MAKE) -s --no-print-directory dist
+	@$(RELEASE_PYTHON)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	@$(BIN)/python tools/release.py notes >dist/CHANGES.md
+	@$(MAKE) -s --no-print-directory sbom
+	@rm -rf build/clean-python && $(PYTHON) -m venv build/clean-python
+	@build/clean-python/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[testing]"
+	@build/clean-python/bin/spark-2pc --version
+	@FIRST_JOB_PYTHON=$(CURDIR)/build/clean-python/bin/python $(BIN)/python -m pytest -q \
+	    tests/integration/docs/test_first_job.py
 
 publish: $(RELEASE_PYTHON)/stamp ## Upload what is in dist/: from the workflow of a release alone
 	@$(RELEASE_PYTHON)/bin/uv publish --trusted-publishing always dist/*.whl dist/*.tar.gz

@@ -97,9 +97,9 @@ class TcpProxy:
 
     def __init__(self, *, target_port: int, port: int | None = None) -> None:
         self.target_port = target_port
-        self.port = port if port is not None else free_port()
+        self.port: int = port if port is not None else free_port()
         #: How often an answer has been lost by :meth:`lose_answer`.
-        self.answers_lost = 0
+        self.answers_lost: int = 0
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self._refusing = self._holding = self._stopped = False

@@ -38,7 +38,11 @@ class Target:
 
 
 def _times(
-    what: str, least: float, benchmark: str, ratio: Callable[[Mapping[str, Any]], Mapping[str, float]]
+    what: str,
+    least: float,
+    benchmark: str,
+    ratio: Callable[[Mapping[str, Any]], Mapping[str, float]],
+    of: str = "the pair's throughput",
 ) -> Target:
     def shown(found: Mapping[str, Any]) -> str:
         return "{median:.2f} x ({low:.2f} to {high:.2f})".format(**ratio(found))
@@ -46,11 +50,26 @@ def _times(
     def met(found: Mapping[str, Any]) -> bool:
         return ratio(found)["median"] >= least
 
-    return Target(what, f">= {least:g} x the pair's throughput", benchmark, shown, met)
+    return Target(what, f">= {least:g} x {of}", benchmark, shown, met)
 
 
 def _variant(variant: str, what: str, least: float) -> Target:
     return _times(what, least, "throughput", lambda found: found[variant]["ratio"])
+
+
+def _on_cluster(variant: str, what: str, *, first: float, warm: float) -> tuple[Target, Target]:
+    """Beside the pair on a cluster: the first batch of a query, and those behind it."""
+    return (
+        _times(
+            f"cluster, {what}: first batch of a query", first, "cluster", lambda found: found[variant]["first"]["ratio"]
+        ),
+        _times(f"cluster, {what}: warm", warm, "cluster", lambda found: found[variant]["warm"]["ratio"]),
+    )
+
+
+def _beside_copy(part: str, what: str, least: float) -> Target:
+    of = "the throughput of a bare COPY"
+    return _times(what, least, "cluster", lambda found: found["keyed"][part]["copy_ratio"], of)
 
 
 def _at_most(what: str, benchmark: str, limits: Mapping[str, float], unit: str, factor: float = 1.0) -> Target:
@@ -89,6 +108,13 @@ def _curve(name: str, what: str) -> Target:
 
 
 TARGETS = (
+    *_on_cluster("keyed", "rows of 6 columns, keyed, append", first=1.9, warm=2.2),
+    *_on_cluster("keyed with a double", "the same with a double column", first=1.9, warm=2.2),
+    *_on_cluster("unkeyed", "unkeyed", first=2.1, warm=2.4),
+    *_on_cluster("wide", "wide rows (30 columns, 2 KB values)", first=1.8, warm=2.0),
+    *_on_cluster("upsert", "upsert into a table that has all rows", first=1.5, warm=1.6),
+    _beside_copy("first", "cluster, keyed, append, with Kafka: first batch of a query", 0.6),
+    _beside_copy("warm", "cluster, keyed, append, with Kafka: warm", 0.8),
     _variant("keyed", "rows of 6 columns, keyed, append", 1.6),
     _variant("unkeyed", "the same, unkeyed", 2.0),
     _variant("upsert", "the same, upsert into a table that has all rows", 3.0),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from tests.chaos import orders_job, outputs_job, rows_job
-from tests.chaos.cluster import SparkCluster
+from tests.chaos.cluster import ChaosCluster
 from tests.chaos.jobs import BrokenError, ChaosJob, Sides
 from tests.chaos.orders_job import OrdersJob
 from tests.chaos.outputs_job import OutputsJob
@@ -169,7 +169,8 @@ class World:
             return RowsJob(self.kafka, sides, folder, nursery, self._seed)
         if name == outputs_job.NAME:
             return OutputsJob(sides, folder, nursery, self._seed)
-        self.spark_cluster = stack.enter_context(SparkCluster(folder))
+        self.spark_cluster = ChaosCluster(folder)
+        stack.enter_context(self.spark_cluster)
         return OrdersJob(sides, folder, nursery, self._seed, self.spark_cluster)
 
     def _add(self, job: ChaosJob, stack: ExitStack) -> None:

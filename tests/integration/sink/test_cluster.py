@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_2pc_sink.testing.errors import CapabilityError
-from tests.chaos.cluster import SparkCluster
+from spark_2pc_sink.testing.spark_cluster import SparkCluster
 from tests.harness import ROOT
 from tests.harness.other_pythons import EXECUTOR, other_python
 from tests.harness.own_python_main import ROWS
@@ -42,7 +42,7 @@ class Brought:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path_factory.mktemp("cluster"), bare=True) as started:
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), cores=2) as started:
         yield started
 
 

@@ -40,6 +40,15 @@ def comparison(ratio: float, cpu_ratio: float) -> dict[str, Any]:
     }
 
 
+def on_cluster(first: float, warm: float, *copy: float) -> dict[str, Any]:
+    found: dict[str, Any] = {"rows": 1000}
+    for part, ratio, against in zip(("first", "warm"), (first, warm), copy or (None, None), strict=True):
+        found[part] = {**comparison(ratio, 0.5), "steps_s": {"outside": 0.5, "produce": 1.5}}
+        if against is not None:
+            found[part] |= {"copy_rows_per_s": spread(500e3), "copy_ratio": spread(against), "copy_cpu_s": {"all": 1.0}}
+    return found
+
+
 def size(seconds: float, driver_mb: float) -> dict[str, Any]:
     return {"seconds": spread(seconds), "peak_mb": {"driver": driver_mb, "spark": 2000.0, "workers": 390.0}}
 
@@ -49,6 +58,13 @@ def figures(worse: float) -> dict[str, dict[str, Any]]:
     small = {f"{name}_{share}_ms": 1.0 for name in ("sink", "count") for share in ("p50", "p99")}
     latency = {f"{name}_{share}_s": 0.1 for name in ("kafka", "table") for share in ("p50", "p99")}
     return {
+        "cluster": {
+            "keyed": on_cluster(1.9 / worse, 2.2 / worse, 0.6 / worse, 0.8 / worse),
+            "keyed with a double": on_cluster(1.9 / worse, 2.2 / worse),
+            "unkeyed": on_cluster(2.1 / worse, 2.4 / worse),
+            "wide": on_cluster(1.8 / worse, 2.0 / worse),
+            "upsert": on_cluster(1.5 / worse, 1.6 / worse),
+        },
         "throughput": {
             "keyed": comparison(1.6 / worse, 0.8 * worse),
             "unkeyed": comparison(2.0 / worse, 0.5),

@@ -122,6 +122,46 @@ def figures(worse: float) -> dict[str, dict[str, Any]]:
             "tasks_steepest_fall": 0.75 / worse,
             "partitions_steepest_fall": 0.75 / worse,
         },
+        **more_figures(worse),
+    }
+
+
+def more_figures(worse: float) -> dict[str, dict[str, Any]]:
+    """The same of starts, of PostgreSQL alone, of what grows beside batches, and of verify."""
+
+    def start(seconds: float) -> dict[str, Any]:
+        return {"beyond_s": spread(seconds), "sink_s": spread(seconds + 1), "count_s": spread(1.0)}
+
+    def bound(times: float) -> dict[str, Any]:
+        cpu = {"ours_cpu_s": {"postgresql": 2.0}, "bare_cpu_s": {"postgresql": 1.9}, "step_s": {"decide": 1.0}}
+        return {"ours_s": spread(times), "bare_s": spread(1.0), "times_bare": spread(times), **cpu}
+
+    sizes = {"tables_mb": {"kafka_transaction_state": 1.5}, "driver_mb": 100.0, "open_files": 30}
+    batches = {
+        str(count): {"speed": spread(1.0), "old_ms": spread(10.0), "young_ms": spread(10.0), **sizes}
+        for count in (100, 1000)
+    }
+    return {
+        "start": {"new": start(worse), "killed": start(1.5 * worse), "rows": 100},
+        "database_bound": {"append": bound(worse / 0.95), "upsert": bound(1.15 * worse), "rows": 1000},
+        "writers_bound": {
+            name: {"one_s": spread(4.0), "two_s": spread(3.0), "ratio": spread(1.33)} for name in ("free", "busy")
+        }
+        | {"rows": 1000},
+        "many_sinks": {
+            "sinks": {"1": spread(100e3), "40": spread(90e3)},
+            "sinks_steepest_fall": 0.75 / worse,
+            "rows": 1000,
+        },
+        "many_batches": {"batches": batches, "batches_steepest_fall": 0.75 / worse, "rows": 10},
+        "verify": {
+            "rows": 10_000_000,
+            "seconds": 90 * worse,
+            "client_cpu_s": 20.0,
+            "postgresql_cpu_s": 90.0,
+            "kafka_cpu_s": 5.0,
+            "client_peak_mib": 286 * worse,
+        },
     }
 
 

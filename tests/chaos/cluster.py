@@ -1,4 +1,4 @@
-"""A Spark cluster of its own on this machine: a master and two workers, whose executors are processes."""
+"""A Spark cluster of its own on this machine: a master and workers, whose executors are processes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ class SparkCluster:
 
     Args:
         folder: for logs and the workers' files.
+        workers: that are there from the beginning.
         bare: executors find no module of this project by themselves.
     """
 
-    def __init__(self, folder: Path, *, bare: bool = False) -> None:
+    def __init__(self, folder: Path, *, workers: int = WORKERS, bare: bool = False) -> None:
         self._folder = folder
+        self._workers = workers
         self._bare = bare
         self._port = free_port()
         self._processes: list[ServerProcess] = []
@@ -43,13 +45,13 @@ class SparkCluster:
         return f"spark://127.0.0.1:{self._port}"
 
     def __enter__(self) -> SparkCluster:
-        self._start("master", "org.apache.spark.deploy.master.Master", "--port", str(self._port))
+        master = ("org.apache.spark.deploy.master.Master", "--port", str(self._port))
+        self._folder.mkdir(exist_ok=True)
+        self._start("master", *master, bare=self._bare)
         try:
-            for number in range(WORKERS):
-                files = str(self._folder / f"worker-{number}")
-                worker = ("org.apache.spark.deploy.worker.Worker", *_WORKER, "--work-dir", files, self.master)
-                self._start(f"worker-{number}", *worker)
-            wait_until(self._complete, deadline_s=_START_DEADLINE_S, what="two workers of the Spark cluster")
+            for _ in range(self._workers):
+                self.add_worker(bare=self._bare)
+            wait_until(self._complete, deadline_s=_START_DEADLINE_S, what="the workers of the Spark cluster")
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -62,6 +64,16 @@ class SparkCluster:
             executor.kill()
         for process in reversed(self._processes):
             process.end(signal.SIGTERM, deadline_s=_STOP_DEADLINE_S)
+
+    def add_worker(self, *, bare: bool) -> None:
+        """Start one more worker.
+
+        Args:
+            bare: its executors find no module of this project by themselves.
+        """
+        name = f"worker-{len(self._processes) - 1}"
+        program = ("org.apache.spark.deploy.worker.Worker", *_WORKER)
+        self._start(name, *program, "--work-dir", str(self._folder / name), self.master, bare=bare)
 
     def executors(self) -> list[psutil.Process]:
         """Executors of all drivers, the oldest first."""
@@ -76,12 +88,12 @@ class SparkCluster:
         found = [found for worker in workers for found in descendants(worker.pid, command=command, parent=parent)]
         return sorted(found, key=lambda process: (process.create_time(), process.pid))
 
-    def _start(self, name: str, program: str, *arguments: str) -> None:
+    def _start(self, name: str, program: str, *arguments: str, bare: bool) -> None:
         spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
         common = ["--host", "127.0.0.1", "--webui-port", "0"]
         daemon = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": quick_java_options()}
         environment = {**os.environ, **spark_environment(self._folder, python_path=ROOT), **daemon}
-        if self._bare:
+        if bare:
             del environment["PYTHONPATH"]
         self._processes.append(
             ServerProcess(
@@ -92,4 +104,4 @@ class SparkCluster:
         )
 
     def _complete(self) -> bool:
-        return self._processes[0].log.read_text(errors="replace").count("Registering worker") >= WORKERS
+        return self._processes[0].log.read_text(errors="replace").count("Registering worker") >= self._workers

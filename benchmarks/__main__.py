@@ -28,6 +28,7 @@ BENCHMARKS = {
     "small_batches": "batches of 1, 100 and 1 000 rows",
     "latency": "creation to visible at 5 000 rows/s",
     "growth": "batches of 0.1, 1 and 10 million rows: time and memory",
+    "json_columns": "columns of each type in the JSON of a record, against the same rows without",
     "curves": "tasks 1 to 8, Kafka partitions 1 to 64",
 }
 #: Those that run when they are named.

@@ -35,6 +35,7 @@ BENCHMARKS = {
     "many_sinks": "1 to 40 sinks at work in one database",
     "many_batches": "a sink with up to 100 000 batches behind it, beside a young one",
     "verify": "verify over ten million rows: time, and memory of the client",
+    "json_columns": "columns of each type in the JSON of a record, against the same rows without",
 }
 #: Those that run when they are named.
 MORE = {

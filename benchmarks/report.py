@@ -263,6 +263,23 @@ def _curves(figures: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _json_columns(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## One more column in JSON that tasks build, batches of {figures['rows']:,} rows"
+    rows = [
+        (
+            name,
+            "{median:.2f} ({low:.2f} to {high:.2f})".format(**kind["ratio"]),
+            _thousands(kind["with_rows_per_s"]),
+            _thousands(kind["without_rows_per_s"]),
+            f"{kind['with_cpu_s']['all']:.2f}",
+            f"{kind['without_cpu_s']['all']:.2f}",
+        )
+        for name, kind in figures["kinds"].items()
+    ]
+    head = ("", "ratio", "with it, thousand rows/s", "without", "CPU s per million rows with it", "without")
+    yield table(head, rows)
+
+
 _SECTIONS = {
     "cluster": _cluster,
     "throughput": _throughput,
@@ -274,6 +291,7 @@ _SECTIONS = {
     "growth": _growth,
     "curves": _curves,
     **report_sections.SECTIONS,
+    "json_columns": _json_columns,
 }
 
 

@@ -12,6 +12,9 @@ _Spread = Callable[[Mapping[str, Any]], Mapping[str, float]]
 #: Driver memory is bounded: at 10 million rows not more than this above what 1 million rows take, MB.
 DRIVER_GROWTH_MB = 200.0
 
+#: What is left of the throughput with one more column, at least.
+COLUMN_SHARE = 0.85
+
 
 @dataclass(frozen=True)
 class Target:
@@ -87,6 +90,11 @@ def _at_most(what: str, benchmark: str, limits: Mapping[str, float], unit: str, 
 
 def _worst_small_batch(found: Mapping[str, Any]) -> tuple[float, float]:
     return max(size["beyond_p50_ms"] for size in found.values()), max(size["beyond_p99_ms"] for size in found.values())
+
+
+def _worst_column(found: Mapping[str, Any]) -> tuple[str, float]:
+    ratios = {name: float(kind["ratio"]["median"]) for name, kind in found["kinds"].items()}
+    return min(ratios.items(), key=lambda kind: kind[1])
 
 
 def _driver_mb(found: Mapping[str, Any]) -> list[float]:
@@ -200,6 +208,13 @@ TARGETS = (
         "growth",
         lambda found: f"{_worker_mb(found):.0f} MB the largest",
         lambda found: _worker_mb(found) <= 400,
+    ),
+    Target(
+        "a column of any type in the JSON that tasks build: throughput against the same rows without it",
+        f"none below {COLUMN_SHARE:g}",
+        "json_columns",
+        lambda found: "lowest {1:.2f} ({0})".format(*_worst_column(found)),
+        lambda found: _worst_column(found)[1] >= COLUMN_SHARE,
     ),
     _curve("tasks", "tasks 1, 2, 4, 8"),
     _curve("partitions", "Kafka partitions 1 to 1 000"),

@@ -53,6 +53,11 @@ def size(seconds: float, driver_mb: float) -> dict[str, Any]:
     return {"seconds": spread(seconds), "peak_mb": {"driver": driver_mb, "spark": 2000.0, "workers": 390.0}}
 
 
+def column(ratio: float) -> dict[str, Any]:
+    sides = {f"{side}_rows_per_s": spread(100e3) for side in ("with", "without")}
+    return {"ratio": spread(ratio), **sides, "with_cpu_s": {"all": 5.0}, "without_cpu_s": {"all": 4.0}}
+
+
 def figures(worse: float) -> dict[str, dict[str, Any]]:
     """Figures at the edge of each target; ``worse`` above 1 is beyond it."""
     small = {f"{name}_{share}_ms": 1.0 for name in ("sink", "count") for share in ("p50", "p99")}
@@ -115,6 +120,7 @@ def figures(worse: float) -> dict[str, dict[str, Any]]:
             "s_per_million_first": 1.0,
             "driver_heap": "3g",
         },
+        "json_columns": {"rows": 1000, "kinds": {"double": column(0.9), "map": column(0.85 / worse)}},
         "curves": {
             "rows": 1000,
             "tasks": {"1": spread(100e3), "2": spread(200e3)},

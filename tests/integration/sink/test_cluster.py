@@ -17,6 +17,7 @@ import pytest
 
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.testing.errors import CapabilityError
+from spark_2pc_sink.testing.processes import ServerProcess
 from spark_2pc_sink.testing.spark_cluster import SparkCluster
 from tests.harness import ROOT
 from tests.harness.late_executor_main import ROWS as LATE_ROWS

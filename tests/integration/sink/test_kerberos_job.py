@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.chaos.cluster import SparkCluster
+from spark_2pc_sink.testing.spark_cluster import SparkCluster
 from tests.conftest import or_skip
 from tests.harness import ROOT
 from tests.harness.kerberos import KerberosRealm
@@ -42,7 +42,7 @@ def kerberos(pytestconfig: pytest.Config) -> Iterator[KerberosKafka]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path_factory.mktemp("cluster"), workers=1) as started:
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), python_path=ROOT, workers=1) as started:
         yield started
 
 

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import resource
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_job import LARGE_INPUT, Job
 from tests.harness.driver_process import DriverProcess
-from tests.harness.providers import Broker
+from tests.harness.providers import Broker, Database
 from tests.integration.faults.conftest import MakeJob
 
 BATCH = 1
+#: Of a server that a test fills.
+CONNECTIONS = 20
 DEADLINE_S = 60.0
 #: Steps of a batch after which a limit begins to hold: before, while and after the two sides are written.
 PLACES = ["step:PLACE", "step:BEGIN", "step:PREPARE", "step:DECIDE"]
@@ -40,10 +44,12 @@ def until_told(driver: DriverProcess, text: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("spark", [False, True], ids=["driver", "spark"])
-def test_time_outs_of_a_database_are_not_those_of_the_job(
-    spark: bool, kafka_without_2pc: Broker, make_job: MakeJob
+# What is set on a role, here for one database so that the shared server keeps its own, goes before what a database has.
+@pytest.mark.parametrize("of", ["DATABASE", "ROLE CURRENT_USER IN DATABASE"], ids=["database", "role"])
+def test_time_outs_of_the_server_are_not_those_of_the_job(
+    of: str, spark: bool, kafka_without_2pc: Broker, make_job: MakeJob
 ) -> None:
-    """C12: all that the server has, shorter than a COPY takes, set on the database by its administrator."""
+    """C12: all that the server has, shorter than a COPY takes, set by its administrator on database or role."""
     job = make_job(kafka_without_2pc, sizes=LARGE_INPUT, spark=spark)
     job.sql(
         "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.6); RETURN NULL; END'"
@@ -58,7 +64,7 @@ def test_time_outs_of_a_database_are_not_those_of_the_job(
     if job.sql("SELECT current_setting('server_version_num')::integer >= 170000") == [(True,)]:
         limits["transaction_timeout"] = "350ms"
     for name, value in limits.items():
-        job.sql(f"ALTER DATABASE {make_url(job.database).database} SET {name} = '{value}'")
+        job.sql(f"ALTER {of} {make_url(job.database).database} SET {name} = '{value}'")
     driver = job.run()
     assert spark or [driver.attempts(batch) for batch in range(len(LARGE_INPUT))] == [1, 1, 1]
     job.check()
@@ -123,6 +129,42 @@ def test_no_connection_is_left(place: str, limited: tuple[Job, str]) -> None:
     no_connections(job, admin, but=-1)
     job.database = own
     job.run()
+    job.check()
+
+
+@contextmanager
+def every_connection(url: str) -> Iterator[None]:
+    """End the connections of others, and take all that the server gives."""
+    with ExitStack() as taken:
+        first = taken.enter_context(closing(connected(url)))
+        first.cursor().execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+            "AND backend_type = 'client backend'"
+        )
+        for _ in range(CONNECTIONS - 1):
+            taken.enter_context(closing(connected(url)))
+        with pytest.raises(psycopg2.OperationalError, match="too many clients already"):
+            connected(url)
+        yield
+
+
+def connected(url: str) -> Any:
+    return psycopg2.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False))
+
+
+@pytest.mark.thorough  # to the job it is as the limit of its role
+@pytest.mark.parametrize("place", PLACES)
+def test_the_server_has_no_connection_left_for_a_while(
+    place: str, kafka_without_2pc: Broker, start_postgres: Callable[..., Database], make_job: MakeJob
+) -> None:
+    """C11: max_connections, which is one number for everybody."""
+    server = start_postgres(max_connections=str(CONNECTIONS))
+    job = make_job(kafka_without_2pc, database=server.create_database("crowded"))
+    driver = job.stop_at(place, batch=BATCH)
+    with every_connection(job.database):
+        driver.go_on()
+        until_told(driver, "too many clients already")
+    job.finished(driver)
     job.check()
 
 

@@ -30,7 +30,9 @@ class OneBatch:
     transactional_id: str
     directory: Path
 
-    def run(self, *driver: str, environment: dict[str, str] | None = None, **options: Any) -> tuple[str, str]:
+    def run(
+        self, *driver: str, environment: dict[str, str] | None = None, deadline_s: int = 150, **options: Any
+    ) -> tuple[str, str]:
         """Run a driver, a module with its first arguments, to its good end; its standard output and error.
 
         The sink's options as JSON and the directory follow as its last arguments.
@@ -47,7 +49,7 @@ class OneBatch:
             env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=deadline_s,
             check=False,
         )
         assert done.returncode == 0, done.stderr[-3000:]

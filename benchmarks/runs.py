@@ -108,7 +108,7 @@ def run(
         bench.new_topic(new, partitions=partitions)
         bench.execute(f"CREATE TABLE {new} ({source.shape.table}) {source.shape.storage}")
         if upsert:
-            _fill(bench, new, source)
+            fill(bench, new, source)
     task, *more = (Task(topic=new, table=new, key=key, upsert=upsert) for new in names)
     task = replace(task, more=tuple(more))
     writer = make_writer(bench, task)
@@ -179,8 +179,8 @@ def cpu_of_batches(batches: Sequence[BatchFigures], rows: int) -> dict[str, floa
     return per_million(sums, rows * len(batches))
 
 
-def _fill(bench: Workbench, table: str, source: Source) -> None:
-    """Rows that the batches replace: their ids, and nothing that a batch would leave as it is."""
+def fill(bench: Workbench, table: str, source: Source) -> None:
+    """Give a table the rows that batches replace: their ids, and nothing that a batch would leave as it is."""
     bench.execute(
         f"INSERT INTO {table} SELECT id, 'c-' || mod(id, 50000), -1, id * 0.01, "
         f"to_timestamp(1600000000 + id / 1000.0), mod(id, 3) = 0 FROM generate_series(0, {source.rows - 1}) AS id",

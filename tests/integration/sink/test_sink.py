@@ -28,7 +28,7 @@ from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.harness.streams import FileStream
 from tests.integration.postgres import database_tables
 from tests.integration.postgres.staging_places import owner
-from tests.integration.sink.targets import SCHEMA, Target, record_rows, rows_of
+from tests.integration.sink.targets import SCHEMA, Row, Target, record_rows, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +126,7 @@ def test_the_driver_tries_a_first_batch_that_comes_straight_from_the_source(
         return write_alone(batches, plan)
 
     monkeypatch.setattr(spark_batch, "write_alone", spy)
-    rows = [(n, "x", n) for n in range(FIRST_ROWS_MAX)]
+    rows: list[Row] = [(n, "x", n) for n in range(FIRST_ROWS_MAX)]
     stream.add(rows)
     stream.run(target.sink(key="id"), change(stream.frame()))
     target.check(rows)
@@ -138,7 +138,7 @@ def test_a_first_batch_with_more_rows_than_are_tried_is_shared_out_in_the_same_t
 ) -> None:
     monkeypatch.setattr(job_shape, "SMALL_S_MAX", 60)
     monkeypatch.setattr(spark_batch, "write_alone", None)
-    rows = [(n, "x", n) for n in range(FIRST_ROWS_MAX + 1)]
+    rows: list[Row] = [(n, "x", n) for n in range(FIRST_ROWS_MAX + 1)]
     stream.add(rows)
     stream.run(target.sink(key="id"))
     target.check(rows)

@@ -21,6 +21,7 @@ from benchmarks.scale import Scale
 
 #: In the order in which they run: name and what it is about.
 BENCHMARKS = {
+    "cluster": "in a standalone cluster, beside the pair and a bare COPY: first batches of queries, and warm ones",
     "encoding": "encoding of records alone, on one core",
     "throughput": "throughput and CPU time beside Spark's own Kafka and JDBC sinks",
     "outputs": "two topics and two tables in one decision, beside Spark's own sinks",
@@ -34,6 +35,7 @@ BENCHMARKS = {
     "many_sinks": "1 to 40 sinks at work in one database",
     "many_batches": "a sink with up to 100 000 batches behind it, beside a young one",
     "verify": "verify over ten million rows: time, and memory of the client",
+    "json_columns": "columns of each type in the JSON of a record, against the same rows without",
 }
 #: Those that run when they are named.
 MORE = {

@@ -38,6 +38,15 @@ def contents(bench: Workbench, task: Task) -> Contents:
     )
 
 
+def table_contents(bench: Workbench, table: str) -> tuple[int, str]:
+    """How many rows a table has, and their digest."""
+    with bench.engine.connect() as connection:
+        rows, digest = connection.exec_driver_sql(
+            f"SELECT count(*), sum(hashtextextended(found::text, 0)::numeric) FROM {table} AS found"
+        ).one()
+    return rows, str(digest)
+
+
 def _contents(bench: Workbench, task: Task) -> Contents:
     """Read both sides. The topic is read with Spark's own connector, which shares no code with the sink."""
     rows, row_digest = table_contents(bench, task.table)
@@ -51,15 +60,6 @@ def _contents(bench: Workbench, task: Task) -> Contents:
         .collect()
     )
     return Contents(rows, row_digest, found[0].records, str(found[0].digest))
-
-
-def table_contents(bench: Workbench, table: str) -> tuple[int, str]:
-    """How many rows a table has, and their digest."""
-    with bench.engine.connect() as connection:
-        rows, digest = connection.exec_driver_sql(
-            f"SELECT count(*), sum(hashtextextended(found::text, 0)::numeric) FROM {table} AS found"
-        ).one()
-    return rows, str(digest)
 
 
 def compare(ours: Contents | None, theirs: Contents | None) -> Contents:

@@ -120,6 +120,48 @@ def _details(found: Mapping[str, Result]) -> Iterator[str]:
             yield from section(found[name].figures)
 
 
+def _cluster(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield "## In a cluster"
+    yield (
+        "A standalone cluster: a master and two workers of one core each. `first` is the first batch of a new query, "
+        "with the start of the query; `warm` are those behind it. Each turn has a ratio: their median and both ends."
+    )
+    parts = [(name, part, row[part]) for name, row in figures.items() for part in ("first", "warm")]
+    rates = [
+        (
+            name,
+            f"{figures[name]['rows']:,}",
+            part,
+            _thousands(one["ours_rows_per_s"]),
+            _thousands(one["pair_rows_per_s"]),
+            _ratio(one["ratio"]),
+            "persisted" if one["pair_persists"] else "not persisted",
+        )
+        for name, part, one in parts
+    ]
+    sides = ("ours, thousand rows/s", "the pair, thousand rows/s", "ratio", "the pair's batch")
+    yield table(("", "rows in a batch", "batch", *sides), rates)
+    yield "Beside a bare COPY of the same rows by one client, whose bytes were made beforehand:"
+    copied = [
+        (name, part, _thousands(one["copy_rows_per_s"]), _ratio(one["copy_ratio"]))
+        for name, part, one in parts
+        if "copy_ratio" in one
+    ]
+    yield table(("", "batch", "COPY, thousand rows/s", "ours, x COPY"), copied)
+    yield "Seconds by step, medians; `outside` is what Spark takes, and the start of the sink, before the steps:"
+    steps = list(dict.fromkeys(step for _, _, one in parts for step in one["steps_s"]))
+    seconds = [(name, part, *(f"{one['steps_s'].get(step, 0):.2f}" for step in steps)) for name, part, one in parts]
+    yield table(("", "batch", *steps), seconds)
+    yield "CPU seconds per million rows, by kind of process; `spark` has the executors:"
+    cpu = [
+        (name, part, side, *(f"{one[f'{side}_cpu_s'].get(kind, 0):.2f}" for kind in _KINDS))
+        for name, part, one in parts
+        for side in ("ours", "pair", "copy")
+        if f"{side}_cpu_s" in one
+    ]
+    yield table(("", "batch", "", *_KINDS), cpu)
+
+
 def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "## Throughput and CPU time, warm"
     rows = []
@@ -221,7 +263,25 @@ def _curves(figures: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _json_columns(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## One more column in JSON that tasks build, batches of {figures['rows']:,} rows"
+    rows = [
+        (
+            name,
+            "{median:.2f} ({low:.2f} to {high:.2f})".format(**kind["ratio"]),
+            _thousands(kind["with_rows_per_s"]),
+            _thousands(kind["without_rows_per_s"]),
+            f"{kind['with_cpu_s']['all']:.2f}",
+            f"{kind['without_cpu_s']['all']:.2f}",
+        )
+        for name, kind in figures["kinds"].items()
+    ]
+    head = ("", "ratio", "with it, thousand rows/s", "without", "CPU s per million rows with it", "without")
+    yield table(head, rows)
+
+
 _SECTIONS = {
+    "cluster": _cluster,
     "throughput": _throughput,
     "outputs": _outputs,
     "price": _price,
@@ -231,11 +291,16 @@ _SECTIONS = {
     "growth": _growth,
     "curves": _curves,
     **report_sections.SECTIONS,
+    "json_columns": _json_columns,
 }
 
 
 def _thousands(spread: Mapping[str, float]) -> str:
     return f"{spread['median'] / 1e3:.0f} ({spread['low'] / 1e3:.0f} to {spread['high'] / 1e3:.0f})"
+
+
+def _ratio(spread: Mapping[str, float]) -> str:
+    return f"{spread['median']:.2f} ({spread['low']:.2f} to {spread['high']:.2f})"
 
 
 def _millions(spread: Mapping[str, float]) -> str:

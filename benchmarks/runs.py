@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from benchmarks.inputs import Source
+    from benchmarks.inputs import Shape, Source
     from benchmarks.workbench import Workbench
 
 PARTITIONS = 8
@@ -124,6 +124,30 @@ def run(
     print(f"    {type(writer).__name__}: batches of {source.rows} rows took {batches} s", flush=True)
     cold, *warm = observer.batches
     return RunFigures(cold, tuple(warm), found)
+
+
+def new_tasks(bench: Workbench, shape: Shape, count: int) -> list[Task]:
+    """So many tasks, each with a new topic and a new table of its own for the same rows.
+
+    Args:
+        bench: servers and session.
+        shape: of the rows.
+        count: how many.
+    """
+    tasks = []
+    for name in (bench.new_name() for _ in range(count)):
+        bench.new_topic(name, partitions=PARTITIONS)
+        bench.execute(f"CREATE TABLE {name} ({shape.table})")
+        tasks.append(Task(topic=name, table=name, key="id"))
+    bench.settle()
+    return tasks
+
+
+def timed(bench: Workbench, writer: Writer, batch: DataFrame, batch_id: int) -> BatchFigures:
+    """What one batch takes, where several writers write it."""
+    before, begun_s = bench.tree.cpu_s(), time.perf_counter()
+    writer(batch, batch_id)
+    return BatchFigures(time.perf_counter() - begun_s, spent(before, bench.tree.cpu_s()))
 
 
 def throughput(runs: Sequence[RunFigures], rows: int) -> Spread:

@@ -12,6 +12,9 @@ _Spread = Callable[[Mapping[str, Any]], Mapping[str, float]]
 #: Driver memory is bounded: at 10 million rows not more than this above what 1 million rows take, MB.
 DRIVER_GROWTH_MB = 200.0
 
+#: What is left of the throughput with one more column, at least.
+COLUMN_SHARE = 0.85
+
 
 @dataclass(frozen=True)
 class Target:
@@ -39,7 +42,11 @@ class Target:
 
 
 def _times(
-    what: str, least: float, benchmark: str, ratio: Callable[[Mapping[str, Any]], Mapping[str, float]]
+    what: str,
+    least: float,
+    benchmark: str,
+    ratio: Callable[[Mapping[str, Any]], Mapping[str, float]],
+    of: str = "the pair's throughput",
 ) -> Target:
     def shown(found: Mapping[str, Any]) -> str:
         return "{median:.2f} x ({low:.2f} to {high:.2f})".format(**ratio(found))
@@ -47,11 +54,26 @@ def _times(
     def met(found: Mapping[str, Any]) -> bool:
         return ratio(found)["median"] >= least
 
-    return Target(what, f">= {least:g} x the pair's throughput", benchmark, shown, met)
+    return Target(what, f">= {least:g} x {of}", benchmark, shown, met)
 
 
 def _variant(variant: str, what: str, least: float) -> Target:
     return _times(what, least, "throughput", lambda found: found[variant]["ratio"])
+
+
+def _on_cluster(variant: str, what: str, *, first: float, warm: float) -> tuple[Target, Target]:
+    """Beside the pair on a cluster: the first batch of a query, and those behind it."""
+    return (
+        _times(
+            f"cluster, {what}: first batch of a query", first, "cluster", lambda found: found[variant]["first"]["ratio"]
+        ),
+        _times(f"cluster, {what}: warm", warm, "cluster", lambda found: found[variant]["warm"]["ratio"]),
+    )
+
+
+def _beside_copy(part: str, what: str, least: float) -> Target:
+    of = "the throughput of a bare COPY"
+    return _times(what, least, "cluster", lambda found: found["keyed"][part]["copy_ratio"], of)
 
 
 def _at_most(what: str, benchmark: str, limits: Mapping[str, float], unit: str, factor: float = 1.0) -> Target:
@@ -68,6 +90,11 @@ def _at_most(what: str, benchmark: str, limits: Mapping[str, float], unit: str, 
 
 def _worst_small_batch(found: Mapping[str, Any]) -> tuple[float, float]:
     return max(size["beyond_p50_ms"] for size in found.values()), max(size["beyond_p99_ms"] for size in found.values())
+
+
+def _worst_column(found: Mapping[str, Any]) -> tuple[str, float]:
+    ratios = {name: float(kind["ratio"]["median"]) for name, kind in found["kinds"].items()}
+    return min(ratios.items(), key=lambda kind: kind[1])
 
 
 def _driver_mb(found: Mapping[str, Any]) -> list[float]:
@@ -107,6 +134,13 @@ def _curve(name: str, what: str, benchmark: str = "curves") -> Target:
 
 
 TARGETS = (
+    *_on_cluster("keyed", "rows of 6 columns, keyed, append", first=1.9, warm=2.2),
+    *_on_cluster("keyed with a double", "the same with a double column", first=1.9, warm=2.2),
+    *_on_cluster("unkeyed", "unkeyed", first=2.1, warm=2.4),
+    *_on_cluster("wide", "wide rows (30 columns, 2 KB values)", first=1.8, warm=2.0),
+    *_on_cluster("upsert", "upsert into a table that has all rows", first=1.5, warm=1.6),
+    _beside_copy("first", "cluster, keyed, append, with Kafka: first batch of a query", 0.6),
+    _beside_copy("warm", "cluster, keyed, append, with Kafka: warm", 0.8),
     _variant("keyed", "rows of 6 columns, keyed, append", 1.6),
     _variant("unkeyed", "the same, unkeyed", 2.0),
     _variant("upsert", "the same, upsert into a table that has all rows", 3.0),
@@ -174,6 +208,13 @@ TARGETS = (
         "growth",
         lambda found: f"{_worker_mb(found):.0f} MB the largest",
         lambda found: _worker_mb(found) <= 400,
+    ),
+    Target(
+        "a column of any type in the JSON that tasks build: throughput against the same rows without it",
+        f"none below {COLUMN_SHARE:g}",
+        "json_columns",
+        lambda found: "lowest {1:.2f} ({0})".format(*_worst_column(found)),
+        lambda found: _worst_column(found)[1] >= COLUMN_SHARE,
     ),
     _curve("tasks", "tasks 1, 2, 4, 8"),
     _curve("partitions", "Kafka partitions 1 to 1 000"),

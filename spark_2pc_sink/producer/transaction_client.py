@@ -90,7 +90,7 @@ class TransactionClient:
         two_phase_commit: bool | None = None,
         features_age_ms_max: int = 0,
     ) -> None:
-        self.transactional_id = check_transactional_id(transactional_id)
+        self.transactional_id: str = check_transactional_id(transactional_id)
         self._cluster = cluster
         self._options = options
         self._features_age_ms_max = features_age_ms_max

@@ -116,9 +116,9 @@ class Recovery:
         self._store = store
         self._clock = clock
         #: What the database lacks that Kafka has.
-        self.losses = LostCommits(options, kafka, store, topics=topics)
+        self.losses: LostCommits = LostCommits(options, kafka, store, topics=topics)
         #: What both sides show, without changing either.
-        self.diagnosis = Diagnosis(
+        self.diagnosis: Diagnosis = Diagnosis(
             options=options,
             kafka=kafka,
             store=store,

@@ -113,7 +113,7 @@ class IdWriter:
         settle_deadline_ms: int,
     ) -> None:
         self.transactional_id = transactional_id
-        self.unsettled = True
+        self.unsettled: bool = True
         self._log = sink_log(__name__, transactional_id)
         self._owner = owner
         self._run_id = run_id

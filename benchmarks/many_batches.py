@@ -74,11 +74,18 @@ def grow_old(*, bootstrap: str, urls: list[str], points: list[int]) -> dict[str,
             rate = (old.batches - begun) / seconds
             with _Sink(bootstrap, url) as young:
                 young.write(WARM_UP_BATCHES)
-                turns = [(old.write(TURN_BATCHES), young.write(TURN_BATCHES)) for _ in range(TURNS)]
+                turns = [_turn(old, young, number) for number in range(TURNS)]
             found[str(point)] = {**_figures(turns), **old.sizes(), "batches_per_s": rate, "load": os.getloadavg()[0]}
             print(_line(point, found[str(point)]), flush=True)
     speeds = [each["speed"]["median"] for each in found.values()]
     return {"batches": found, "batches_steepest_fall": min(falls([1.0, *speeds])), "rows": ROWS}
+
+
+def _turn(old: _Sink, young: _Sink, number: int) -> tuple[float, float]:
+    """Seconds of a batch of either; who is first changes from turn to turn."""
+    order = [old, young] if number % 2 else [young, old]
+    taken = {id(sink): sink.write(TURN_BATCHES) for sink in order}
+    return taken[id(old)], taken[id(young)]
 
 
 class _Sink:

@@ -154,6 +154,8 @@ class QueryRun:
                 self._log.warning("%s=%s %s", name, given, once)
         recovered = self._driver.recover()
         self._tables.drop_leftover_staging(recovered.row.generation)
+        if self.query.comes_straight(batch, self._facts.tasks_at_once()):
+            self._small_batches.try_first()
         initialized = recovered.initialized
         self._log.info(
             "claim %d, next pair %s; %s",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,16 @@ class CallingQuery(ABC):
         """False when the query of an id is known to have ended."""
         del query_id
         return True
+
+    def comes_straight(self, batch: DataFrame, tasks: int) -> bool:
+        """True where the first rows of a batch are known to be cheap to get; see `first_batch`.
+
+        Args:
+            batch: the first of the run.
+            tasks: how many run at a time.
+        """
+        del batch, tasks
+        return False
 
     def look_back(self, missing: range) -> RunRecord:
         """What Spark shows of batches for which the sink was not called.

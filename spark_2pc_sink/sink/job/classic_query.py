@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from spark_2pc_sink.sink.job.calling_query import CallingQuery
+from spark_2pc_sink.sink.job.first_batch import comes_straight
 from spark_2pc_sink.sink.job.query_checks import (
     check_query,
     current_query,
@@ -17,7 +18,7 @@ from spark_2pc_sink.sink.job.query_checks import (
 from spark_2pc_sink.sink.job.repeatability import Repeatability
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink.recipe.handed_over import RunRecord
     from spark_2pc_sink.sink.job.calling_query import RunIds
@@ -77,6 +78,10 @@ class ClassicQuery(CallingQuery):
         except ValueError:
             return True
         return stream_execution(self._spark, query_id) is not None
+
+    def comes_straight(self, batch: DataFrame, tasks: int) -> bool:
+        """See `CallingQuery.comes_straight`."""
+        return self._execution is not None and comes_straight(batch, self._execution.logicalPlan(), tasks)
 
     def look_back(self, missing: range) -> RunRecord:
         """See `CallingQuery.look_back`."""

@@ -3,7 +3,8 @@
 A batch of a few rows takes longer to share out than to write. So the driver collects it by one job of one task, and
 then encodes and sends it, without a shuffle and without Python workers. The next batch's size is unknown until it is
 read, so assume it resembles the last. A wrong guess is cheap: at most SMALL_ROWS_MAX rows are collected, and nothing is
-sent before all have arrived.
+sent before all have arrived. Before the first batch of a run nothing is known; where its rows come straight from the
+source (`first_batch`), FIRST_ROWS_MAX of them are tried.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Rows that the driver takes by itself; more are shared out.
 SMALL_ROWS_MAX: Final = 20_000
+#: The same of a batch before which there was none: a query may begin with all that its source has.
+FIRST_ROWS_MAX: Final = 1_000
 #: The same in bytes of Arrow columns: the driver holds them all.
 SMALL_BYTES_MAX: Final = 16 * 1024 * 1024
 #: A job that takes longer with few rows has its work before them (a large scan, a large state), which one task would
@@ -37,6 +40,16 @@ class SmallBatches:
     def __init__(self) -> None:
         self._small = False
         self._wait = 0
+        self._first = False
+
+    def try_first(self) -> None:
+        """No batch was written yet; see whether the first one is small."""
+        self._small = self._first = True
+
+    @property
+    def rows_max(self) -> int:
+        """How many rows of the next batch the driver takes by itself."""
+        return FIRST_ROWS_MAX if self._first else SMALL_ROWS_MAX
 
     @property
     def expected(self) -> bool:
@@ -54,12 +67,15 @@ class SmallBatches:
         """
         self._wait = max(0, self._wait - 1)
         self._small = rows <= SMALL_ROWS_MAX and arrow_bytes <= SMALL_BYTES_MAX and seconds <= SMALL_S_MAX
-        if collected and not self._small:
+        # A first batch is slow for other reasons, too: the virtual machine is young.
+        if collected and not self._small and not self._first:
             self._wait = PATIENCE_BATCHES
+        self._first = False
 
     def note_too_large(self) -> None:
         """There were more rows than the driver takes, or they could not be collected."""
-        self._small, self._wait = False, PATIENCE_BATCHES
+        self._small, self._wait = False, 0 if self._first else PATIENCE_BATCHES
+        self._first = False
 
 
 @dataclass(frozen=True)

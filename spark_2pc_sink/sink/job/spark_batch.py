@@ -26,7 +26,7 @@ from spark_2pc_sink.sink.contract.task_plan import TaskPlan
 from spark_2pc_sink.sink.contract.topics import Topics
 from spark_2pc_sink.sink.job.batch_sift import BatchSift, is_about_rows
 from spark_2pc_sink.sink.job.dead_letter_topic import NO_LETTERS
-from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, SMALL_ROWS_MAX, JobShape, balanced_salts, shape_of
+from spark_2pc_sink.sink.job.job_shape import SMALL_BYTES_MAX, JobShape, balanced_salts, shape_of
 from spark_2pc_sink.sink.job.lane_work import expressions_by_lane
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task, run_reread_task
@@ -276,13 +276,14 @@ class SparkBatchWork:
         """Collect the rows and write them from this process; None where they turn out to be too many, before any is."""
         begun_s = self._clock.now_s()
         rows = self._selected(self._frame.coalesce(1), [], kafka_only=ticket.kafka_only)
+        most = self._small_batches.rows_max
         try:
-            table = rows.limit(SMALL_ROWS_MAX + 1).toArrow()
+            table = rows.limit(most + 1).toArrow()
         except Exception:
             # Perhaps they are few and huge: whatever it was, the next attempt shares them out.
             self._small_batches.note_too_large()
             raise
-        if table.num_rows > SMALL_ROWS_MAX or table.nbytes > SMALL_BYTES_MAX:
+        if table.num_rows > most or table.nbytes > SMALL_BYTES_MAX:
             self._small_batches.note_too_large()
             return None
         plan = self._plan(ticket, self._known_topics(known, self._connections), salts=(0,), at_once=1, here=True)

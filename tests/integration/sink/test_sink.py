@@ -17,7 +17,7 @@ from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, Unstora
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.sink.job import job_shape, spark_batch
-from spark_2pc_sink.sink.job.job_shape import SMALL_ROWS_MAX, balanced_salts
+from spark_2pc_sink.sink.job.job_shape import FIRST_ROWS_MAX, SMALL_ROWS_MAX, balanced_salts
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
@@ -28,7 +28,7 @@ from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.harness.streams import FileStream
 from tests.integration.postgres import database_tables
 from tests.integration.postgres.staging_places import owner
-from tests.integration.sink.targets import SCHEMA, Target, record_rows, rows_of
+from tests.integration.sink.targets import SCHEMA, Row, Target, record_rows, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,9 +101,49 @@ def test_the_driver_writes_small_batches_until_one_is_large(
         stream.add(rows)
     stream.run(target.sink(key="id"))
     target.check([row for rows in batches for row in rows])
-    assert by_driver == [20, SMALL_ROWS_MAX]
+    assert by_driver == [10, 20, SMALL_ROWS_MAX]
     everything = read_topic(target.broker.bootstrap, target.topic, isolation="read_uncommitted")
     assert len(everything) == sum(sizes), "a transaction was aborted"
+
+
+@pytest.mark.parametrize(
+    ("change", "by_driver"),
+    [
+        (lambda frame: frame.selectExpr("id", "name", "amount"), [FIRST_ROWS_MAX]),
+        # One task would look through everything for a few rows.
+        (lambda frame: frame.where("amount >= 0"), []),
+        (lambda frame: frame.union(frame.where("id < 0")), []),
+    ],
+    ids=["selected", "filtered", "united"],
+)
+def test_the_driver_tries_a_first_batch_that_comes_straight_from_the_source(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, change: Any, by_driver: list[int]
+) -> None:
+    written: list[int] = []
+
+    def spy(batches: list[pa.RecordBatch], plan: TaskPlan) -> TaskReceipt:
+        written.append(sum(batch.num_rows for batch in batches))
+        return write_alone(batches, plan)
+
+    monkeypatch.setattr(spark_batch, "write_alone", spy)
+    rows: list[Row] = [(n, "x", n) for n in range(FIRST_ROWS_MAX)]
+    stream.add(rows)
+    stream.run(target.sink(key="id"), change(stream.frame()))
+    target.check(rows)
+    assert written == by_driver
+
+
+def test_a_first_batch_with_more_rows_than_are_tried_is_shared_out_in_the_same_transaction(
+    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_shape, "SMALL_S_MAX", 60)
+    monkeypatch.setattr(spark_batch, "write_alone", None)
+    rows: list[Row] = [(n, "x", n) for n in range(FIRST_ROWS_MAX + 1)]
+    stream.add(rows)
+    stream.run(target.sink(key="id"))
+    target.check(rows)
+    everything = read_topic(target.broker.bootstrap, target.topic, isolation="read_uncommitted")
+    assert len(everything) == len(rows), "a transaction was aborted"
 
 
 def test_rows_that_cannot_be_collected_are_shared_out(
@@ -122,7 +162,7 @@ def test_rows_that_cannot_be_collected_are_shared_out(
     stream.add(rows_of(0))
     stream.add(rows_of(1))
     stream.run(target.sink(key="id"))
-    assert refused == [SMALL_ROWS_MAX + 1]
+    assert refused == [FIRST_ROWS_MAX + 1, SMALL_ROWS_MAX + 1]
     target.check(rows_of(0) + rows_of(1))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.sink.job.job_shape import (
+    FIRST_ROWS_MAX,
     PATIENCE_BATCHES,
     SMALL_BYTES_MAX,
     SMALL_ROWS_MAX,
@@ -53,6 +54,37 @@ def note_small(batches: SmallBatches) -> None:
 
 def test_the_first_batch_is_shared_out() -> None:
     assert not SmallBatches().expected
+
+
+def tried() -> SmallBatches:
+    batches = SmallBatches()
+    batches.try_first()
+    return batches
+
+
+def test_a_first_batch_that_is_cheap_to_get_is_tried_with_a_few_rows() -> None:
+    batches = tried()
+    assert (batches.expected, batches.rows_max) == (True, FIRST_ROWS_MAX)
+    note_small(batches)
+    assert (batches.expected, batches.rows_max) == (True, SMALL_ROWS_MAX)
+
+
+def test_a_first_batch_that_was_too_large_says_nothing_of_the_next() -> None:
+    """A query begins with what has gathered, and goes on with what comes."""
+    batches = tried()
+    batches.note_too_large()
+    assert (batches.expected, batches.rows_max) == (False, SMALL_ROWS_MAX)
+    note_small(batches)
+    assert batches.expected
+
+
+def test_a_first_batch_that_was_slow_says_nothing_of_the_next() -> None:
+    """A young session takes seconds for any job."""
+    batches = tried()
+    batches.note(rows=1, arrow_bytes=100, seconds=SMALL_S_MAX + 1, collected=True)
+    assert not batches.expected
+    note_small(batches)
+    assert batches.expected
 
 
 @pytest.mark.parametrize(

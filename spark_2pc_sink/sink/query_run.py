@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
@@ -42,12 +46,13 @@ from spark_2pc_sink.sink.job.record_schemas import RecordSchemas
 from spark_2pc_sink.sink.job.session_facts import has_executors, local_directory, runs_here, session_facts
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
+from spark_2pc_sink.sink.job.tried_executors import tried_executors
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.lane_tables import LaneTables
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -135,15 +140,11 @@ class QueryRun:
         """Check everything that can be checked without writing, then claim and recover."""
         check_session(self._facts.speculation())
         self.query.check()
-        if has_executors(batch.sparkSession):
-            can_send = self._facts.sender(self._channel) is not None
-            tasks = self._facts.tasks_at_once()
-            with self._facts.described(f"{self._options.transactional_id}: check executors"):
-                check_executors(batch.sparkSession, self._options, tasks=tasks, can_send=can_send)
-        lanes = self._lanes(batch)
-        if self._options.topics:
-            self._cluster.partition_counts(self._options.topics)
-        self._tables.prepare(batch, expressions_by_lane(lanes), create=False)
+        with self._executors_tried(batch.sparkSession):
+            lanes = self._lanes(batch)
+            if self._options.topics:
+                self._cluster.partition_counts(self._options.topics)
+            self._tables.prepare(batch, expressions_by_lane(lanes), create=False)
         if self._options.bad_rows == "dead_letter":
             identity_sql(batch.schema)
             self._store.prepare_schema()
@@ -167,6 +168,30 @@ class QueryRun:
             "after a longer crash between the two commits a batch is sent to Kafka again",
         )
 
+    @contextmanager
+    def _executors_tried(self, spark: SparkSession) -> Iterator[None]:
+        """Try the executors while a block asks on the driver: neither changes anything, or waits for the other.
+
+        An error of the block comes first, once the job of the check has ended.
+        """
+        if not has_executors(spark):
+            yield
+            return
+        facts, tasks = self._facts, self._facts.tasks_at_once()
+        executors = facts.executors()
+        can_send = facts.sender(self._channel) is not None
+
+        def check() -> None:
+            with facts.described(f"{self._options.transactional_id}: check executors"):
+                check_executors(spark, self._options, tasks=tasks, can_send=can_send, executors=executors)
+
+        # In the log the thread works for this sink, too.
+        check_here = partial(copy_context().run, check)
+        with ThreadPoolExecutor(1, "spark_2pc_sink executor check") as threads:
+            checked = threads.submit(facts.inheriting(check_here))
+            yield
+            checked.result()
+
     def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
         """Take one batch through the recipe."""
         self._facts.check_repeatable(batch, "the batch")
@@ -187,7 +212,11 @@ class QueryRun:
             batch_id=batch_id,
         )
         self._times.begin()
-        report = self._driver.write(batch_id, work)
+        try:
+            report = self._driver.write(batch_id, work)
+        except Exception:
+            tried_executors.forget()
+            raise
         return replace(report, seconds=self._times.total_s, step_seconds=self._times.by_step)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.executor_versions import ENCODERS, LIBRARIES, PYSPARK, breaks_tasks, other_encoders
 from spark_2pc_sink.sink.job.session_facts import beside_server, is_connect
+from spark_2pc_sink.sink.job.tried_executors import Needs, tried_executors
 from spark_2pc_sink.sink.tasks.executor_probe import Sides, probe
 from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
 
@@ -77,18 +78,24 @@ class ExecutorVerdict:
     warnings: Mapping[str, str]
 
 
-def check_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_send: bool) -> None:
-    """Try all executors.
+def check_executors(
+    spark: SparkSession, options: SinkOptions, *, tasks: int, can_send: bool, executors: frozenset[str] | None
+) -> None:
+    """Try all executors, unless the same ones have passed for the same before.
 
     Args:
         spark: a session.
         options: of the sink.
         tasks: how many can run at a time.
         can_send: tasks can bring their rows to the driver; else they stage all of them.
+        executors: see `SessionFacts.executors`.
 
     Raises:
         ConfigurationError: on some host the sink's tasks cannot run, or cannot reach a side that they need.
     """
+    needs = Needs.of(options, must_stage=_must_stage(options, can_send=can_send))
+    if tried_executors.have_passed(needs, executors):
+        return
     verdict = try_executors(spark, options, tasks=tasks, can_send=can_send)
     log = sink_log(__name__, options.transactional_id)
     for warning in verdict.warnings.values():
@@ -96,6 +103,7 @@ def check_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, ca
     if verdict.faults:
         hosts, said = ", ".join(verdict.faults), "; ".join(verdict.faults.values())
         raise ConfigurationError(option=_OPTION, value=hosts, rule=said, remedy=REMEDY)
+    tried_executors.note(needs, executors)
 
 
 def try_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_send: bool) -> ExecutorVerdict:
@@ -106,8 +114,11 @@ def try_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_
     """
     # A client of Spark Connect runs no tasks: its Spark and its libraries may be others than the server's.
     ours = {} if is_connect(spark) and not beside_server() else _versions_here()
-    must_stage = not (can_send and options.inline_copy_bytes_max)
-    return judge(_ask(spark, options, tasks), ours, must_stage=must_stage)
+    return judge(_ask(spark, options, tasks), ours, must_stage=_must_stage(options, can_send=can_send))
+
+
+def _must_stage(options: SinkOptions, *, can_send: bool) -> bool:
+    return not (can_send and options.inline_copy_bytes_max)
 
 
 def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str], *, must_stage: bool) -> ExecutorVerdict:

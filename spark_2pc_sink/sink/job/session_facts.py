@@ -71,6 +71,14 @@ class SessionFacts(ABC):
         """Refuse a frame that is not the same frame when it is evaluated again; see `Repeatability.check`."""
 
     @abstractmethod
+    def executors(self) -> frozenset[str] | None:
+        """The processes of the application, by names that no other has; None where that cannot be asked."""
+
+    @abstractmethod
+    def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
+        """The function, for another thread: its jobs belong to the query on whose thread this is called."""
+
+    @abstractmethod
     def described(self, text: str) -> AbstractContextManager[None]:
         """A context in which Spark's UI describes each job by ``text``."""
 
@@ -101,6 +109,19 @@ class ClassicSession(SessionFacts):
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
         """See `SessionFacts.check_repeatable`."""
         self._repeatability.check(frame, where)
+
+    def executors(self) -> frozenset[str] | None:
+        """See `SessionFacts.executors`: by application, address and port; the driver is one of them."""
+        context = self._spark.sparkContext
+        addresses = context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ")  # noqa: SLF001 - PySpark has no such question
+        return frozenset(f"{context.applicationId} {address}" for address in str(addresses).split())
+
+    def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
+        """See `SessionFacts.inheriting`: with the job group of the query, by which Spark cancels its jobs."""
+        from pyspark.util import inheritable_thread_target  # noqa: PLC0415 - Spark is imported where it is needed
+
+        inherited: Callable[[], None] = inheritable_thread_target(self._spark)(function)
+        return inherited
 
     @contextmanager
     def described(self, text: str) -> Iterator[None]:
@@ -153,6 +174,14 @@ class ConnectSession(SessionFacts):
                 "like in the stream, its function or the sink's expressions; they make a replayed batch another batch, "
                 "which is then refused"
             )
+
+    def executors(self) -> frozenset[str] | None:
+        """See `SessionFacts.executors`: a client sees none."""
+        return None
+
+    def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
+        """See `SessionFacts.inheriting`: a job is a request of its own, and belongs to its session."""
+        return function
 
     @contextmanager
     def described(self, text: str) -> Iterator[None]:

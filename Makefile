@@ -24,6 +24,8 @@ EXECUTOR_PYTHON := .cache/executor-python
 LOWEST_PYTHON := .cache/lowest-python
 RELEASE_PYTHON := .cache/release-python
 FUZZER := .cache/atheris-3.0.0
+# A type checker beside mypy, which users have in their editors. It brings its own Node.js.
+PYRIGHT := .cache/pyright-1.1.414
 # What differs between runs: `make test TESTS=tests/unit ARGS=-x`, `make demo KAFKA=real ARGS=--events=20000`.
 KAFKA ?= reference
 TESTS ?=
@@ -47,9 +49,9 @@ FAST_TESTS := tests/unit tests/test_architecture.py tests/test_faults_table.py
 REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integration/writer/test_faults.py \
     tests/integration/writer/test_transactions.py tests/integration/transactions_tool/test_tool.py
 
-CHECKED := $(wildcard spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
+CHECKED := $(wildcard setup.py spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage docs lint types format lock audit sbom dist publish clean
+.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs links lint types verify-types format lock audit sbom dist release publish clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -110,9 +112,15 @@ coverage: setup ## Check that tests reach every branch of the pure packages
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=100
 
+reference-pages: .venv/stamp ## Make the pages of docs/reference that are made of the code
+	@$(BIN)/python -m tools.reference_pages
+
 docs: .venv/stamp ## Build the manual as a site in build/site; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
 	@echo "the site is build/site/index.html"
+
+links: .venv/stamp ## Look whether links out of the manual still lead somewhere; needs a network
+	@$(BIN)/sphinx-build -q -W --keep-going -b linkcheck -c docs . build/links
 
 lint: .venv/stamp ## Check style, types, direction of imports, spelling
 	$(BIN)/ruff check .
@@ -123,6 +131,13 @@ lint: .venv/stamp ## Check style, types, direction of imports, spelling
 
 types: .venv/stamp ## Check types alone
 	$(BIN)/mypy $(CHECKED)
+
+# pyright counts each name without a leading underscore. What libraries without type information give is not counted.
+verify-types: .venv/stamp $(PYRIGHT)/stamp ## Check that each name has a type that every type checker sees (pyright)
+	@for package in spark_2pc_sink jdbc_state; do \
+	    $(PYRIGHT)/bin/pyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes $$package \
+	        >.cache/verify-types.log 2>&1 || { sed -n '/^Symbols used/,$$p' .cache/verify-types.log; exit 1; }; \
+	done
 
 format: .venv/stamp ## Format the source and mend what can be mended
 	$(BIN)/ruff check --fix .
@@ -140,6 +155,19 @@ sbom: $(RELEASE_PYTHON)/stamp ## Write the parts of what is locked into dist/sbo
 dist: $(RELEASE_PYTHON)/stamp ## Build the wheel and the source archive into dist/
 	@rm -rf dist
 	@$(RELEASE_PYTHON)/bin/python -m build --outdir dist .
+
+# What a user gets, before anybody gets it: ARGS=--rehearse leaves the check out that the commit is a release at all.
+release: setup $(RELEASE_PYTHON)/stamp ## Build, check and try what a release uploads (ARGS=--rehearse)
+	@$(if $(filter --rehearse,$(ARGS)),,$(BIN)/python tools/release.py check)
+	@$(MAKE) -s --no-print-directory dist
+	@$(RELEASE_PYTHON)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	@$(BIN)/python tools/release.py notes >dist/CHANGES.md
+	@$(MAKE) -s --no-print-directory sbom
+	@rm -rf build/clean-python && $(PYTHON) -m venv build/clean-python
+	@build/clean-python/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[testing]"
+	@build/clean-python/bin/spark-2pc --version
+	@FIRST_JOB_PYTHON=$(CURDIR)/build/clean-python/bin/python $(BIN)/python -m pytest -q \
+	    tests/integration/docs/test_first_job.py
 
 publish: $(RELEASE_PYTHON)/stamp ## Upload what is in dist/: from the workflow of a release alone
 	@$(RELEASE_PYTHON)/bin/uv publish --trusted-publishing always dist/*.whl dist/*.tar.gz
@@ -239,6 +267,13 @@ $(FUZZER)/stamp: | .venv/stamp
 	@echo "setup: the fuzzer into $(FUZZER)/"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(FUZZER) \
 	    $(patsubst .cache/atheris-%,atheris==%,$(FUZZER))
+	@touch $@
+
+$(PYRIGHT)/stamp: | .venv/stamp
+	@echo "setup: pyright into $(PYRIGHT)/"
+	@$(PYTHON) -m venv --clear $(PYRIGHT)
+	@$(PYRIGHT)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    '$(patsubst .cache/pyright-%,pyright[nodejs]==%,$(PYRIGHT))'
 	@touch $@
 
 # Built from source, for tests marked thorough only: no part of the setup.

@@ -8,12 +8,13 @@ Everything in it but the headings is taken from results, and `tried.md`, which i
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import results
+from benchmarks import report_sections, results
 from benchmarks.charts import draw
+from benchmarks.report_tables import seconds_of, table
 from benchmarks.results import Result
 from benchmarks.targets import TARGETS
 
@@ -68,12 +69,6 @@ def render(found: Mapping[str, Result], *, pictures: list[str], tried: str) -> s
         tried.strip(),
     ]
     return "\n\n".join(sections) + "\n"
-
-
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A Markdown table."""
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _targets(found: Mapping[str, Result]) -> str:
@@ -189,8 +184,8 @@ def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "Without files: as in a cluster, where tasks share no disk with the driver (`local_files=False`)."
     cold = figures["cold"]
     yield (
-        f"Cold (the first batch of a new session, keyed): ours {_seconds(cold['ours_s'])}, the pair "
-        f"{_seconds(cold['pair_s'])}, ratio {cold['ratio']['median']:.2f}."
+        f"Cold (the first batch of a new session, keyed): ours {seconds_of(cold['ours_s'])}, the pair "
+        f"{seconds_of(cold['pair_s'])}, ratio {cold['ratio']['median']:.2f}."
     )
     cpu = [
         (name, side, *(f"{figures[name][f'{side}_cpu_s'].get(kind, 0):.2f}" for kind in _KINDS))
@@ -252,7 +247,7 @@ def _growth(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "## Growth of one batch"
     kinds = ("driver", "spark", "workers")
     rows = [
-        (f"{int(size):,}", _seconds(row["seconds"]), *(f"{row['peak_mb'].get(kind, 0):.0f}" for kind in kinds))
+        (f"{int(size):,}", seconds_of(row["seconds"]), *(f"{row['peak_mb'].get(kind, 0):.0f}" for kind in kinds))
         for size, row in figures["sizes"].items()
     ]
     yield table(("rows", "time", *(f"peak of {kind}, MB" for kind in kinds)), rows)
@@ -268,6 +263,23 @@ def _curves(figures: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _json_columns(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## One more column in JSON that tasks build, batches of {figures['rows']:,} rows"
+    rows = [
+        (
+            name,
+            "{median:.2f} ({low:.2f} to {high:.2f})".format(**kind["ratio"]),
+            _thousands(kind["with_rows_per_s"]),
+            _thousands(kind["without_rows_per_s"]),
+            f"{kind['with_cpu_s']['all']:.2f}",
+            f"{kind['without_cpu_s']['all']:.2f}",
+        )
+        for name, kind in figures["kinds"].items()
+    ]
+    head = ("", "ratio", "with it, thousand rows/s", "without", "CPU s per million rows with it", "without")
+    yield table(head, rows)
+
+
 _SECTIONS = {
     "cluster": _cluster,
     "throughput": _throughput,
@@ -278,6 +290,8 @@ _SECTIONS = {
     "latency": _latency,
     "growth": _growth,
     "curves": _curves,
+    **report_sections.SECTIONS,
+    "json_columns": _json_columns,
 }
 
 
@@ -292,10 +306,6 @@ def _ratio(spread: Mapping[str, float]) -> str:
 def _millions(spread: Mapping[str, float]) -> str:
     low, high = spread["low"] / 1e6, spread["high"] / 1e6
     return f"{spread['median'] / 1e6:.2f} ({low:.2f} to {high:.2f}) million records/s"
-
-
-def _seconds(spread: Mapping[str, float]) -> str:
-    return f"{spread['median']:.2f} s ({spread['low']:.2f} to {spread['high']:.2f})"
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class Task:
         return (self, *self.more)
 
 
-def ours(bench: Workbench, task: Task, **options: Any) -> Writer:
+def ours(bench: Workbench, task: Task, **options: Any) -> DualWriteSink:
     """This sink, with its defaults and zstd; of several topics and tables it is one sink."""
     common = {
         "transactional_id": task.topic,

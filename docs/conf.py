@@ -30,12 +30,19 @@ exclude_patterns = [".*", "build"]
 myst_heading_anchors = 4  # links to headings, as GitHub makes them
 # A block without a language is what a terminal shows.
 highlight_language = "none"
-# Python with "…" in it; whether a block is Python is a test (tests/unit/docs/test_pages.py).
+# Python with "…" in it; whether a block is Python is a test (tests/unit/docs/test_python_blocks.py).
 suppress_warnings = ["misc.highlighting_failure"]
 # Docstrings have names of the code in single backticks.
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
+
+# Links out of the project, by `make links`. Examples are no addresses; numbers of lines are made by scripts of a page.
+linkcheck_ignore = [r"https?://(127\.0\.0\.1|localhost|registry|[\w.-]*example\.org|NAMESPACE|shop\.)"]
+linkcheck_anchors_ignore_for_url = ["https://github.com/"]
+linkcheck_timeout = 30
+linkcheck_retries = 3
+linkcheck_allow_unauthorized = True
 
 html_theme = "furo"
 html_title = f"spark_2pc_sink {release}"

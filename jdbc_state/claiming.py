@@ -113,7 +113,7 @@ class Claiming:
         self._standing = standing
         self._rebuilt_from = rebuilt_from
         # Until the store has looked, as the settings say.
-        self.history_there = settings.history_batches > 0
+        self.history_there: bool = settings.history_batches > 0
 
     def claim(self, claimant: Claimant, claimed: Callable[[StateRow], None]) -> StateRow:
         """Take the row over, and end what older claimants have open; see `jdbc_state.state_store.StateStore.claim`.

@@ -86,7 +86,7 @@ class Database:
 
     def __init__(self, url: str, settings: StoreSettings) -> None:
         parsed = make_url(url)
-        self.label = _label(parsed)
+        self.label: str = _label(parsed)
         self._url = parsed
         self._password = parsed.password
         self._settings = settings

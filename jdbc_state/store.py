@@ -57,7 +57,7 @@ class SqlStateStore(StateStore):
         shown_by_run: bool = False,
     ) -> None:
         self._settings = settings
-        self.database = Database(url, settings)
+        self.database: Database = Database(url, settings)
         self._presence = Presence(self.database, shown_while)
         self._tables = StateTables.named(settings)
         self._state = self._tables.state

@@ -20,6 +20,7 @@
     │   └── UnknownTopicError     the topic or partition does not exist
     ├── KafkaTimeoutError         no answer within the deadline
     │   └── OutcomeUnknownError   … to a request that may have been carried out (EndTxn)
+    ├── SchemaRegistryError       the schema registry did not answer as it should
     ├── StateStoreError           the database of the state row
     │   ├── DatabaseUnreachableError
     │   └── CommitUnknownError    COMMIT raised: only a new claim can tell what it did
@@ -80,6 +81,7 @@ __all__ = [
     "OutcomeUnknownError",
     "RecordTooLargeError",
     "RemoteProtocolError",
+    "SchemaRegistryError",
     "StateStoreError",
     "SupersededError",
     "TakeOverRefusedError",

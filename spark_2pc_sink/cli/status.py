@@ -47,7 +47,9 @@ class IncompleteStatusError(Exception):
             for side, problem in (("Kafka", found.kafka_problem), ("the database", found.database_problem))
             if problem
         ]
-        self.remedies = ("look again when it answers, or give it longer with --timeout",) if problems else ()
+        self.remedies: tuple[str, ...] = (
+            ("look again when it answers, or give it longer with --timeout",) if problems else ()
+        )
         problems += [f"{each.transactional_id} cannot be understood: {each.problem}" for each in found.unreadable]
         super().__init__("; ".join(problems))
 

@@ -87,7 +87,7 @@ class BatchSender:
         self._options = options
         self._active: dict[TopicPartition, Lane] = {}
         self._requests: list[_Request] = []
-        self.unacknowledged_bytes = 0
+        self.unacknowledged_bytes: int = 0
         self._away_s = 0.0
         self._left_at_s: float | None = None
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from kafka.net.sasl.oauth import AbstractTokenProvider
+from typing import TYPE_CHECKING
 
 from spark_2pc_sink.logins.tokens import Token, TokenSource
 
+if TYPE_CHECKING:  # kafka-python has no type information, and its class only says what stands here.
+    AbstractTokenProvider = object
+else:
+    from kafka.net.sasl.oauth import AbstractTokenProvider
 
-class BrokerTokens(AbstractTokenProvider):  # type: ignore[misc]
+
+class BrokerTokens(AbstractTokenProvider):
     """The tokens that the connections of one process show, of a source that others may use too.
 
     Args:

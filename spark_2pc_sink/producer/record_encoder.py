@@ -67,7 +67,7 @@ class RowBuffer:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._kept: list[Rows] = []
-        self.kept_bytes = 0
+        self.kept_bytes: int = 0
 
     def add(self, rows: Rows) -> list[Rows]:
         """Take rows, and return those that fill batches, in order; one element for each batch."""

@@ -15,13 +15,27 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafka import errors as kafka_errors
-from kafka.net import KafkaNetSocket
 
 from spark_2pc_sink.producer.peer_certificate import shown_by_peer
 from spark_2pc_sink.producer.tls_refusals import TlsFailedError
+
+if TYPE_CHECKING:
+
+    class KafkaNetSocket:
+        """kafka-python has no type information: this is said of its class here."""
+
+        def __init__(self, proxy_url: str) -> None: ...
+        def dns_lookup(self, host: str, port: int, raise_error: bool) -> list[Any]:  # noqa: FBT001 - its own
+            """The addresses of a host."""
+
+        async def sock_connect(self, net: Any, sock: Any, sockaddr: Any, timeout_at: float | None) -> Any:
+            """Connect a socket to one address."""
+
+else:
+    from kafka.net import KafkaNetSocket
 
 _SCHEME: Final = "spark-2pc-sink"
 #: kafka-python chooses by this who makes sockets. It names no proxy.
@@ -35,7 +49,7 @@ class PlainSocket(socket.socket):
     """A socket without TLS that tells the end of a stream in a read of its own."""
 
     has_read = False
-    was_answered = False
+    was_answered: bool = False
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
         """What can be read, b"" at the end.
@@ -99,7 +113,7 @@ def _end_apart(sock: PlainSocket | TlsSocket, found: bytes) -> bytes:
     return found
 
 
-class OwnSockets(KafkaNetSocket):  # type: ignore[misc]
+class OwnSockets(KafkaNetSocket):
     """Makes and connects sockets to one host; each address has an equal share of the time. One object per connection.
 
     Args:

@@ -54,7 +54,7 @@ class LostCommits:
         self._store = store
         self._topics = frozenset(topics)
         self._limit_ms = min(options.settle_deadline_ms, SCAN_MS_MAX)
-        self.accepted = options.accept_loss
+        self.accepted: BatchRange | None = options.accept_loss
 
     def explain(self, row: StateRow, halt: Halt) -> Halt:
         """A halt because of a commit that the row does not know, with what is lost."""

@@ -48,7 +48,7 @@ class Questions:
     """
 
     def __init__(self, asker: Asker, protocol: WrittenProtocol) -> None:
-        self.say = asker.say
+        self.say: Callable[[str], None] = asker.say
         self._asker = asker
         self._protocol = protocol
 

@@ -45,7 +45,7 @@ class Enlisted:
         self._root = root
         self._ours = False
         #: Whether COMMIT was sent.
-        self.committed = False
+        self.committed: bool = False
         self._rolled_back = False
         _watch(connection.engine)
         _joined[id(connection)] = self

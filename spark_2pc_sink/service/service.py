@@ -61,7 +61,7 @@ class IdLine:
         self._recovery = Recovery(
             replace(options, transactional_id=transactional_id, ids=1, ids_max=1), kafka=kafka, store=store, clock=clock
         )
-        self.writer = IdWriter(
+        self.writer: IdWriter = IdWriter(
             transactional_id=transactional_id,
             owner=options.owner,
             run_id=run_id,

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
@@ -36,23 +32,22 @@ from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
 from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
-from spark_2pc_sink.sink.job.executor_check import check_executors
+from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.lane_work import LaneWork, expressions_by_lane
 from spark_2pc_sink.sink.job.query_checks import check_session
 from spark_2pc_sink.sink.job.record_places import check_places
 from spark_2pc_sink.sink.job.record_schemas import RecordSchemas
-from spark_2pc_sink.sink.job.session_facts import has_executors, local_directory, runs_here, session_facts
+from spark_2pc_sink.sink.job.session_facts import local_directory, runs_here, session_facts
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
-from spark_2pc_sink.sink.job.tried_executors import tried_executors
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.lane_tables import LaneTables
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -106,6 +101,8 @@ class QueryRun:
         self._letters = DeadLetterTopic(options, query.ids.query_id, self._topics, self._connections)
         self._arrow = ArrowBatchSize()
         self._channel = CopyChannel()
+        can_send = self._facts.sender(self._channel) is not None
+        self._executors = ExecutorWatch(spark, options, self._facts, can_send=can_send)
         self._times = StepTimes(self._clock)
         self._driver = BatchDriver(
             transactional_id=options.transactional_id,
@@ -140,7 +137,7 @@ class QueryRun:
         """Check everything that can be checked without writing, then claim and recover."""
         check_session(self._facts.speculation())
         self.query.check()
-        with self._executors_tried(batch.sparkSession):
+        with self._executors.begun():
             lanes = self._lanes(batch)
             if self._options.topics:
                 self._cluster.partition_counts(self._options.topics)
@@ -168,30 +165,6 @@ class QueryRun:
             "after a longer crash between the two commits a batch is sent to Kafka again",
         )
 
-    @contextmanager
-    def _executors_tried(self, spark: SparkSession) -> Iterator[None]:
-        """Try the executors while a block asks on the driver: neither changes anything, or waits for the other.
-
-        An error of the block comes first, once the job of the check has ended.
-        """
-        if not has_executors(spark):
-            yield
-            return
-        facts, tasks = self._facts, self._facts.tasks_at_once()
-        executors = facts.executors()
-        can_send = facts.sender(self._channel) is not None
-
-        def check() -> None:
-            with facts.described(f"{self._options.transactional_id}: check executors"):
-                check_executors(spark, self._options, tasks=tasks, can_send=can_send, executors=executors)
-
-        # In the log the thread works for this sink, too.
-        check_here = partial(copy_context().run, check)
-        with ThreadPoolExecutor(1, "spark_2pc_sink executor check") as threads:
-            checked = threads.submit(facts.inheriting(check_here))
-            yield
-            checked.result()
-
     def write(self, batch: DataFrame, batch_id: int) -> BatchReport:
         """Take one batch through the recipe."""
         self._facts.check_repeatable(batch, "the batch")
@@ -208,15 +181,12 @@ class QueryRun:
             local=self._local,
             clock=self._clock,
             facts=self._facts,
+            executors=self._executors,
             letters=self._letters,
             batch_id=batch_id,
         )
         self._times.begin()
-        try:
-            report = self._driver.write(batch_id, work)
-        except Exception:
-            tried_executors.forget()
-            raise
+        report = self._driver.write(batch_id, work)
         return replace(report, seconds=self._times.total_s, step_seconds=self._times.by_step)
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class CrashAt:
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        self.environment = dict(environment or {})
+        self.environment: dict[str, str] = dict(environment or {})
 
     def __call__(
         self,

@@ -83,10 +83,10 @@ class KafkaBroker(LocalBroker):
     ) -> None:
         self._java = _java_command(find_libs(libs), jvm_options)
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
-        self.cluster_id = _random_id()
-        self.controller_port = free_port()
+        self.cluster_id: str = _random_id()
+        self.controller_port: int = free_port()
         #: Read at the first start; a cluster of several sets controller.quorum.voters here before it.
-        self.properties = {
+        self.properties: dict[str, str] = {
             **ONE_NODE,
             "node.id": str(node_id),
             "controller.quorum.voters": f"{node_id}@127.0.0.1:{self.controller_port}",

@@ -39,7 +39,7 @@ class KillAt:
 
 if __name__ == "__main__":
     step_observer.reached = KillAt(Step[sys.argv[1]], int(sys.argv[2]))
-    script = sys.argv[3]
+    script: str = sys.argv[3]
     # As Python itself does for a script: its words, and its folder as the first to import from.
     sys.argv = sys.argv[3:]
     sys.path[0] = str(Path(script).resolve().parent)

@@ -46,7 +46,8 @@ class LocalBroker(Lifetime):
         self.transaction_version = transaction_version
         self.two_phase_commit = two_phase_commit
         self.node_id = node_id
-        self.port, self._proxied_port, self._proxy_port = (free_port() for _ in range(3))
+        self.port: int = free_port()
+        self._proxied_port, self._proxy_port = free_port(), free_port()
         self._directory = Path(tempfile.mkdtemp(prefix="spark-2pc-kafka-"))
         self._process: ServerProcess | None = None
 

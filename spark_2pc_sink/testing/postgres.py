@@ -61,12 +61,12 @@ class PostgresServer(Lifetime):
         binaries: Path | None = None,
         initdb_options: Sequence[str] = (),
     ) -> None:
-        self.port = free_port()
-        self.password = secrets.token_hex(8)
+        self.port: int = free_port()
+        self.password: str = secrets.token_hex(8)
         self._settings = {**_SETTINGS, "port": str(self.port), **(settings or {})}
         self._initdb_options = tuple(initdb_options)
         self._user = run_as()
-        self.binaries = readable_binaries(binaries or find_binaries(), self._user)
+        self.binaries: Path = readable_binaries(binaries or find_binaries(), self._user)
         self._directory = Path(tempfile.mkdtemp(prefix="spark-2pc-postgres-"))
         if self._user is not None:
             os.chown(self._directory, *self._user)

@@ -114,7 +114,7 @@ class ServerProcess:
                 group=user[1] if user else None,
                 extra_groups=[] if user else None,
             )
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
         self._start = start_time(self.pid)
         self._folder = folder
         _reaper.tell("+", self.pid, self._start, folder)

@@ -43,8 +43,8 @@ class ReferenceCoordinator(LocalBroker):
         node_id: int = 1,
     ) -> None:
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
-        self.keep_prepared = keep_prepared and two_phase_commit and transaction_version >= _KEEPING_VERSION
-        self.properties = {
+        self.keep_prepared: bool = keep_prepared and two_phase_commit and transaction_version >= _KEEPING_VERSION
+        self.properties: dict[str, str] = {
             **_PROPERTIES,
             "node.id": str(node_id),
             "transaction.version": str(transaction_version),

@@ -22,7 +22,7 @@ class SparkCluster:
     Args:
         folder: for logs and the workers' files.
         python_path: a folder from which executors can import modules; None where they find those of their Python only.
-        workers: how many.
+        workers: that are there from the beginning.
         cores: of each worker, for the executors of all sessions.
         memory: of each worker, as Spark writes it.
     """
@@ -48,12 +48,12 @@ class SparkCluster:
         return [worker.pid for worker in self._processes[1:]]
 
     def __enter__(self) -> SparkCluster:
-        self._start("master", "org.apache.spark.deploy.master.Master", "--port", str(self._port))
+        self._folder.mkdir(exist_ok=True)
+        master = ("org.apache.spark.deploy.master.Master", "--port", str(self._port))
+        self._start("master", *master, python_path=self._python_path)
         try:
-            for number in range(self._workers):
-                files = str(self._folder / f"worker-{number}")
-                worker = ("org.apache.spark.deploy.worker.Worker", *self._room, "--work-dir", files, self.master)
-                self._start(f"worker-{number}", *worker)
+            for _ in range(self._workers):
+                self.add_worker(python_path=self._python_path)
             what = f"{self._workers} workers of the Spark cluster"
             wait_until(self._complete, deadline_s=_START_DEADLINE_S, what=what)
         except BaseException:
@@ -69,14 +69,24 @@ class SparkCluster:
         for process in reversed(self._processes):
             process.end(signal.SIGTERM, deadline_s=_STOP_DEADLINE_S)
 
-    def _start(self, name: str, program: str, *arguments: str) -> None:
+    def add_worker(self, *, python_path: Path | None) -> None:
+        """Start one more worker, without waiting for it.
+
+        Args:
+            python_path: as that of the cluster, for the executors of this worker.
+        """
+        name = f"worker-{len(self.worker_pids)}"
+        program = ("org.apache.spark.deploy.worker.Worker", *self._room)
+        self._start(name, *program, "--work-dir", str(self._folder / name), self.master, python_path=python_path)
+
+    def _start(self, name: str, program: str, *arguments: str, python_path: Path | None) -> None:
         import pyspark  # noqa: PLC0415 - half a second that only users of Spark should pay
 
         spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
         common = ["--host", "127.0.0.1", "--webui-port", "0"]
         daemon = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": quick_java_options()}
-        environment = {**os.environ, **spark_environment(self._folder, python_path=self._python_path), **daemon}
-        if self._python_path is None:
+        environment = {**os.environ, **spark_environment(self._folder, python_path=python_path), **daemon}
+        if python_path is None:
             del environment["PYTHONPATH"]
         self._processes.append(
             ServerProcess(

@@ -41,12 +41,14 @@ class DualWriteStack:
 
     def __init__(self, kafka: ReferenceCoordinator, postgres: PostgresServer, directory: Path) -> None:
         name = f"test-{uuid.uuid4().hex[:12]}"
-        self.topic, self.transactional_id, self._name = name, name, name
+        self.topic: str = name
+        self.transactional_id: str = name
+        self._name = name
         self._postgres = postgres
         kafka.create_topic(self.topic, partitions=_PARTITIONS)
-        self.database = postgres.create_database(name)
-        self.kafka = {"bootstrap.servers": kafka.bootstrap}
-        self.environment = {
+        self.database: str = postgres.create_database(name)
+        self.kafka: dict[str, str] = {"bootstrap.servers": kafka.bootstrap}
+        self.environment: dict[str, str] = {
             "SPARK_2PC_TRANSACTIONAL_ID": self.transactional_id,
             "SPARK_2PC_TOPIC": self.topic,
             "SPARK_2PC_DATABASE": self.database,

@@ -111,7 +111,7 @@ class RecordTexts:
         self._tombstones = tombstones
         text = " ".join(expressions)
         self._parts = [part for part in RECORD_PARTS if re.search(rf'(?<![\w"]){part}(?![\w])|"{part}"', text)]
-        self.plain = not expressions
+        self.plain: bool = not expressions
         self.read = read
 
     @classmethod
@@ -177,10 +177,10 @@ class StagingSession:
 
     def __init__(self, connection: DriverConnection, sql: SideSql, *, statement_timeout_ms: int) -> None:
         self.connection = connection
-        self.sql = sql
-        self.unreadable = 0
-        self.staged = 0
-        self.reason = ""
+        self.sql: SideSql = sql
+        self.unreadable: int = 0
+        self.staged: int = 0
+        self.reason: str = ""
         self._unseen = {name: json.dumps(name, ensure_ascii=False).encode() for name in sql.compared.unseen}
         with connection.cursor() as cursor:
             cursor.execute(f"BEGIN; {SETTINGS}; SET LOCAL statement_timeout = {statement_timeout_ms:d}")

@@ -72,11 +72,11 @@ class PartitionClaims:
 
     def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
         ordered = sorted(ranges)
-        self.firsts = [first for first, _, _ in ordered]
+        self.firsts: list[int] = [first for first, _, _ in ordered]
         nexts = self.firsts[1:]
-        self.lasts = [min(last, after - 1) for (_, last, _), after in zip(ordered, nexts, strict=False)]
+        self.lasts: list[int] = [min(last, after - 1) for (_, last, _), after in zip(ordered, nexts, strict=False)]
         self.lasts += [last for _, last, _ in ordered[-1:]]
-        self.claims = [claim for _, _, claim in ordered]
+        self.claims: list[int] = [claim for _, _, claim in ordered]
 
     def claim_at(self, offset: int) -> int:
         """Index of the claim that has an offset; -1 for none."""
@@ -115,9 +115,9 @@ class Tally:
     ) -> None:
         self._counted = frozenset(counted)
         self._done: set[TopicPartition] = set()
-        self.found = [Found() for _ in claims]
+        self.found: list[Found] = [Found() for _ in claims]
         self.unclaimed: list[Unclaimed] = []
-        self.records = 0
+        self.records: int = 0
         ranges: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         for index, claim in enumerate(claims):
             for partition, (first, last) in claim.ranges.items():

@@ -9,11 +9,14 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import SchemaRegistryError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _COMPILE_S_MAX: Final = 60
 _FILE: Final = "written.proto"
@@ -31,8 +34,8 @@ class WriterSchemas:
         with extra("avro"):
             library: Any = importlib.import_module("confluent_kafka.schema_registry")
         self._client = library.SchemaRegistryClient.new_client(dict(options.client))
-        self.avro = cache(self._avro)
-        self.protobuf = cache(self._protobuf)
+        self.avro: Callable[[int], Any] = cache(self._avro)
+        self.protobuf: Callable[[int, tuple[int, ...]], Any] = cache(self._protobuf)
 
     def _avro(self, schema_id: int) -> Any:
         with extra("avro"):

@@ -12,6 +12,7 @@ import pytest
 
 import spark_2pc_sink
 from spark_2pc_sink import __all__ as public
+from tests.harness import public_names
 
 ROOT = Path(__file__).parents[2]
 #: A job as a user writes it. The comment behind a line is what mypy says of it.
@@ -66,6 +67,11 @@ def test_every_public_name_is_documented_with_its_stability() -> None:
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(spark_2pc_sink, name) is not None
     assert name in dir(spark_2pc_sink)
+
+
+def test_no_public_name_comes_changes_or_goes_unnoticed() -> None:
+    """After a change that is meant: python -m tests.harness.public_names --write, and a line in CHANGELOG.md."""
+    assert public_names.public_names().splitlines() == public_names.LIST.read_text().splitlines()
 
 
 def test_another_name_is_not_there() -> None:

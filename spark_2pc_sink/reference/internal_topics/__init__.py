@@ -46,12 +46,12 @@ def _class(name: str) -> Any:
     return new_class(name, (ApiData,), {"load_json": __package__}, lambda namespace: namespace.update(patch))
 
 
-TransactionLogKey = _class("TransactionLogKey")
-TransactionLogValue = _class("TransactionLogValue")
-OffsetCommitKey = _class("OffsetCommitKey")
-OffsetCommitValue = _class("OffsetCommitValue")
-GroupMetadataKey = _class("GroupMetadataKey")
-GroupMetadataValue = _class("GroupMetadataValue")
+TransactionLogKey: Any = _class("TransactionLogKey")
+TransactionLogValue: Any = _class("TransactionLogValue")
+OffsetCommitKey: Any = _class("OffsetCommitKey")
+OffsetCommitValue: Any = _class("OffsetCommitValue")
+GroupMetadataKey: Any = _class("GroupMetadataKey")
+GroupMetadataValue: Any = _class("GroupMetadataValue")
 #: What a consumer says when it joins a group; a part of GroupMetadataValue. This schema comes with kafka-python.
 ConsumerProtocolSubscription: Any = consumer_metadata.ConsumerProtocolSubscription
 

@@ -35,9 +35,9 @@ class LogState:
     """
 
     def __init__(self, *, verification: bool) -> None:
-        self.producers = ProducerStates(verification=verification)
-        self.aborted = AbortedIndex()
-        self.epochs = LeaderEpochs()
+        self.producers: ProducerStates = ProducerStates(verification=verification)
+        self.aborted: AbortedIndex = AbortedIndex()
+        self.epochs: LeaderEpochs = LeaderEpochs()
         self._ended: list[_Ended] = []
 
     def recovered(self, header: BatchHeader, batch: bytes) -> None:

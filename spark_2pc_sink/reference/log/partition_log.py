@@ -73,15 +73,17 @@ class PartitionLog:
         settings: LogSettings,
         executor: Executor | None,
     ) -> None:
+        self.topic: str
+        self.partition: int
         self.topic, self.partition = name
         self.leader_epoch = leader_epoch
         self._state = state
         self.settings = settings
-        self.recovered_cut_bytes = log.recovered_cut_bytes
+        self.recovered_cut_bytes: int = log.recovered_cut_bytes
         self._log = log
-        self.log_start_offset = log_start_offset
-        self.high_watermark = log.end_offset
-        self.last_stable_offset = self._stable_offset()
+        self.log_start_offset: int = log_start_offset
+        self.high_watermark: int = log.end_offset
+        self.last_stable_offset: int = self._stable_offset()
         self._sync = GroupSync(log, executor, self._durable)
         self._changed: asyncio.Future[None] | None = None
         # Why the last append was refused by the disk; '' where it was not.

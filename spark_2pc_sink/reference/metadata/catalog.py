@@ -65,7 +65,7 @@ class Catalog:
         durable_ends: LogEnds,
     ) -> None:
         self.started_with = properties
-        self.properties = with_configs(properties, state.broker_configs)
+        self.properties: BrokerProperties = with_configs(properties, state.broker_configs)
         self.on_deleted: list[Callable[[Topic], None]] = []
         self.on_transaction_version: list[Callable[[int], None]] = []
         self.on_properties: list[Callable[[BrokerProperties], None]] = []

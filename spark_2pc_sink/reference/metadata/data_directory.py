@@ -61,7 +61,7 @@ class DataDirectory:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        self.path: Path = path.absolute()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

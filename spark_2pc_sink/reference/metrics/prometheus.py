@@ -17,11 +17,11 @@ from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 def render(snapshot: Snapshot) -> bytes:
     """The figures in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(snapshot))
+    registry.register(Figures(snapshot))
     return generate_latest(registry)
 
 
-class _Figures(Collector):
+class Figures(Collector):
     """A snapshot as prometheus_client reads it."""
 
     def __init__(self, snapshot: Snapshot) -> None:

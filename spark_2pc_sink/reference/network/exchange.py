@@ -16,7 +16,7 @@ class LoginRefusedError(Exception):
     def __init__(self, told: str, reason: str | None = None) -> None:
         super().__init__(told)
         self.told = told
-        self.logged = told if reason is None else f"{told} ({reason})"
+        self.logged: str = told if reason is None else f"{told} ({reason})"
 
 
 class Exchange(Protocol):

@@ -92,7 +92,7 @@ class RequestChannel:
         self._produces: deque[asyncio.Task[None]] = deque()
         self._appended: asyncio.Future[None] | None = None
         self._reading: asyncio.Task[Reply | None] | None = None
-        self.produce_bytes = 0
+        self.produce_bytes: int = 0
         self._gone = False
         self._failed = False
         self._become(principal)

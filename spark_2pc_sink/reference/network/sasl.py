@@ -67,7 +67,7 @@ class Login:
         self._users = users
         self._mechanisms = mechanisms
         self._exchange: Exchange = PlainExchange(users)
-        self.expect = Expect.VERSIONS_OR_HANDSHAKE
+        self.expect: Expect = Expect.VERSIONS_OR_HANDSHAKE
 
     @property
     def takes_bare_frames(self) -> bool:

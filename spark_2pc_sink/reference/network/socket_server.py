@@ -47,10 +47,10 @@ class SocketServer:
         self._serving: dict[asyncio.Task[None], Connection] = {}
         self._stopping = False
         self._emptied: asyncio.Future[None] | None = None
-        self.metrics = NetworkMetrics()
+        self.metrics: NetworkMetrics = NetworkMetrics()
         self.addresses: list[tuple[str, int]] = []
         self.advertised: list[tuple[str, int]] = []
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.scratch: memoryview = memoryview(bytearray(SCRATCH_BYTES))
 
     async def start(self) -> None:
         """Bind every listener, then serve.

@@ -88,9 +88,9 @@ class DiskFile:
     """A segment file on disk."""
 
     def __init__(self, path: Path) -> None:
-        self.path = str(path)
+        self.path: str = str(path)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.size_bytes = os.fstat(self._descriptor).st_size
+        self.size_bytes: int = os.fstat(self._descriptor).st_size
 
     def append(self, parts: Sequence[Buffer]) -> None:
         """See `SegmentFile`."""
@@ -144,7 +144,7 @@ class DiskStore:
     on_disk: bool = True
 
     def __init__(self, directory: Path) -> None:
-        self.path = str(directory)
+        self.path: str = str(directory)
         self._directory = directory
 
     def base_offsets(self) -> list[int]:

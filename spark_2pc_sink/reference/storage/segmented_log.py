@@ -47,9 +47,9 @@ class SegmentedLog:
     """
 
     def __init__(self, store: SegmentStore) -> None:
-        self.failure = ""
-        self.recovered_cut_bytes = 0
-        self.unsynced_bytes = 0
+        self.failure: str = ""
+        self.recovered_cut_bytes: int = 0
+        self.unsynced_bytes: int = 0
         self._store = store
         self._segments: list[Segment] = []
         self._base_offsets: list[int] = []

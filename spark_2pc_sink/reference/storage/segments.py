@@ -35,8 +35,8 @@ class Segment:
 
     def __init__(self, base_offset: int, file: SegmentFile) -> None:
         self.base_offset = base_offset
-        self.end_offset = base_offset
-        self.max_timestamp_ms = NO_TIMESTAMP
+        self.end_offset: int = base_offset
+        self.max_timestamp_ms: int = NO_TIMESTAMP
         self.file = file
         self._last_offsets = array("q")
         self._positions = array("q")

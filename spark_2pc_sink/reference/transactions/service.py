@@ -136,7 +136,7 @@ class TransactionService:
             raise LocalProtocolError(
                 operation="TransactionService()", state=f"no {TRANSACTION_STATE}", rule="the topic must exist"
             )
-        self.state = CoordinatorState.new(settings, partition_count=topic.partitions)
+        self.state: CoordinatorState = CoordinatorState.new(settings, partition_count=topic.partitions)
         self._cluster = cluster
         self._markers = markers
         self._properties = properties

@@ -71,7 +71,7 @@ class Verification:
     def __init__(self, service: TransactionService, properties: BrokerProperties) -> None:
         self._service = service
         self._properties = properties
-        self.metrics = VerificationMetrics()
+        self.metrics: VerificationMetrics = VerificationMetrics()
 
     def use(self, properties: BrokerProperties) -> None:
         """Go by other properties from here on."""

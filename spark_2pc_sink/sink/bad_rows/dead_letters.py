@@ -77,7 +77,7 @@ class DeadLetters:
         self._database = database
         self._query_id = query_id
         name = options.dead_letter_name
-        self.table = Table(
+        self.table: Table = Table(
             name.name,
             MetaData(schema=name.schema),
             Column("transactional_id", String(_TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),

@@ -56,12 +56,13 @@ class BatchSplit:
     """
 
     def __init__(self, batch: DataFrame, batch_id: int, options: SinkOptions, dead_letters: DeadLetters) -> None:
-        self._batch = self.frame = batch
+        self._batch = batch
+        self.frame: DataFrame = batch
         self._batch_id = batch_id
         self._options = options
         self._dead_letters = dead_letters
-        self.bad_rows = BadRows()
-        self.exact = False
+        self.bad_rows: BadRows = BadRows()
+        self.exact: bool = False
 
     @property
     def sifts(self) -> bool:

@@ -59,6 +59,10 @@ class SessionFacts(ABC):
         """How many tasks can run at a time."""
 
     @abstractmethod
+    def executors(self) -> frozenset[str] | None:
+        """The addresses of all executors of now, the driver's among them; None where that cannot be asked."""
+
+    @abstractmethod
     def settings_of(self, spark: SparkSession) -> str | None:
         """All settings that were ever set in a session, as one text; None where that cannot be asked."""
 
@@ -69,10 +73,6 @@ class SessionFacts(ABC):
     @abstractmethod
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
         """Refuse a frame that is not the same frame when it is evaluated again; see `Repeatability.check`."""
-
-    @abstractmethod
-    def executors(self) -> frozenset[str] | None:
-        """The processes of the application, by names that no other has; None where that cannot be asked."""
 
     @abstractmethod
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
@@ -98,6 +98,11 @@ class ClassicSession(SessionFacts):
         """See `SessionFacts.tasks_at_once`; asked each time, as executors come and go."""
         return int(self._spark.sparkContext.defaultParallelism)
 
+    def executors(self) -> frozenset[str] | None:
+        """See `SessionFacts.executors`: in one question, however many there are."""
+        context: Any = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no such question
+        return frozenset(context.sc().getExecutorMemoryStatus().keys().mkString(",").split(","))
+
     def settings_of(self, spark: SparkSession) -> str | None:
         """See `SessionFacts.settings_of`."""
         return str(spark._jsparkSession.sessionState().conf().settings().toString())  # noqa: SLF001 - PySpark has no such question
@@ -109,12 +114,6 @@ class ClassicSession(SessionFacts):
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
         """See `SessionFacts.check_repeatable`."""
         self._repeatability.check(frame, where)
-
-    def executors(self) -> frozenset[str] | None:
-        """See `SessionFacts.executors`: by application, address and port; the driver is one of them."""
-        context = self._spark.sparkContext
-        addresses = context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ")  # noqa: SLF001 - PySpark has no such question
-        return frozenset(f"{context.applicationId} {address}" for address in str(addresses).split())
 
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
         """See `SessionFacts.inheriting`: with the job group of the query, by which Spark cancels its jobs."""
@@ -154,6 +153,10 @@ class ConnectSession(SessionFacts):
             self._tasks_at_once = partitions.distinct().count()
         return self._tasks_at_once
 
+    def executors(self) -> frozenset[str] | None:
+        """See `SessionFacts.executors`: no client is told."""
+        return None
+
     def settings_of(self, spark: SparkSession) -> str | None:
         """See `SessionFacts.settings_of`."""
         del spark
@@ -174,10 +177,6 @@ class ConnectSession(SessionFacts):
                 "like in the stream, its function or the sink's expressions; they make a replayed batch another batch, "
                 "which is then refused"
             )
-
-    def executors(self) -> frozenset[str] | None:
-        """See `SessionFacts.executors`: a client sees none."""
-        return None
 
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
         """See `SessionFacts.inheriting`: a job is a request of its own, and belongs to its session."""

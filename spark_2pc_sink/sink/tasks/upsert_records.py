@@ -125,8 +125,8 @@ class Arrangement:
         self._cut: dict[tuple[int, int], np.ndarray] | None = None
         self._newest = (-1, -1)
         self._waiting = _Waiting()
-        self.left_out = 0
-        self.left_out_digest = EMPTY_DIGEST
+        self.left_out: int = 0
+        self.left_out_digest: int = EMPTY_DIGEST
 
     def __enter__(self) -> Arrangement:
         return self

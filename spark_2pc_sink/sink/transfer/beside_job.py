@@ -51,7 +51,7 @@ class BesideJob:
         context = copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
         self._error: Exception | None = None
-        self.given_up = False
+        self.given_up: bool = False
 
     def __enter__(self) -> BesideJob:
         self._thread.start()

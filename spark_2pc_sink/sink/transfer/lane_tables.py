@@ -45,7 +45,7 @@ class LaneTables:
     def __init__(self, options: SinkOptions, database: Database) -> None:
         self._options = options
         self._database = database
-        self.loaders = {
+        self.loaders: dict[int, TableLoader] = {
             lane.index: TableLoader(options, lane, database) for lane in options.lanes if lane.rows is not None
         }
         self._ordered: tuple[ColumnPlan, ...] = ()

@@ -44,7 +44,7 @@ class LocalFolder:
 
     def __init__(self, parent: Path) -> None:
         _remove_abandoned(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self.path: Path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         new_lock = self.path / _NEW_LOCK
         lock = os.open(new_lock, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -114,7 +114,7 @@ class PartWriter:
         self._chunks: list[bytes] = []
         self._held_bytes = 0
         self._begun = False
-        self.parts = 0
+        self.parts: int = 0
 
     def write(self, data: bytes) -> None:
         """Take the next output of the encoder.

@@ -73,12 +73,6 @@ def test_the_index_has_every_page() -> None:
         assert pages - linked == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_python_of_a_page_is_python(page: Path) -> None:
-    for block in re.findall("```python\n(.*?)```", page.read_text(), re.DOTALL):
-        ast.parse(block)
-
-
 @cache
 def texts_of_the_code() -> str:
     """Every text in the source of the packages, a line each; the parts of a formatted text are texts of their own."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import get_type_hints
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.options import CommonOptions, KafkaOptions, SinkOptions
-from spark_2pc_sink.options.reference_page import OptionRow, options_page, reference
-
-ROOT = Path(__file__).parents[3]
+from spark_2pc_sink.options.reference_page import OptionRow, reference
 
 
 def rows(options: type[CommonOptions | KafkaOptions]) -> dict[str, OptionRow]:
@@ -30,11 +27,6 @@ def test_the_signature_of_the_sink_is_the_declaration() -> None:
 def test_the_types_of_the_signature_can_be_looked_up() -> None:
     """Programs that build a command line or a form from it evaluate them."""
     assert get_type_hints(DualWriteSink.__init__)["batch_attempts_max"] is int
-
-
-def test_the_page_is_the_declaration() -> None:
-    """After a change of an option: python -m spark_2pc_sink.options.reference_page > docs/reference/options.md."""
-    assert (ROOT / "docs" / "reference" / "options.md").read_text() == options_page()
 
 
 def test_a_row_is_what_a_reader_needs() -> None:

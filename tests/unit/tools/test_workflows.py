@@ -12,6 +12,12 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+READS = {"contents": "read"}
+#: What jobs may do that bring something to the outside.
+UPLOADS = {
+    ("release.yml", "publish"): {**READS, "id-token": "write"},
+    ("docs.yml", "deploy"): {"pages": "write", "id-token": "write"},
+}
 _PINNED = re.compile(r"^ *(?:- )?uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v[\d.]+$")
 
 
@@ -39,12 +45,11 @@ def test_an_action_is_a_commit_and_not_a_name_that_may_move(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
-def test_a_job_may_read_and_only_the_upload_may_do_more(path: Path) -> None:
+def test_a_job_may_read_and_only_uploads_may_do_more(path: Path) -> None:
     whole = yaml.safe_load(path.read_text())
     assert whole["permissions"] in ({}, {"contents": "read"})
     for name, job in jobs(path).items():
-        more = {"id-token": "write"} if (path.name, name) == ("release.yml", "publish") else {}
-        assert job.get("permissions", {"contents": "read"}) == {"contents": "read", **more}
+        assert job.get("permissions", READS) == UPLOADS.get((path.name, name), READS)
         assert "timeout-minutes" in job
         checkout = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout")]
         assert all(step["with"]["persist-credentials"] is False for step in checkout)

@@ -1,0 +1,59 @@
+"""docs/reference: the pages that are made of the code are what it makes now, and name all that there is."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from spark_2pc_sink import errors
+from spark_2pc_sink.errors import DualWriteError, HaltCause
+from tools.reference_pages.errors import errors_page
+from tools.reference_pages.markdown import attributes_of, table, text_of
+from tools.reference_pages.pages import PAGES
+
+FOLDER = Path(__file__).resolve().parents[3] / "docs" / "reference"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_what_the_code_makes(name: str) -> None:
+    """After a change: make reference-pages."""
+    assert (FOLDER / name).read_text() == PAGES[name]()
+
+
+def test_every_error_is_public_and_has_what_to_do() -> None:
+    page = errors_page()
+    found = {
+        name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, DualWriteError)
+    }
+    assert found | {"HaltCause"} == set(errors.__all__)
+    for name in found - {"DualWriteError"}:
+        section = page.partition(f"### {name}\n")[2].partition("\n### ")[0]
+        assert "*What to do:* " in section, name
+
+
+def test_every_cause_has_ways_on() -> None:
+    page = errors_page()
+    for cause in HaltCause:
+        section = page.partition(f"### {cause.value}\n")[2].partition("\n### ")[0]
+        assert "\n- " in section, cause
+
+
+def test_docstrings_and_tables_become_markdown() -> None:
+    class Documented:
+        """A :class:`Name`.
+
+        Two lines, and
+        ``code``.
+
+        Attributes:
+            first, second: of both,
+                and more.
+
+        Not an attribute.
+        """
+
+    assert text_of(Documented) == "A `Name`.\n\nTwo lines, and `code`."
+    assert attributes_of(Documented) == {"first": "of both, and more.", "second": "of both, and more."}
+    assert table(("a",), [("b|c\nd",)]) == "| a |\n| --- |\n| b\\|c d |"

@@ -1,0 +1,57 @@
+"""tools/release.py: what is refused as a release, and the part of the changelog that goes with one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import spark_2pc_sink
+from tools.release import main, notes_of, problems, version_in
+
+ROOT = Path(__file__).resolve().parents[3]
+CHANGELOG = "# Changelog\n\n## Unreleased\n\n## 1.2.0\n\n- New.\n\n## 1.1.0\n\n- Old.\n"
+PROJECT = '[project.urls]\nSource = "https://host.example/sink"\n'
+
+
+def test_a_commit_that_has_all_is_a_release() -> None:
+    assert list(problems("1.2.0", CHANGELOG, PROJECT, {"GITHUB_REF_NAME": "v1.2.0"})) == []
+    assert list(problems("1.2.0", CHANGELOG, PROJECT, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "changelog", "project", "tag", "why"),
+    [
+        ("1.2.0.dev0", CHANGELOG.replace("1.2.0", "1.2.0.dev0"), PROJECT, "", "set it to X.Y.Z"),
+        ("1.3.0", CHANGELOG, PROJECT, "", "no section '## 1.3.0'"),
+        ("1.2.0", CHANGELOG.replace("Unreleased\n", "Unreleased\n\n- More.\n"), PROJECT, "", "under Unreleased"),
+        ("1.2.0", CHANGELOG, "", "", r"no Source in \[project.urls\]"),
+        ("1.2.0", CHANGELOG, PROJECT, "v1.2.1", "the tag is 'v1.2.1'"),
+    ],
+    ids=["version", "section", "unreleased", "address", "tag"],
+)
+def test_what_is_missing_is_named(version: str, changelog: str, project: str, tag: str, why: str) -> None:
+    (found,) = problems(version, changelog, project, {"GITHUB_REF_NAME": tag})
+    assert re.search(why, found)
+
+
+def test_the_version_has_one_place() -> None:
+    assert version_in((ROOT / "spark_2pc_sink" / "__init__.py").read_text()) == spark_2pc_sink.__version__
+    assert 'version = { attr = "spark_2pc_sink.__version__" }' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_notes_are_those_of_one_version() -> None:
+    assert (notes_of(CHANGELOG, "1.2.0"), notes_of(CHANGELOG, "1.1.0"), notes_of(CHANGELOG, "1.0.0")) == (
+        "- New.",
+        "- Old.",
+        "",
+    )
+
+
+def test_a_development_version_is_no_release(capsys: pytest.CaptureFixture[str]) -> None:
+    released = ".dev" not in spark_2pc_sink.__version__
+    assert main(["check"]) == int(not released)
+    assert released or "no release: __version__ is" in capsys.readouterr().err
+    assert main(["notes"]) == 0
+    assert main([]) == 2

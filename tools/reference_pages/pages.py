@@ -1,0 +1,22 @@
+"""The pages, by their names in docs/reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from spark_2pc_sink.options.reference_page import options_page
+from tools.reference_pages.command_line import command_line_page
+from tools.reference_pages.errors import errors_page
+from tools.reference_pages.json_output import json_page
+from tools.reference_pages.metrics import metrics_page
+from tools.reference_pages.state_tables import state_tables_page
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "options.md": options_page,
+    "commands.md": command_line_page,
+    "errors.md": errors_page,
+    "json.md": json_page,
+    "metrics.md": metrics_page,
+    "state-tables.md": state_tables_page,
+}

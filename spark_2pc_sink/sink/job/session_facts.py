@@ -59,6 +59,10 @@ class SessionFacts(ABC):
         """How many tasks can run at a time."""
 
     @abstractmethod
+    def application(self) -> str:
+        """Spark's id of the application; '' where that cannot be asked."""
+
+    @abstractmethod
     def executors(self) -> frozenset[str] | None:
         """The addresses of all executors of now, the driver's among them; None where that cannot be asked."""
 
@@ -97,6 +101,10 @@ class ClassicSession(SessionFacts):
     def tasks_at_once(self) -> int:
         """See `SessionFacts.tasks_at_once`; asked each time, as executors come and go."""
         return int(self._spark.sparkContext.defaultParallelism)
+
+    def application(self) -> str:
+        """See `SessionFacts.application`."""
+        return str(self._spark.sparkContext.applicationId)
 
     def executors(self) -> frozenset[str] | None:
         """See `SessionFacts.executors`: in one question, however many there are."""
@@ -152,6 +160,10 @@ class ConnectSession(SessionFacts):
             partitions = self._spark.range(_MANY).selectExpr("spark_partition_id() AS partition")
             self._tasks_at_once = partitions.distinct().count()
         return self._tasks_at_once
+
+    def application(self) -> str:
+        """See `SessionFacts.application`: no client is told."""
+        return ""
 
     def executors(self) -> frozenset[str] | None:
         """See `SessionFacts.executors`: no client is told."""

@@ -15,6 +15,7 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job import executor_check
 from spark_2pc_sink.sink.job.executor_check import ExecutorAnswer
 from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch
+from spark_2pc_sink.sink.job.tried_executors import tried_executors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,9 @@ class Cluster:
         self.answers: list[ExecutorAnswer] = []
         self.down: dict[str, str] = {}
         self.asked = 0
+
+    def application(self) -> str:
+        return "app-1"
 
     def executors(self) -> frozenset[str] | None:
         return self.members
@@ -65,6 +69,8 @@ class Cluster:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    # What other tests have tried.
+    tried_executors.forget()
     made = Cluster()
     monkeypatch.setattr(executor_check, "_ask", made.ask)
     monkeypatch.setattr(executor_check, "reach", lambda _: made.down)
@@ -206,3 +212,18 @@ def test_with_a_local_master_there_are_none_to_ask() -> None:
     with watch_over(local).begun():
         pass
     assert local.asked == 0
+
+
+def test_a_second_query_of_the_application_does_not_ask_those_that_have_passed(cluster: Cluster) -> None:
+    cluster.answers = [answer("a")]
+    for _ in range(2):
+        watch_over(cluster).begin()
+    assert cluster.asked == 1
+
+
+def test_those_that_have_not_passed_are_asked_again(cluster: Cluster) -> None:
+    cluster.answers = [answer("a", missing="No module named 'pgpq'")]
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="pgpq"):
+            watch_over(cluster).begin()
+    assert cluster.asked == 2

@@ -42,6 +42,7 @@ from spark_2pc_sink.sink.job.record_schemas import RecordSchemas
 from spark_2pc_sink.sink.job.session_facts import local_directory, runs_here, session_facts
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
+from spark_2pc_sink.sink.job.tried_executors import tried_executors
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.lane_tables import LaneTables
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
@@ -137,11 +138,11 @@ class QueryRun:
         """Check everything that can be checked without writing, then claim and recover."""
         check_session(self._facts.speculation())
         self.query.check()
-        self._executors.begin()
-        lanes = self._lanes(batch)
-        if self._options.topics:
-            self._cluster.partition_counts(self._options.topics)
-        self._tables.prepare(batch, expressions_by_lane(lanes), create=False)
+        with self._executors.begun():
+            lanes = self._lanes(batch)
+            if self._options.topics:
+                self._cluster.partition_counts(self._options.topics)
+            self._tables.prepare(batch, expressions_by_lane(lanes), create=False)
         if self._options.bad_rows == "dead_letter":
             identity_sql(batch.schema)
             self._store.prepare_schema()
@@ -188,7 +189,11 @@ class QueryRun:
             batch_id=batch_id,
         )
         self._times.begin()
-        report = self._driver.write(batch_id, work)
+        try:
+            report = self._driver.write(batch_id, work)
+        except Exception:
+            tried_executors.forget()
+            raise
         return replace(report, seconds=self._times.total_s, step_seconds=self._times.by_step)
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
 Rows: each Arrow batch costs a worker a millisecond or two whatever it holds, and one of many megabytes no longer fits
 the processor's caches. Spark's 10 000 rows are few where they have 50 bytes, and many where they have 2 000. So the
-number follows the mean of the batch before.
+number follows the mean of the batch before. The first batch of a run has no such mean: bytes are counted there, which
+alone bounds its Arrow batches, and light rows need not stop at 10 000.
 
 Bytes: they are counted only where Spark is told a bound. One is needed: 10 000 shuffle batches, which are large, are
 whole gigabytes. But Spark asks every column for its size after every row, which was a quarter of the time of its tasks.
@@ -58,8 +59,10 @@ class ArrowBatchLimits:
     def after(self, results: TaskResults) -> ArrowBatchLimits:
         """The bounds for the batch after one that was shared out and succeeded, with these results."""
         rows = self.rows
-        if not self.rows_given and results.arrow_bytes:
-            rows = _aimed_rows(results.arrow_bytes / results.rows)
+        if not self.rows_given:
+            # One without rows says nothing of the next, whose bytes may not be counted.
+            known = results.arrow_bytes > 0
+            rows = _aimed_rows(results.arrow_bytes / results.rows) if known else min(rows, _ROWS_DEFAULT)
         roomy = (
             rows > 0
             and results.shuffle_bytes <= UNBOUNDED_BYTES_MAX
@@ -75,7 +78,7 @@ class ArrowBatchLimits:
 class ArrowBatchSize:
     """Sets rows and bytes before each batch, where nobody else has set them. One object serves one run.
 
-    The stream has a session of its own, so nobody else's workers see it. Spark 4.0 does not know the bound of bytes.
+    The stream has a session of its own, so nobody else's workers see it.
     """
 
     def __init__(self) -> None:
@@ -116,9 +119,13 @@ class ArrowBatchSize:
     def _look(self, spark: SparkSession) -> dict[str, str]:
         """The settings that are left to us, as they are."""
         ours = {}
+        # Spark 4.0 does not know the bound of bytes.
+        counts = spark.conf.isModifiable(_SETTING)
         rows = spark.conf.get(_ROWS_SETTING, None)
         if rows is None:
             ours[_ROWS_SETTING] = str(_ROWS_DEFAULT)
+            if counts:
+                self._limits = ArrowBatchLimits(rows=AIMED_ROWS_MAX)
         else:
             self._limits = ArrowBatchLimits(rows=int(rows), rows_given=True)
         if spark.conf.get(_SETTING, _UNBOUNDED) == _UNBOUNDED:

@@ -115,7 +115,7 @@ def check_late_executors(spark: SparkSession, options: SinkOptions, *, tasks: in
         replace(answer, unreached={side: why for side, why in answer.unreached.items() if side not in down})
         for answer in answers
     ]
-    verdict = judge(excused, _ours(spark), must_stage=_must_stage(options, can_send=can_send))
+    verdict = judge(excused, _ours(spark), must_stage=must_stage(options, can_send=can_send))
     refuse_faults(verdict, options)
     return not down
 
@@ -150,7 +150,7 @@ def try_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_
         ConfigurationError: the Python of an executor is another minor version, so that it could not be asked.
     """
     answers = _ask(spark, _sides(options), tasks)
-    return judge(answers, _ours(spark), must_stage=_must_stage(options, can_send=can_send))
+    return judge(answers, _ours(spark), must_stage=must_stage(options, can_send=can_send))
 
 
 def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str], *, must_stage: bool) -> ExecutorVerdict:
@@ -248,7 +248,8 @@ def _ours(spark: SparkSession) -> dict[str, str]:
     return {} if is_connect(spark) and not beside_server() else _versions_here()
 
 
-def _must_stage(options: SinkOptions, *, can_send: bool) -> bool:
+def must_stage(options: SinkOptions, *, can_send: bool) -> bool:
+    """Is there no limit below which rows need no database?"""
     return not (can_send and options.inline_copy_bytes_max)
 
 

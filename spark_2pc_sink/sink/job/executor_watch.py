@@ -6,14 +6,24 @@ at the beginning of the next attempt of a batch. In an attempt that runs already
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.sink.job.executor_check import check_executors, check_late_executors, naming_executors
+from spark_2pc_sink.sink.job.executor_check import (
+    check_executors,
+    check_late_executors,
+    must_stage,
+    naming_executors,
+)
 from spark_2pc_sink.sink.job.session_facts import has_executors
+from spark_2pc_sink.sink.job.tried_executors import Needs, tried_executors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
@@ -42,7 +52,7 @@ class ExecutorWatch:
         self._log = sink_log(__name__, options.transactional_id)
 
     def begin(self) -> None:
-        """Try all of them, before the first batch.
+        """Try all of them, before the first batch; unless the same ones have passed for the same before.
 
         Raises:
             ConfigurationError: see `check_executors`.
@@ -50,9 +60,31 @@ class ExecutorWatch:
         if not self._has_executors:
             return
         known, tasks = self._facts.executors(), self._facts.tasks_at_once()
-        with self._described():
-            check_executors(self._spark, self._options, tasks=tasks, can_send=self._can_send)
+        needs = Needs.of(
+            self._facts.application(), self._options, must_stage=must_stage(self._options, can_send=self._can_send)
+        )
+        if not tried_executors.have_passed(needs, known):
+            with self._described():
+                check_executors(self._spark, self._options, tasks=tasks, can_send=self._can_send)
+            tried_executors.note(needs, known)
         self._tried = known or frozenset()
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Begin while a block asks on the driver: neither changes anything, and neither waits for the other.
+
+        Raises:
+            ConfigurationError: see `begin`. An error of the block comes first, once the job of `begin` has ended.
+        """
+        if not self._has_executors:
+            yield
+            return
+        # In the log the thread works for this sink, too.
+        begin = partial(copy_context().run, self.begin)
+        with ThreadPoolExecutor(1, "spark_2pc_sink executors") as threads:
+            begun = threads.submit(self._facts.inheriting(begin))
+            yield
+            begun.result()
 
     def look(self) -> None:
         """Try them again where some have joined; at the beginning of each attempt of a batch.

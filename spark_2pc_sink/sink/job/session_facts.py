@@ -59,6 +59,10 @@ class SessionFacts(ABC):
         """How many tasks can run at a time."""
 
     @abstractmethod
+    def application(self) -> str:
+        """Spark's id of the application; '' where that cannot be asked."""
+
+    @abstractmethod
     def executors(self) -> frozenset[str] | None:
         """The addresses of all executors of now, the driver's among them; None where that cannot be asked."""
 
@@ -73,6 +77,10 @@ class SessionFacts(ABC):
     @abstractmethod
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
         """Refuse a frame that is not the same frame when it is evaluated again; see `Repeatability.check`."""
+
+    @abstractmethod
+    def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
+        """The function, for another thread: its jobs belong to the query on whose thread this is called."""
 
     @abstractmethod
     def described(self, text: str) -> AbstractContextManager[None]:
@@ -94,6 +102,10 @@ class ClassicSession(SessionFacts):
         """See `SessionFacts.tasks_at_once`; asked each time, as executors come and go."""
         return int(self._spark.sparkContext.defaultParallelism)
 
+    def application(self) -> str:
+        """See `SessionFacts.application`."""
+        return str(self._spark.sparkContext.applicationId)
+
     def executors(self) -> frozenset[str] | None:
         """See `SessionFacts.executors`: in one question, however many there are."""
         context: Any = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no such question
@@ -110,6 +122,13 @@ class ClassicSession(SessionFacts):
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
         """See `SessionFacts.check_repeatable`."""
         self._repeatability.check(frame, where)
+
+    def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
+        """See `SessionFacts.inheriting`: with the job group of the query, by which Spark cancels its jobs."""
+        from pyspark.util import inheritable_thread_target  # noqa: PLC0415 - Spark is imported where it is needed
+
+        inherited: Callable[[], None] = inheritable_thread_target(self._spark)(function)
+        return inherited
 
     @contextmanager
     def described(self, text: str) -> Iterator[None]:
@@ -142,6 +161,10 @@ class ConnectSession(SessionFacts):
             self._tasks_at_once = partitions.distinct().count()
         return self._tasks_at_once
 
+    def application(self) -> str:
+        """See `SessionFacts.application`: no client is told."""
+        return ""
+
     def executors(self) -> frozenset[str] | None:
         """See `SessionFacts.executors`: no client is told."""
         return None
@@ -166,6 +189,10 @@ class ConnectSession(SessionFacts):
                 "like in the stream, its function or the sink's expressions; they make a replayed batch another batch, "
                 "which is then refused"
             )
+
+    def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
+        """See `SessionFacts.inheriting`: a job is a request of its own, and belongs to its session."""
+        return function
 
     @contextmanager
     def described(self, text: str) -> Iterator[None]:

@@ -31,10 +31,14 @@ BOUNDED = str(ARROW_BATCH_BYTES_MAX)
 class Session:
     """A session's settings, and what was set."""
 
-    def __init__(self, value: str | None = None, rows_max: int | None = ROWS_MAX) -> None:
+    def __init__(self, value: str | None = None, rows_max: int | None = ROWS_MAX, *, counts: bool = True) -> None:
         self.conf: Any = self
+        self._counts = counts
         self.values = {SETTING: value, ROWS_SETTING: None if rows_max is None else str(rows_max)}
         self.sets: list[tuple[str, str]] = []
+
+    def isModifiable(self, name: str) -> bool:  # noqa: N802 - Spark's name
+        return name == ROWS_SETTING or self._counts
 
     @property
     def value(self) -> str | None:
@@ -127,6 +131,13 @@ def test_heavy_rows_come_in_small_numbers(row_bytes: int, rows: int) -> None:
     assert ArrowBatchLimits().after(read((3, 3 * row_bytes))) == ArrowBatchLimits(rows=rows, roomy=roomy)
 
 
+@pytest.mark.parametrize(("counts", "rows"), [(True, [str(AIMED_ROWS_MAX)]), (False, [])])
+def test_the_first_batch_has_many_rows_in_an_arrow_batch_where_bytes_bound_it(counts: bool, rows: list[str]) -> None:
+    session, bound = Session(rows_max=None, counts=counts), ArrowBatchSize()
+    bound.apply(session)  # type: ignore[arg-type]
+    assert [value for name, value in session.sets if name == ROWS_SETTING] == rows
+
+
 def test_a_number_of_rows_is_set_once() -> None:
     session, bound = Session(rows_max=None), ArrowBatchSize()
     bound.apply(session)  # type: ignore[arg-type]
@@ -137,4 +148,6 @@ def test_a_number_of_rows_is_set_once() -> None:
 
 
 def test_a_batch_without_rows_says_nothing_about_their_number() -> None:
+    """So it is not more than Spark's own, where the next batch has no bound of bytes."""
     assert ArrowBatchLimits(rows=512).after(read()) == ArrowBatchLimits(rows=512, roomy=True)
+    assert ArrowBatchLimits(rows=AIMED_ROWS_MAX).after(read()) == ArrowBatchLimits(rows=10_000, roomy=True)

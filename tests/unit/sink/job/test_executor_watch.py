@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -14,9 +15,10 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job import executor_check
 from spark_2pc_sink.sink.job.executor_check import ExecutorAnswer
 from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch
+from spark_2pc_sink.sink.job.tried_executors import tried_executors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 OPTIONS: Final = SinkOptions.parse(
     transactional_id="orders",
@@ -26,6 +28,7 @@ OPTIONS: Final = SinkOptions.parse(
     table="orders",
 )
 VERSION: Final = executor_check._VERSION
+DEADLINE_S: Final = 30
 
 
 class Cluster:
@@ -38,6 +41,9 @@ class Cluster:
         self.down: dict[str, str] = {}
         self.asked = 0
 
+    def application(self) -> str:
+        return "app-1"
+
     def executors(self) -> frozenset[str] | None:
         return self.members
 
@@ -48,6 +54,9 @@ class Cluster:
     def described(self, text: str) -> Iterator[None]:
         assert text == "orders: check executors"
         yield
+
+    def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
+        return function
 
     def ask(self, *_: object) -> list[ExecutorAnswer]:
         self.asked += 1
@@ -60,6 +69,8 @@ class Cluster:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    # What other tests have tried.
+    tried_executors.forget()
     made = Cluster()
     monkeypatch.setattr(executor_check, "_ask", made.ask)
     monkeypatch.setattr(executor_check, "reach", lambda _: made.down)
@@ -166,3 +177,53 @@ def test_nothing_is_asked_where_there_are_no_executors_and_where_no_client_is_to
     connect.begin()
     connect.look()
     assert cluster.asked == 1
+
+
+def test_a_start_asks_on_the_driver_meanwhile(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+
+    def ask(*_: object) -> list[ExecutorAnswer]:
+        both.wait(DEADLINE_S)
+        return cluster.ask()
+
+    monkeypatch.setattr(executor_check, "_ask", ask)
+    with watch_over(cluster).begun():
+        both.wait(DEADLINE_S)
+    assert cluster.asked == 1
+
+
+def test_a_broken_executor_ends_a_start_behind_the_block(cluster: Cluster) -> None:
+    cluster.answers = [answer("a", missing="No module named 'pgpq'")]
+    ended = []
+    with pytest.raises(ConfigurationError, match="No module named 'pgpq'"), watch_over(cluster).begun():
+        ended.append("block")
+    assert ended == ["block"]
+
+
+def test_what_the_driver_finds_comes_first_and_no_job_is_left_behind(cluster: Cluster) -> None:
+    cluster.answers = [answer("a", missing="No module named 'pgpq'")]
+    with pytest.raises(ConfigurationError, match="create it"), watch_over(cluster).begun():
+        raise ConfigurationError(option="table", value="orders", rule="it exists", remedy="create it")
+    assert cluster.asked == 1
+
+
+def test_with_a_local_master_there_are_none_to_ask() -> None:
+    local = Cluster("local[2]")
+    with watch_over(local).begun():
+        pass
+    assert local.asked == 0
+
+
+def test_a_second_query_of_the_application_does_not_ask_those_that_have_passed(cluster: Cluster) -> None:
+    cluster.answers = [answer("a")]
+    for _ in range(2):
+        watch_over(cluster).begin()
+    assert cluster.asked == 1
+
+
+def test_those_that_have_not_passed_are_asked_again(cluster: Cluster) -> None:
+    cluster.answers = [answer("a", missing="No module named 'pgpq'")]
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="pgpq"):
+            watch_over(cluster).begin()
+    assert cluster.asked == 2

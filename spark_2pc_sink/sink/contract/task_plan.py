@@ -105,6 +105,8 @@ class TaskPlan:
         stage_attempts_max: spark.stage.maxConsecutiveAttempts, 1 where a stage never runs again.
         shuffle_folder: of the shuffle files of tasks on one machine; None where Spark moves all of it.
         shuffle_bytes_max: above so many bytes an encode task gives up (`arrow_batch_size`); None for no limit.
+        refusal: a file that is there once the database has refused a row of the attempt; None without a folder that
+            the driver and all tasks see.
     """
 
     ticket: TransactionTicket
@@ -116,6 +118,7 @@ class TaskPlan:
     stage_attempts_max: int = 1
     shuffle_folder: Path | None = None
     shuffle_bytes_max: int | None = None
+    refusal: Path | None = None
 
     @property
     def tasks(self) -> int:
@@ -138,6 +141,15 @@ class TaskPlan:
             timestamp_ms=self.timestamp_ms,
             limits=self.topics.limits,
         )
+
+    def check_refusal(self) -> None:
+        """Asked by tasks before each of their batches: what they make of an attempt that has failed is thrown away.
+
+        Raises:
+            BatchRetryError: the database has refused a row of it. The driver knows which.
+        """
+        if self.refusal is not None and self.refusal.exists():
+            raise BatchRetryError(reason="the database has refused a row of this attempt, which ends without the rest")
 
     def of_first_attempt(self, batches: Iterable[pa.RecordBatch], identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
         """The batches that have rows, for a task that sends: in the first attempt of the task and of its stage only.

@@ -8,7 +8,7 @@ it reads. The few rows of a small batch are collected, and sent from here.
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -130,6 +130,7 @@ class SparkBatchWork:
         self._copy: CopyThread | None = None
         self._ticket: TransactionTicket | None = None
         self._sifted = False
+        self._refused = False
 
     @property
     def _frame(self) -> DataFrame:
@@ -160,7 +161,7 @@ class SparkBatchWork:
         self._prepare_tables(create=True)
         # What an attempt before has staged; each that fails is followed by a new claim.
         self._tables.drop_leftover_staging(ticket.generation)
-        self._ticket = ticket
+        self._ticket, self._refused = ticket, False
         with self._forgetting(), self._described("write to Kafka only" if ticket.kafka_only else "write"):
             self._folder = None if self._local is None else self._local.begin(ticket)
             if ticket.kafka_only:
@@ -259,7 +260,21 @@ class SparkBatchWork:
                 self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE,
             ),
             early=self._small_batches.expected,
+            refused=self._tell_refusal,
         )
+
+    @property
+    def _refusal(self) -> Path | None:
+        """See `TaskPlan.refusal`."""
+        return None if self._folder is None else self._folder / "refusal"
+
+    def _tell_refusal(self) -> None:
+        """Have the tasks of an attempt end that has failed: none of their workers is ended for it."""
+        self._refused = True
+        if self._refusal is not None:
+            # Somebody may have removed the folder: then the tasks only take longer.
+            with suppress(OSError):
+                self._refusal.touch()
 
     def _sent_all(self, ticket: TransactionTicket) -> TaskResults:
         """Have the tasks write, and send the dead letters behind them: rows are still copied meanwhile."""
@@ -313,7 +328,8 @@ class SparkBatchWork:
             # It says nothing of the size of the batch, which another attempt may follow.
             raise
         except Exception:
-            self._arrow.forget()
+            if not self._refused:
+                self._arrow.forget()
             raise
         self._arrow.note(results)
         self._note_size(results, begun_s, collected=False)
@@ -377,6 +393,7 @@ class SparkBatchWork:
             salts=salts,
             timestamp_ms=now_ms(),
             shuffle_folder=None if self._folder is None else self._folder / "shuffle",
+            refusal=self._refusal,
         )
 
     def _selected(self, frame: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:

@@ -124,6 +124,7 @@ class _SendTask:
             raise
 
     def _take(self, batch: pa.RecordBatch, files: ShuffleFiles | None) -> None:
+        self._plan.check_refusal()
         partitions = partitions_of(batch)
         if partitions:
             self._session.meet(partitions)

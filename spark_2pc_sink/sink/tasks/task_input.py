@@ -64,8 +64,10 @@ class TaskInput:
 
         Raises:
             UnstorableValueError, BatchRetryError, DatabaseUnreachableError: see `RowEncoder.write`.
+            BatchRetryError: see `TaskPlan.check_refusal`.
         """
         for batch in batches:
+            self._plan.check_refusal()
             if batch.num_rows == 0:
                 continue
             self._rows += batch.num_rows

@@ -11,6 +11,7 @@ import psycopg2
 
 from jdbc_state.connections import driver_connection
 from jdbc_state.watchdog import cut
+from spark_2pc_sink.errors import BatchRetryError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,8 @@ class BesideJob:
         """Wait until the work is done; after an error of the job, only until nobody uses the connection any more.
 
         Raises:
-            Exception: what the work raised.
+            Exception: what the work raised. A row that it was refused says more than the end of the job, which may be
+                its consequence.
         """
         self._end()
         if kind is None:
@@ -80,6 +82,8 @@ class BesideJob:
                 with suppress(psycopg2.Error, OSError):
                     cut(driver_connection(connection))
             self._thread.join(_GRACE_S)
+        if isinstance(self._error, DataError) and isinstance(error, BatchRetryError):
+            raise self._error from error
 
     def _run(self) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.sink.transfer.beside_job import BesideJob
 from spark_2pc_sink.sink.transfer.copy_channel import TransferEnd
 from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
@@ -54,6 +54,7 @@ class CopyThread:
         targets: the tables, in the order in which they are written; none where the sink has no table.
         look_s: seconds without rows after which they are looked for, which is also a sign of life to the server.
         early: open the transaction before the first row: in a small batch all rows come at once, and would wait for it.
+        refused: told at once that the database has refused a row, while tasks still run.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class CopyThread:
         targets: Sequence[CopyTarget],
         look_s: float,
         early: bool,
+        refused: Callable[[], None],
     ) -> None:
         self._channel = channel
         self._attempt = attempt
@@ -72,9 +74,10 @@ class CopyThread:
         self._targets = {target.lane: target for target in targets}
         self._look_s = look_s
         self._early = early
+        self._refused = refused
         self._connection: Connection | None = None
         self._beside = BesideJob(
-            self._copy_arriving,
+            self._work,
             end=lambda: channel.end(attempt),
             connection=lambda: self._connection,
             name="spark_2pc_sink copy",
@@ -147,6 +150,13 @@ class CopyThread:
                 reason=f"encode tasks sent rows as {sent} says, (task attempt, staged parts) of each, and {written} "
                 "were written"
             )
+
+    def _work(self) -> None:
+        try:
+            self._copy_arriving()
+        except DataError:
+            self._refused()
+            raise
 
     def _copy_arriving(self) -> None:
         for lane in self._targets if self._early else ():

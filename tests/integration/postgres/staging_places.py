@@ -108,6 +108,7 @@ def copying(
         targets=[CopyTarget(0, lambda opened: kind(opened, plan), place.staged)],
         look_s=look_s,
         early=False,
+        refused=lambda: None,
     )
 
 

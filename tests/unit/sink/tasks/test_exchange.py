@@ -309,6 +309,28 @@ def test_pieces_whose_file_is_gone_throw_the_attempt_away(plan: TaskPlan, tmp_pa
     assert isinstance(without, LocalProtocolError)
 
 
+def test_tasks_end_without_failing_where_the_database_has_refused_a_row(plan: TaskPlan, tmp_path: Path) -> None:
+    """Whatever they make of that attempt is thrown away. The file may come in the middle of a task."""
+    refusal = tmp_path / "refusal"
+    plan = replace(plan, refusal=refusal)
+    made = [*run_encode_task([keyed(0, 200)], plan, TaskIdentity(0, 1))]
+    taken: list[int] = []
+
+    def rows_of_a_task() -> Iterator[pa.RecordBatch]:
+        for start in range(0, 1_000, 100):
+            taken.append(start)
+            yield keyed(start, start + 100)
+            refusal.touch()
+
+    (*_, last) = run_encode_task(rows_of_a_task(), plan, TaskIdentity(1, 2))
+    account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
+    assert "the database has refused a row" in str(account.error)
+    assert taken == [0, 100]
+    error = error_of(run_send_task(shuffled(made, 0), plan, TaskIdentity(0, 1)))
+    assert isinstance(error, BatchRetryError)
+    assert "the database has refused a row" in str(error)
+
+
 def test_an_encode_task_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
     """`arrow_batch_size`: else a task would be handed all made of a batch that has grown, at once."""
     plan = replace(plan, shuffle_folder=None)

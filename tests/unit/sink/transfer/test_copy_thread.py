@@ -90,6 +90,7 @@ class Rig:
         self.table = Table()
         self.staged = Staged()
         self.begun = 0
+        self.refusals = 0
         self.server, self.client = socket.socketpair()
 
     def open_decision(self) -> Any:
@@ -105,7 +106,11 @@ class Rig:
             targets=[CopyTarget(0, lambda _: self.table, lambda _: staged)],
             look_s=look_s,
             early=early,
+            refused=self.refused,
         )
+
+    def refused(self) -> None:
+        self.refusals += 1
 
     def finish(self, copy: CopyThread, *encoded: EncodeReceipt) -> int:
         return copy.finish(self.open_decision(), encoded).given
@@ -229,6 +234,26 @@ def test_a_refused_row_ends_the_attempt(rig: Rig) -> None:
         rig.run(7)
     with pytest.raises(JobFailedError):
         rig.run(7, fail=True)
+
+
+def test_tasks_are_told_of_a_refused_row_while_they_run_and_their_end_does_not_hide_it(rig: Rig) -> None:
+    rig.table.refuse = REFUSED
+
+    def run_and_end_early() -> None:
+        rig.arrive(0, b"a")
+        wait_until(lambda: rig.refusals == 1, deadline_s=10, what="the word to the tasks")
+        raise BatchRetryError(reason="the database has refused a row of this attempt")
+
+    with pytest.raises(ConstraintError) as refused, rig.copying():
+        run_and_end_early()
+    assert refused.value is REFUSED
+    assert isinstance(refused.value.__cause__, BatchRetryError)
+
+
+def test_nothing_is_told_of_any_other_end(rig: Rig) -> None:
+    with pytest.raises(BatchRetryError, match="encode task 0 ran again"):
+        rig.run(7, 8)
+    assert rig.refusals == 0
 
 
 def test_a_job_that_fails_does_not_wait_for_a_server_that_does_not_answer(rig: Rig) -> None:

@@ -42,6 +42,13 @@ def target_of_each_version(
     return Target(kafka_each_version, database, transactional_id, topic(broker=kafka_each_version, partitions=3))
 
 
+@pytest.fixture(autouse=True)
+def first_batch_by_tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of tests are small: tasks write the first one of a query all the same, but where a test is about that."""
+    if request.node.get_closest_marker("first_batch_tried") is None:
+        monkeypatch.setattr(SmallBatches, "try_first", lambda _: None)
+
+
 @pytest.fixture(params=["tasks", "tasks without files", "driver"])
 def written_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who encodes and sends the rows: tasks, or the driver as with a batch that is known to be small."""

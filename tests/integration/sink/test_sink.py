@@ -83,6 +83,7 @@ def test_a_normal_start_and_restart_log_no_warning(
     assert [record.getMessage() for record in ours if record.levelno > logging.INFO] == []
 
 
+@pytest.mark.first_batch_tried
 def test_the_driver_writes_small_batches_until_one_is_large(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ def test_the_driver_writes_small_batches_until_one_is_large(
     assert len(everything) == sum(sizes), "a transaction was aborted"
 
 
+@pytest.mark.first_batch_tried
 @pytest.mark.parametrize(
     ("change", "by_driver"),
     [
@@ -133,6 +135,7 @@ def test_the_driver_tries_a_first_batch_that_comes_straight_from_the_source(
     assert written == by_driver
 
 
+@pytest.mark.first_batch_tried
 def test_a_first_batch_with_more_rows_than_are_tried_is_shared_out_in_the_same_transaction(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +149,7 @@ def test_a_first_batch_with_more_rows_than_are_tried_is_shared_out_in_the_same_t
     assert len(everything) == len(rows), "a transaction was aborted"
 
 
+@pytest.mark.first_batch_tried
 def test_rows_that_cannot_be_collected_are_shared_out(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard setup.py spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs links lint types verify-types format lock audit sbom dist release publish clean
+.PHONY: help setup demo schema-registry other-pythons kerberos test-fast test test-all reference lowest matrix fuzz simulate chaos soak containers bench coverage reference-pages docs links lint types verify-types format lock audit sbom dist release publish clean
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -85,6 +85,9 @@ reference: setup ## Run the tests that need a broker on the reference coordinato
 lowest: setup $(LOWEST_PYTHON)/stamp ## Run the fast tests, and the first job, with the lowest versions that pyproject.toml allows
 	@HYPOTHESIS_PROFILE=fast $(LOWEST_PYTHON)/bin/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
 	@$(LOWEST_PYTHON)/bin/python -m pytest -q tests/integration/docs/test_first_job.py
+
+matrix: setup ## Run some tests with other versions of Python, PySpark, PostgreSQL and Kafka (ARGS=postgres)
+	@$(BIN)/python -m tools.matrix $(ARGS)
 
 fuzz: .venv/stamp $(FUZZER)/stamp ## Fuzz the readers of foreign bytes, five minutes each (ARGS='frames --seconds 3600')
 	@PYTHONPATH=$(CURDIR)/$(FUZZER) $(BIN)/python -m tests.fuzz $(ARGS)

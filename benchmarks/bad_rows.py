@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import writers
 from benchmarks.figures import Spread, quantile
-from benchmarks.inputs import NARROW, Source, write_source
-from benchmarks.processes import spent
-from benchmarks.runs import PARTITIONS, BatchFigures
+from benchmarks.inputs import NARROW, write_source
+from benchmarks.runs import BatchFigures, new_tasks, timed
 from benchmarks.workbench import Workbench
-from benchmarks.writers import Task, Writer
+from benchmarks.writers import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -67,12 +65,12 @@ def _bad_batches(bench: Workbench, rows: int, turns: int) -> dict[str, Any]:
     table = NARROW.table.replace("quantity integer", "quantity integer CHECK (quantity >= 0)")
     shape = replace(NARROW, select=tuple(select), table=table)
     source = write_source(bench.spark, bench.directory / f"bad-{rows}", shape, rows=rows, batches=batches)
-    [task] = _new_tasks(bench, source, 1)
+    [task] = new_tasks(bench, source.shape, 1)
     taken: list[BatchFigures] = []
     writer = writers.ours(bench, task, bad_rows="dead_letter")
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        taken.append(_timed(bench, writer, batch, batch_id))
+        taken.append(timed(bench, writer, batch, batch_id))
 
     source.run(bench.spark, write, bench.directory / f"checkpoint-{task.topic}")
     _check(bench, task, rows=rows * batches - len(KINDS) * batches // len(_TURN))
@@ -112,14 +110,14 @@ def _line(rows: int, kind: str, figures: dict[str, Any]) -> str:
 def _price(bench: Workbench, rows: int, *, batches: int) -> dict[str, Any]:
     """Both sinks write each batch, and take turns in who is first; the first batch warms up."""
     source = write_source(bench.spark, bench.directory / "price", NARROW, rows=rows, batches=batches)
-    tasks = _new_tasks(bench, source, 2)
+    tasks = new_tasks(bench, source.shape, 2)
     choices = ("dead_letter", "fail")
     sinks = {choice: writers.ours(bench, task, bad_rows=choice) for choice, task in zip(choices, tasks, strict=True)}
     pairs: list[dict[str, BatchFigures]] = []
 
     def write(batch: DataFrame, batch_id: int) -> None:
         turns = choices if batch_id % 2 else choices[::-1]
-        pairs.append({choice: _timed(bench, sinks[choice], batch, batch_id) for choice in turns})
+        pairs.append({choice: timed(bench, sinks[choice], batch, batch_id) for choice in turns})
 
     bench.settle()
     source.run(bench.spark, write, bench.directory / f"checkpoint-{tasks[0].topic}")
@@ -138,22 +136,6 @@ def _price(bench: Workbench, rows: int, *, batches: int) -> dict[str, Any]:
         flush=True,
     )
     return {"more": price.json(), "more_cpu": cpu, "rows": rows, "load": load}
-
-
-def _new_tasks(bench: Workbench, source: Source, count: int) -> list[Task]:
-    tasks = []
-    for name in (bench.new_name() for _ in range(count)):
-        bench.new_topic(name, partitions=PARTITIONS)
-        bench.execute(f"CREATE TABLE {name} ({source.shape.table})")
-        tasks.append(Task(topic=name, table=name, key="id"))
-    bench.settle()
-    return tasks
-
-
-def _timed(bench: Workbench, writer: Writer, batch: DataFrame, batch_id: int) -> BatchFigures:
-    before, begun_s = bench.tree.cpu_s(), time.perf_counter()
-    writer(batch, batch_id)
-    return BatchFigures(time.perf_counter() - begun_s, spent(before, bench.tree.cpu_s()))
 
 
 def _check(bench: Workbench, task: Task, *, rows: int) -> None:

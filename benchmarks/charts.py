@@ -10,6 +10,11 @@ from typing import Any
 #: Text stays text and ids do not change, so that pictures of the same figures are the same files.
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "benchmarks", "font.size": 9}
 _SIZE_INCHES = (5.5, 3.2)
+_COUNTED = {
+    "tasks": "tasks at a time",
+    "partitions": "partitions of the topic",
+    "sinks": "sinks at work in one database",
+}
 
 
 def draw(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
@@ -32,6 +37,10 @@ def draw(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
             drawn += [_curve(name, curves[name], folder / f"curve_{name}.svg") for name in ("tasks", "partitions")]
         if "growth" in figures:
             drawn.append(_growth(figures["growth"], folder / "curve_growth.svg"))
+        if "many_sinks" in figures:
+            drawn.append(_curve("sinks", figures["many_sinks"]["sinks"], folder / "curve_sinks.svg"))
+        if "many_batches" in figures:
+            drawn.append(_past(figures["many_batches"]["batches"], folder / "curve_batches.svg"))
     return drawn
 
 
@@ -45,7 +54,7 @@ def _curve(name: str, points: Mapping[str, Mapping[str, float]], file: Path) -> 
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_ylim(bottom=0)
-    axes.set_xlabel({"tasks": "tasks at a time", "partitions": "partitions of the topic"}[name])
+    axes.set_xlabel(_COUNTED[name])
     axes.set_ylabel("thousand rows/s")
     return _saved(figure, axes, file)
 
@@ -61,6 +70,28 @@ def _growth(figures: Mapping[str, Any], file: Path) -> Path:
     axes.set_ylabel("seconds")
     axes.set_ylim(bottom=0)
     axes.legend()
+    return _saved(figure, axes, file)
+
+
+def _past(points: Mapping[str, Mapping[str, Any]], file: Path) -> Path:
+    """Speed beside a young sink, and what has grown, by number of batches."""
+    figure, axes = _axes()
+    batches = [int(count) for count in points]
+    speeds = [point["speed"] for point in points.values()]
+    middle = [speed["median"] for speed in speeds]
+    ends = [[abs(speed["median"] - speed[end]) for speed in speeds] for end in ("low", "high")]
+    axes.errorbar(batches, middle, yerr=ends, marker="o", capsize=3, label="speed, a young sink's is 1")
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("batches behind the sink")
+    axes.set_ylabel("times the speed of a young sink")
+    sizes = axes.twinx()
+    tables = [sum(point["tables_mb"].values()) for point in points.values()]
+    sizes.plot(batches, tables, linestyle=":", marker=".", color="C1", label="the sink's own tables, MB")
+    sizes.plot(batches, [point["driver_mb"] for point in points.values()], ":.C2", label="memory of the driver, MB")
+    sizes.set_ylim(bottom=0)
+    sizes.set_ylabel("MB")
+    figure.legend(loc="outside upper center", ncols=2)
     return _saved(figure, axes, file)
 
 

@@ -38,12 +38,18 @@ def contents(bench: Workbench, task: Task) -> Contents:
     )
 
 
+def table_contents(bench: Workbench, table: str) -> tuple[int, str]:
+    """How many rows a table has, and their digest."""
+    with bench.engine.connect() as connection:
+        rows, digest = connection.exec_driver_sql(
+            f"SELECT count(*), sum(hashtextextended(found::text, 0)::numeric) FROM {table} AS found"
+        ).one()
+    return rows, str(digest)
+
+
 def _contents(bench: Workbench, task: Task) -> Contents:
     """Read both sides. The topic is read with Spark's own connector, which shares no code with the sink."""
-    with bench.engine.connect() as connection:
-        rows, row_digest = connection.exec_driver_sql(
-            f"SELECT count(*), sum(hashtextextended(found::text, 0)::numeric) FROM {task.table} AS found"
-        ).one()
+    rows, row_digest = table_contents(bench, task.table)
     found: Any = (
         bench.spark.read.format("kafka")
         .option("kafka.bootstrap.servers", bench.servers.bootstrap)
@@ -53,7 +59,7 @@ def _contents(bench: Workbench, task: Task) -> Contents:
         .selectExpr("count(*) AS records", "sum(CAST(xxhash64(key, value) AS DECIMAL(38, 0))) AS digest")
         .collect()
     )
-    return Contents(rows, str(row_digest), found[0].records, str(found[0].digest))
+    return Contents(rows, row_digest, found[0].records, str(found[0].digest))
 
 
 def compare(ours: Contents | None, theirs: Contents | None) -> Contents:

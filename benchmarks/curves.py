@@ -17,7 +17,7 @@ ROWS = 1_000_000
 QUICK_ROWS = 300_000
 BATCHES = 3
 TASKS = (1, 2, 4, 8)
-KAFKA_PARTITIONS = (1, 2, 4, 8, 16, 32, 64)
+KAFKA_PARTITIONS = (1, 4, 16, 64, 128, 256, 512, 1_000)
 
 
 def measure(scale: Scale) -> dict[str, Any]:
@@ -60,5 +60,5 @@ def _curve(bench: Workbench, counts: list[int], *, rows: int, rounds: int) -> di
             runs[count].append(run(bench, source, writers.ours, key="id", partitions=count))
     found = {str(count): throughput(figures, rows).json() for count, figures in runs.items()}
     for number, spread in found.items():
-        print(f"{number:>3} partitions: {spread['median'] / 1e3:6.0f} thousand rows/s", flush=True)
+        print(f"{number:>4} partitions: {spread['median'] / 1e3:6.0f} thousand rows/s", flush=True)
     return found

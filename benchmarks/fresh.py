@@ -34,15 +34,28 @@ def call(module: str, function: str, arguments: dict[str, Any], *, root: Path = 
     """
     with tempfile.TemporaryDirectory(prefix="spark-2pc-bench-") as directory:
         answer = Path(directory) / "answer.json"
-        command = [sys.executable, "-m", "benchmarks.fresh", module, function, json.dumps(arguments), str(answer)]
-        path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "PYTHONPATH": path}
+        command = _command(module, function, arguments, answer)
         # Also as the working directory, which Python searches before PYTHONPATH.
-        done = subprocess.run(command, check=False, timeout=CALL_DEADLINE_S, cwd=root, env=environment)
+        done = subprocess.run(command, check=False, timeout=CALL_DEADLINE_S, cwd=root, env=_environment(root))
         if done.returncode != 0 or not answer.exists():
             message = f"{module}.{function} failed with exit status {done.returncode}"
             raise SystemExit(message)
         return json.loads(answer.read_text())
+
+
+def begin(module: str, function: str, arguments: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Begin a call whose process the caller will end: nobody waits for an answer."""
+    command = _command(module, function, arguments, Path(os.devnull))
+    return subprocess.Popen(command, cwd=ROOT, env=_environment(ROOT))
+
+
+def _command(module: str, function: str, arguments: dict[str, Any], answer: Path) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.fresh", module, function, json.dumps(arguments), str(answer)]
+
+
+def _environment(root: Path) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def main() -> None:

@@ -55,6 +55,13 @@ NARROW = Shape(
 #: The same, with room in each page of the table for the next version of its rows (PostgreSQL's HOT updates).
 NARROW_WITH_ROOM = replace(NARROW, storage="WITH (fillfactor = 50)")
 
+#: The narrow columns with a double among them, whose text in JSON is the shortest that says which.
+NARROW_DOUBLE = Shape(
+    "narrow double",
+    tuple(column.replace("DECIMAL(12, 2)", "DOUBLE") for column in NARROW.select),
+    NARROW.table.replace("numeric(12, 2)", "double precision"),
+)
+
 #: Thirty columns; as JSON a value has about 2 KB. Texts are hexadecimal digits of hashes: they compress by half.
 WIDE = Shape(
     "wide",

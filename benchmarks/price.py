@@ -10,7 +10,6 @@ while the sink makes its connections, and in Spark's workers when they unpickle 
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -23,14 +22,14 @@ from benchmarks import writers
 from benchmarks.checks import Contents, compare
 from benchmarks.figures import Spread, quantile
 from benchmarks.inputs import NARROW, Source, write_source
-from benchmarks.processes import spent
-from benchmarks.runs import PARTITIONS, BatchFigures, check_count, cpu_of_batches, run
+from benchmarks.runs import PARTITIONS, BatchFigures, check_count, cpu_of_batches, new_tasks, run, timed
 from benchmarks.workbench import Workbench
 from benchmarks.writers import Task, Writer
 from jdbc_state.connections import Database
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.producer import produce_session
-from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, InitializedProducer, TransactionClient
+from spark_2pc_sink.producer.producer_init import InitializedProducer
+from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.sink import query_run
 from tests.unit.fakes.memory_store import MemoryStateStore
 
@@ -184,29 +183,18 @@ class _Turns:
         self.pairs: list[_Pair] = []
 
     def around(self, bench: Workbench, ours: Writer, bare: Writer) -> Writer:
-        def timed(writer: Writer, batch: DataFrame, batch_id: int) -> BatchFigures:
-            before, begun_s = bench.tree.cpu_s(), time.perf_counter()
-            writer(batch, batch_id)
-            return BatchFigures(time.perf_counter() - begun_s, spent(before, bench.tree.cpu_s()))
-
         sides = {"ours": ours, "bare": bare}
 
         def write(batch: DataFrame, batch_id: int) -> None:
             turns = sorted(sides, reverse=batch_id % 2 == 0)
-            self.pairs.append(_Pair(**{side: timed(sides[side], batch, batch_id) for side in turns}))
+            self.pairs.append(_Pair(**{side: timed(bench, sides[side], batch, batch_id) for side in turns}))
 
         return write
 
 
 def _run_both(bench: Workbench, source: Source, turns: _Turns) -> None:
     """One query, whose batches both write, each into a topic and a table of its own."""
-    tasks = []
-    for name in (bench.new_name(), bench.new_name()):
-        bench.new_topic(name, partitions=PARTITIONS)
-        bench.execute(f"CREATE TABLE {name} ({source.shape.table})")
-        tasks.append(Task(topic=name, table=name, key="id"))
-    ours, bare = tasks
-    bench.settle()
+    ours, bare = tasks = new_tasks(bench, source.shape, 2)
     both = turns.around(bench, writers.ours(bench, ours), without(bench, bare))
     source.run(bench.spark, both, bench.directory / f"checkpoint-{ours.topic}")
     for task in tasks:

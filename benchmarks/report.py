@@ -8,12 +8,13 @@ Everything in it but the headings is taken from results, and `tried.md`, which i
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import results
+from benchmarks import report_sections, results
 from benchmarks.charts import draw
+from benchmarks.report_tables import seconds_of, table
 from benchmarks.results import Result
 from benchmarks.targets import TARGETS
 
@@ -70,12 +71,6 @@ def render(found: Mapping[str, Result], *, pictures: list[str], tried: str) -> s
     return "\n\n".join(sections) + "\n"
 
 
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A Markdown table."""
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def _targets(found: Mapping[str, Result]) -> str:
     rows = []
     for target in TARGETS:
@@ -125,6 +120,48 @@ def _details(found: Mapping[str, Result]) -> Iterator[str]:
             yield from section(found[name].figures)
 
 
+def _cluster(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield "## In a cluster"
+    yield (
+        "A standalone cluster: a master and two workers of one core each. `first` is the first batch of a new query, "
+        "with the start of the query; `warm` are those behind it. Each turn has a ratio: their median and both ends."
+    )
+    parts = [(name, part, row[part]) for name, row in figures.items() for part in ("first", "warm")]
+    rates = [
+        (
+            name,
+            f"{figures[name]['rows']:,}",
+            part,
+            _thousands(one["ours_rows_per_s"]),
+            _thousands(one["pair_rows_per_s"]),
+            _ratio(one["ratio"]),
+            "persisted" if one["pair_persists"] else "not persisted",
+        )
+        for name, part, one in parts
+    ]
+    sides = ("ours, thousand rows/s", "the pair, thousand rows/s", "ratio", "the pair's batch")
+    yield table(("", "rows in a batch", "batch", *sides), rates)
+    yield "Beside a bare COPY of the same rows by one client, whose bytes were made beforehand:"
+    copied = [
+        (name, part, _thousands(one["copy_rows_per_s"]), _ratio(one["copy_ratio"]))
+        for name, part, one in parts
+        if "copy_ratio" in one
+    ]
+    yield table(("", "batch", "COPY, thousand rows/s", "ours, x COPY"), copied)
+    yield "Seconds by step, medians; `outside` is what Spark takes, and the start of the sink, before the steps:"
+    steps = list(dict.fromkeys(step for _, _, one in parts for step in one["steps_s"]))
+    seconds = [(name, part, *(f"{one['steps_s'].get(step, 0):.2f}" for step in steps)) for name, part, one in parts]
+    yield table(("", "batch", *steps), seconds)
+    yield "CPU seconds per million rows, by kind of process; `spark` has the executors:"
+    cpu = [
+        (name, part, side, *(f"{one[f'{side}_cpu_s'].get(kind, 0):.2f}" for kind in _KINDS))
+        for name, part, one in parts
+        for side in ("ours", "pair", "copy")
+        if f"{side}_cpu_s" in one
+    ]
+    yield table(("", "batch", "", *_KINDS), cpu)
+
+
 def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "## Throughput and CPU time, warm"
     rows = []
@@ -147,8 +184,8 @@ def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "Without files: as in a cluster, where tasks share no disk with the driver (`local_files=False`)."
     cold = figures["cold"]
     yield (
-        f"Cold (the first batch of a new session, keyed): ours {_seconds(cold['ours_s'])}, the pair "
-        f"{_seconds(cold['pair_s'])}, ratio {cold['ratio']['median']:.2f}."
+        f"Cold (the first batch of a new session, keyed): ours {seconds_of(cold['ours_s'])}, the pair "
+        f"{seconds_of(cold['pair_s'])}, ratio {cold['ratio']['median']:.2f}."
     )
     cpu = [
         (name, side, *(f"{figures[name][f'{side}_cpu_s'].get(kind, 0):.2f}" for kind in _KINDS))
@@ -210,7 +247,7 @@ def _growth(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "## Growth of one batch"
     kinds = ("driver", "spark", "workers")
     rows = [
-        (f"{int(size):,}", _seconds(row["seconds"]), *(f"{row['peak_mb'].get(kind, 0):.0f}" for kind in kinds))
+        (f"{int(size):,}", seconds_of(row["seconds"]), *(f"{row['peak_mb'].get(kind, 0):.0f}" for kind in kinds))
         for size, row in figures["sizes"].items()
     ]
     yield table(("rows", "time", *(f"peak of {kind}, MB" for kind in kinds)), rows)
@@ -226,7 +263,25 @@ def _curves(figures: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def _json_columns(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## One more column in JSON that tasks build, batches of {figures['rows']:,} rows"
+    rows = [
+        (
+            name,
+            "{median:.2f} ({low:.2f} to {high:.2f})".format(**kind["ratio"]),
+            _thousands(kind["with_rows_per_s"]),
+            _thousands(kind["without_rows_per_s"]),
+            f"{kind['with_cpu_s']['all']:.2f}",
+            f"{kind['without_cpu_s']['all']:.2f}",
+        )
+        for name, kind in figures["kinds"].items()
+    ]
+    head = ("", "ratio", "with it, thousand rows/s", "without", "CPU s per million rows with it", "without")
+    yield table(head, rows)
+
+
 _SECTIONS = {
+    "cluster": _cluster,
     "throughput": _throughput,
     "outputs": _outputs,
     "price": _price,
@@ -235,6 +290,8 @@ _SECTIONS = {
     "latency": _latency,
     "growth": _growth,
     "curves": _curves,
+    **report_sections.SECTIONS,
+    "json_columns": _json_columns,
 }
 
 
@@ -242,13 +299,13 @@ def _thousands(spread: Mapping[str, float]) -> str:
     return f"{spread['median'] / 1e3:.0f} ({spread['low'] / 1e3:.0f} to {spread['high'] / 1e3:.0f})"
 
 
+def _ratio(spread: Mapping[str, float]) -> str:
+    return f"{spread['median']:.2f} ({spread['low']:.2f} to {spread['high']:.2f})"
+
+
 def _millions(spread: Mapping[str, float]) -> str:
     low, high = spread["low"] / 1e6, spread["high"] / 1e6
     return f"{spread['median'] / 1e6:.2f} ({low:.2f} to {high:.2f}) million records/s"
-
-
-def _seconds(spread: Mapping[str, float]) -> str:
-    return f"{spread['median']:.2f} s ({spread['low']:.2f} to {spread['high']:.2f})"
 
 
 if __name__ == "__main__":

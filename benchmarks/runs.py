@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from benchmarks.inputs import Source
+    from benchmarks.inputs import Shape, Source
     from benchmarks.workbench import Workbench
 
 PARTITIONS = 8
@@ -108,7 +108,7 @@ def run(
         bench.new_topic(new, partitions=partitions)
         bench.execute(f"CREATE TABLE {new} ({source.shape.table}) {source.shape.storage}")
         if upsert:
-            _fill(bench, new, source)
+            fill(bench, new, source)
     task, *more = (Task(topic=new, table=new, key=key, upsert=upsert) for new in names)
     task = replace(task, more=tuple(more))
     writer = make_writer(bench, task)
@@ -124,6 +124,30 @@ def run(
     print(f"    {type(writer).__name__}: batches of {source.rows} rows took {batches} s", flush=True)
     cold, *warm = observer.batches
     return RunFigures(cold, tuple(warm), found)
+
+
+def new_tasks(bench: Workbench, shape: Shape, count: int) -> list[Task]:
+    """So many tasks, each with a new topic and a new table of its own for the same rows.
+
+    Args:
+        bench: servers and session.
+        shape: of the rows.
+        count: how many.
+    """
+    tasks = []
+    for name in (bench.new_name() for _ in range(count)):
+        bench.new_topic(name, partitions=PARTITIONS)
+        bench.execute(f"CREATE TABLE {name} ({shape.table})")
+        tasks.append(Task(topic=name, table=name, key="id"))
+    bench.settle()
+    return tasks
+
+
+def timed(bench: Workbench, writer: Writer, batch: DataFrame, batch_id: int) -> BatchFigures:
+    """What one batch takes, where several writers write it."""
+    before, begun_s = bench.tree.cpu_s(), time.perf_counter()
+    writer(batch, batch_id)
+    return BatchFigures(time.perf_counter() - begun_s, spent(before, bench.tree.cpu_s()))
 
 
 def throughput(runs: Sequence[RunFigures], rows: int) -> Spread:
@@ -155,8 +179,8 @@ def cpu_of_batches(batches: Sequence[BatchFigures], rows: int) -> dict[str, floa
     return per_million(sums, rows * len(batches))
 
 
-def _fill(bench: Workbench, table: str, source: Source) -> None:
-    """Rows that the batches replace: their ids, and nothing that a batch would leave as it is."""
+def fill(bench: Workbench, table: str, source: Source) -> None:
+    """Give a table the rows that batches replace: their ids, and nothing that a batch would leave as it is."""
     bench.execute(
         f"INSERT INTO {table} SELECT id, 'c-' || mod(id, 50000), -1, id * 0.01, "
         f"to_timestamp(1600000000 + id / 1000.0), mod(id, 3) = 0 FROM generate_series(0, {source.rows - 1}) AS id",

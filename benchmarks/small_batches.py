@@ -70,10 +70,10 @@ class _Timer:
         def write(batch: DataFrame, batch_id: int) -> None:
             counting, first = batch_id % COUNT_EVERY == 0, batch_id % (2 * COUNT_EVERY) == 0
             if counting and first:
-                self._note(self._counted_s, batch_id, lambda: _count(batch))
+                self._note(self._counted_s, batch_id, lambda: count_rows(batch))
             self._note(self._written_s, batch_id, lambda: writer(batch, batch_id))
             if counting and not first:
-                self._note(self._counted_s, batch_id, lambda: _count(batch))
+                self._note(self._counted_s, batch_id, lambda: count_rows(batch))
 
         return write
 
@@ -99,7 +99,8 @@ class _Timer:
             times.append(time.perf_counter() - begun)
 
 
-def _count(batch: DataFrame) -> int:
+def count_rows(batch: DataFrame) -> int:
+    """What the counting job does."""
     rows: int = batch.coalesce(1).toArrow().num_rows
     return rows
 

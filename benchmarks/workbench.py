@@ -21,6 +21,7 @@ from benchmarks.processes import ProcessTree
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer
 from spark_2pc_sink.testing.local_broker import create_topic
 from spark_2pc_sink.testing.spark import start_spark
+from spark_2pc_sink.testing.spark_cluster import SparkCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,8 @@ DATABASE = "bench"
 DRIVER_MEMORY = "3g"
 #: As docs/performance.md advises; nothing of the pair runs in Python.
 SPARK_SETTINGS = {"spark.driver.memory": DRIVER_MEMORY, "spark.python.unix.domain.socket.enabled": "true"}
+#: Of each executor of a cluster, which has one core.
+EXECUTOR_MEMORY = "2g"
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Workbench:
 
     Args:
         cores: how many tasks Spark runs at a time.
+        cluster: tasks run in a standalone cluster: so many workers of one core each, whose executors are processes.
         servers: those of the process that started this one; by default its own are started.
     """
 
@@ -74,8 +78,9 @@ class Workbench:
     engine: sqlalchemy.Engine
     directory: Path
 
-    def __init__(self, *, cores: int = 2, servers: Servers | None = None) -> None:
+    def __init__(self, *, cores: int = 2, cluster: bool = False, servers: Servers | None = None) -> None:
         self._cores = cores
+        self._cluster = cluster
         self._given = servers
         self._stack = ExitStack()
         self._numbers = count(1)
@@ -86,7 +91,8 @@ class Workbench:
             self.servers = self._given or _start_servers(stack)
             self.tree = ProcessTree({self.servers.kafka_pid: "kafka", self.servers.postgres_pid: "postgresql"})
             self.engine = sqlalchemy.create_engine(self.servers.url, poolclass=sqlalchemy.NullPool)
-            self.spark = start_spark(self.directory, cores=self._cores, python_path=ROOT, settings=SPARK_SETTINGS)
+            settings = SPARK_SETTINGS | (self._start_cluster(stack) if self._cluster else {})
+            self.spark = start_spark(self.directory, cores=self._cores, python_path=ROOT, settings=settings)
             stack.callback(self.spark.stop)
             self._stack = stack.pop_all()
         return self
@@ -95,6 +101,15 @@ class Workbench:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def _start_cluster(self, stack: ExitStack) -> dict[str, str]:
+        """Start it; the settings of a session there. Executors import this checkout, as tasks of one process do."""
+        folder = self.directory / "cluster"
+        folder.mkdir()
+        cluster = SparkCluster(folder, python_path=ROOT, workers=self._cores, memory=EXECUTOR_MEMORY)
+        stack.enter_context(cluster)
+        executor = {"spark.executor.cores": "1", "spark.executor.memory": EXECUTOR_MEMORY}
+        return {"spark.master": cluster.master, **executor, "spark.cores.max": str(self._cores)}
 
     def new_name(self) -> str:
         """A name for a topic, a table and a transactional id; also new to processes that share the servers."""

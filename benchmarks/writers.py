@@ -56,7 +56,7 @@ class Task:
         return (self, *self.more)
 
 
-def ours(bench: Workbench, task: Task, **options: Any) -> Writer:
+def ours(bench: Workbench, task: Task, **options: Any) -> DualWriteSink:
     """This sink, with its defaults and zstd; of several topics and tables it is one sink."""
     common = {
         "transactional_id": task.topic,
@@ -124,10 +124,10 @@ def write_kafka(bench: Workbench, task: Task, batch: DataFrame, tuned: Mapping[s
 
 def _write_table(bench: Workbench, task: Task, batch: DataFrame) -> None:
     if not task.upsert:
-        _write_jdbc(bench, task.table, batch)
+        write_jdbc(bench, task.table, batch)
         return
     bench.execute(f"TRUNCATE {_staging(task)}")
-    _write_jdbc(bench, _staging(task), batch)
+    write_jdbc(bench, _staging(task), batch)
     bench.execute(_merge(task.table, _staging(task), batch.columns))
 
 
@@ -135,7 +135,8 @@ def _staging(task: Task) -> str:
     return f"{task.table}_staging"
 
 
-def _write_jdbc(bench: Workbench, table: str, batch: DataFrame) -> None:
+def write_jdbc(bench: Workbench, table: str, batch: DataFrame) -> None:
+    """Write a batch by Spark's JDBC sink."""
     url = sqlalchemy.make_url(bench.servers.url)
     (
         batch.write.format("jdbc")

@@ -19,11 +19,9 @@ from typing import Final
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, OutcomeUnknownError
+from spark_2pc_sink.errors import KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import (
     EPOCH_BUMP_VERSION,
-    TIMEOUT_NEVER_MS,
-    PreparedTxnState,
     ProducerIdAndEpoch,
     TopicPartition,
     check_transactional_id,
@@ -35,47 +33,22 @@ from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.producer.descriptions import TransactionDescription, description_of
 from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, kafka_error
 from spark_2pc_sink.producer.log_reader import Marker, find_marker, open_since
+from spark_2pc_sink.producer.producer_init import InitializedProducer, ProducerInit
 from spark_2pc_sink.producer.written_logs import view_logs
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import ConfigResource, KafkaRequest
+from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.replies import (
-    DescribedConfig,
     DescribedTransaction,
     EndTxnReply,
-    InitProducerIdReply,
 )
 from spark_2pc_sink.wire.responses import KafkaResponse
 
-#: Kafka's default of transaction.max.timeout.ms, used where the broker does not let us read its own.
-DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
-_TIMEOUT_OPTION: Final = "transaction.timeout.ms"
-_MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
 #: EndTxn bumps the epoch from this version on (KIP-890).
 _BUMPING_END_VERSION: Final = 5
-
-
-@dataclass(frozen=True)
-class InitializedProducer:
-    """The answer to InitProducerId.
-
-    Args:
-        producer: the pair to use next.
-        ongoing: the prepared transaction that was kept, '' for none (KIP-939).
-        two_phase_commit: True when transactions of this id never time out.
-        timeout_ms: how long a transaction may last before the broker aborts it.
-        own_timeout: True where the user's transaction.timeout.ms says so, False where it is the most that the broker
-            allows.
-    """
-
-    producer: ProducerIdAndEpoch
-    ongoing: PreparedTxnState
-    two_phase_commit: bool
-    timeout_ms: int
-    own_timeout: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,12 +93,16 @@ class TransactionClient:
         self.transactional_id: str = check_transactional_id(transactional_id)
         self._cluster = cluster
         self._options = options
-        self._two_phase_commit = two_phase_commit
         self._features_age_ms_max = features_age_ms_max
         self._calls = CoordinatorCalls(cluster, transactional_id)
         self._features: BrokerFeatures | None = None
-        self._two_phase_refused = False
-        self._keep_refused = False
+        self._init = ProducerInit(
+            cluster,
+            self._calls,
+            self.transactional_id,
+            timeout_ms=options.transaction_timeout_ms,
+            two_phase_commit=two_phase_commit,
+        )
 
     @property
     def cluster_id(self) -> str:
@@ -140,7 +117,7 @@ class TransactionClient:
     @property
     def offers_keep_prepared(self) -> bool:
         """True while the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
-        return not self._keep_refused and self._offers_two_phase(self._deadline())
+        return self._init.offers_keep_prepared(self._deadline())
 
     def refresh(self) -> None:
         """Ask for versions and features again, and forget what was refused: a cluster changes under a running job.
@@ -150,7 +127,7 @@ class TransactionClient:
         """
         self._cluster.forget_features()
         self._calls.forget()
-        self._two_phase_refused = self._keep_refused = False
+        self._init.forget()
         self._features = self._cluster.features()
 
     def learn_features(self) -> None:
@@ -187,40 +164,11 @@ class TransactionClient:
             AuthorizationError: no WRITE on the transactional id.
             KafkaTimeoutError: no usable answer within ``max_block_ms``. An epoch may have been used up.
         """
-        deadline = self._deadline()
-        offered = self._offers_two_phase(deadline)
-        if keep_prepared and not offered:
-            raise kafka_error(
-                "InitProducerId", Code.UNSUPPORTED_VERSION, "the broker offers no version with keepPreparedTxn"
-            )
-        if self._two_phase_commit and not offered:
-            raise kafka_error(
-                "InitProducerId", Code.UNSUPPORTED_VERSION, "the broker offers no version with two-phase commit"
-            )
-        timeout_ms = self._timeout_ms(deadline)
-        two_phase = offered and not self._two_phase_refused and self._two_phase_commit is not False
-        reply = self._init(deadline, timeout_ms, two_phase=two_phase, keep_prepared=keep_prepared)
-        if (
-            two_phase
-            and self._two_phase_commit is None
-            and _refuses_two_phase(reply.error_code, keep_prepared=keep_prepared)
-        ):
-            # 53: no TWO_PHASE_COMMIT permission, or transaction.two.phase.commit.enable is off. Nothing was changed.
-            self._two_phase_refused, two_phase = True, False
-            reply = self._init(deadline, timeout_ms, two_phase=False, keep_prepared=keep_prepared)
-        if reply.error_code != Code.NONE or reply.producer is None:
-            raise self._init_refused(reply.error_code, timeout_ms, deadline, keep_prepared=keep_prepared)
-        ongoing = PreparedTxnState() if reply.ongoing is None else PreparedTxnState.of(reply.ongoing)
-        if two_phase:
-            # The proof is what the coordinator stored: force-terminate, for one, sets the timeout back.
-            timeout_ms = self.describe().timeout_ms
-        return InitializedProducer(
-            reply.producer,
-            ongoing,
-            timeout_ms == TIMEOUT_NEVER_MS,
-            timeout_ms,
-            own_timeout=self._options.transaction_timeout_ms == timeout_ms,
-        )
+        initialized, two_phase = self._init.ask(self._deadline(), keep_prepared=keep_prepared)
+        if not two_phase:
+            return initialized
+        # The proof is what the coordinator stored: force-terminate, for one, sets the timeout back.
+        return self._init.stored(initialized, self.describe().timeout_ms)
 
     def usable_producer(self) -> InitializedProducer:
         """Take a pair that can begin a transaction, aborting an ongoing one.
@@ -412,79 +360,11 @@ class TransactionClient:
             version_max=_BUMPING_END_VERSION if bumps else _BUMPING_END_VERSION - 1,
         )
 
-    def _init(
-        self, deadline: Deadline, timeout_ms: int, *, two_phase: bool, keep_prepared: bool
-    ) -> InitProducerIdReply:
-        return self._calls.ask(
-            Api.INIT_PRODUCER_ID,
-            lambda version: messages.init_producer_id_request(
-                self.transactional_id,
-                version=version,
-                timeout_ms=timeout_ms,
-                enable_two_phase_commit=two_phase,
-                keep_prepared=keep_prepared,
-            ),
-            responses.read_init_producer_id,
-            lambda found: found.error_code,
-            deadline,
-        )
-
-    def _init_refused(self, code: int, timeout_ms: int, deadline: Deadline, *, keep_prepared: bool) -> Exception:
-        if keep_prepared and code == Code.UNSUPPORTED_VERSION:
-            self._keep_refused = True
-        if code == Code.INVALID_TRANSACTION_TIMEOUT:
-            allowed = self._broker_max_timeout_ms(deadline)
-            limit = "less" if allowed is None else f"{allowed} ms"
-            return ConfigurationError(
-                option=_TIMEOUT_OPTION,
-                value=timeout_ms,
-                rule=f"the broker's {_MAX_TIMEOUT_CONFIG} allows {limit}",
-                remedy=f"lower {_TIMEOUT_OPTION} in kafka={{...}}, or raise {_MAX_TIMEOUT_CONFIG} of the brokers",
-            )
-        return kafka_error("InitProducerId", code, f"transactional id {self.transactional_id!r}")
-
-    def _offers_two_phase(self, deadline: Deadline) -> bool:
-        """Whether the coordinator speaks InitProducerId v6; asked of it, because brokers may differ."""
-        newest = self._calls.at_coordinator(
-            "versions of the coordinator",
-            lambda node_id: self._cluster.version(node_id, Api.INIT_PRODUCER_ID, deadline),
-            deadline,
-        )
-        return newest >= messages.TWO_PHASE_COMMIT_VERSION
-
-    def _timeout_ms(self, deadline: Deadline) -> int:
-        """The option, else as much as the broker allows: a crash may last as long as the transaction may."""
-        if self._options.transaction_timeout_ms is not None:
-            return self._options.transaction_timeout_ms
-        allowed = self._broker_max_timeout_ms(deadline)
-        return DEFAULT_MAX_TIMEOUT_MS if allowed is None else allowed
-
-    def _broker_max_timeout_ms(self, deadline: Deadline) -> int | None:
-        """transaction.max.timeout.ms of the coordinator, None where we may not read it (no DESCRIBE_CONFIGS)."""
-
-        def ask(node_id: int) -> DescribedConfig | None:
-            version = self._cluster.version(node_id, Api.DESCRIBE_CONFIGS, deadline)
-            request = messages.describe_configs_request(
-                ConfigResource.BROKER, str(node_id), [_MAX_TIMEOUT_CONFIG], version=version
-            )
-            return responses.read_describe_configs(self._cluster.request(node_id, request, deadline)).get(str(node_id))
-
-        found = self._calls.at_coordinator(Api.DESCRIBE_CONFIGS.name, ask, deadline)
-        value = None if found is None or found.error_code != Code.NONE else found.values.get(_MAX_TIMEOUT_CONFIG)
-        return None if value is None else int(value)
-
     def _read_description(self, response: KafkaResponse) -> DescribedTransaction:
         found = responses.read_describe_transactions(response).get(self.transactional_id)
         if found is None:
             raise kafka_error("DescribeTransactions", Code.UNKNOWN_SERVER_ERROR, "the answer lacks the id")
         return found
-
-
-def _refuses_two_phase(code: int, *, keep_prepared: bool) -> bool:
-    """Whether a refusal is about enable2Pc. 35 is about keepPreparedTxn where that was asked for too."""
-    return code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or (
-        code == Code.UNSUPPORTED_VERSION and not keep_prepared
-    )
 
 
 def _worst(codes: Mapping[TopicPartition, int]) -> tuple[TopicPartition, int]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from jdbc_state import StateRow
-    from spark_2pc_sink.producer.transaction_client import InitializedProducer
+    from spark_2pc_sink.producer.producer_init import InitializedProducer
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovery
     from spark_2pc_sink.service.outgoing import EncodedRecords

@@ -32,14 +32,14 @@ from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
 from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
-from spark_2pc_sink.sink.job.executor_check import check_executors
+from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.lane_work import LaneWork, expressions_by_lane
 from spark_2pc_sink.sink.job.query_checks import check_session
 from spark_2pc_sink.sink.job.record_places import check_places
 from spark_2pc_sink.sink.job.record_schemas import RecordSchemas
-from spark_2pc_sink.sink.job.session_facts import has_executors, local_directory, runs_here, session_facts
+from spark_2pc_sink.sink.job.session_facts import local_directory, runs_here, session_facts
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
@@ -101,6 +101,8 @@ class QueryRun:
         self._letters = DeadLetterTopic(options, query.ids.query_id, self._topics, self._connections)
         self._arrow = ArrowBatchSize()
         self._channel = CopyChannel()
+        can_send = self._facts.sender(self._channel) is not None
+        self._executors = ExecutorWatch(spark, options, self._facts, can_send=can_send)
         self._times = StepTimes(self._clock)
         self._driver = BatchDriver(
             transactional_id=options.transactional_id,
@@ -135,11 +137,7 @@ class QueryRun:
         """Check everything that can be checked without writing, then claim and recover."""
         check_session(self._facts.speculation())
         self.query.check()
-        if has_executors(batch.sparkSession):
-            can_send = self._facts.sender(self._channel) is not None
-            tasks = self._facts.tasks_at_once()
-            with self._facts.described(f"{self._options.transactional_id}: check executors"):
-                check_executors(batch.sparkSession, self._options, tasks=tasks, can_send=can_send)
+        self._executors.begin()
         lanes = self._lanes(batch)
         if self._options.topics:
             self._cluster.partition_counts(self._options.topics)
@@ -183,6 +181,7 @@ class QueryRun:
             local=self._local,
             clock=self._clock,
             facts=self._facts,
+            executors=self._executors,
             letters=self._letters,
             batch_id=batch_id,
         )

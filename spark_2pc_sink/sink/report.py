@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jdbc_state import StateRow
     from spark_2pc_sink.recipe.replay_decision import Placement
 
 
@@ -55,40 +52,6 @@ class BatchReport:
     seconds: float = 0.0
     step_seconds: Mapping[str, float] = field(default_factory=dict)
     outputs: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        row: StateRow,
-        batch_id: int,
-        placement: Placement,
-        *,
-        attempts: int = 0,
-        record_bytes: int = 0,
-        written: WrittenRows = NOTHING_WRITTEN,
-    ) -> BatchReport:
-        """Read a report off the state row that the batch has left.
-
-        Args:
-            row: says what is where.
-            batch_id: Spark's id.
-            placement: of the batch.
-            attempts: transactions begun, 0 for a batch that was skipped.
-            record_bytes: of the last one.
-            written: what the table has made of the rows of the last one.
-        """
-        return cls(
-            transactional_id=row.transactional_id,
-            batch_id=batch_id,
-            placement=placement,
-            row_count=row.row_count if attempts else 0,
-            record_count=row.record_count if attempts else 0,
-            rows_deleted=written.deleted,
-            rows_left_out=written.left_out,
-            record_bytes=record_bytes,
-            attempts=attempts,
-            prepared=row.prepared_transaction_state if row.record_count else "",
-        )
 
     def __str__(self) -> str:
         """One line for a log."""

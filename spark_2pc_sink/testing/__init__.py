@@ -20,9 +20,9 @@ that writes: what it says about both sides does not depend on the code under tes
 
 Reading order: ``local_broker``, ``kafka_broker``, ``reference_coordinator``, ``postgres`` (the servers), ``tcp_proxy``
 (the faults), ``topics`` and ``compare`` (reading back, and saying how two sides differ), ``both_sides`` (the assertion
-made of verify), ``spark`` (a session), ``stack``, ``job`` and ``killed_job`` (both sides for a job that runs as a
-process, and its death), ``pytest_plugin``, then the small parts: ``lifetime``, ``wait``, ``ports``, ``processes``,
-``reaper``, ``java``.
+made of verify), ``spark`` and ``spark_cluster`` (a session, and executors as processes), ``stack``, ``job`` and
+``killed_job`` (both sides for a job that runs as a process, and its death), ``pytest_plugin``, then the small parts:
+``lifetime``, ``wait``, ``ports``, ``processes``, ``reaper``, ``java``.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class _Link:
         self.client, self.server = client, server
         self.requests = _Pipe(client, server)
         self.answers = _Pipe(server, client)
-        self.losing = False
+        #: What has recognised the request whose answer is to be lost; None where none is.
+        self.losing: RequestPredicate | None = None
 
     def finished(self) -> bool:
         """True when a side has closed and all it said has been passed on."""
@@ -163,6 +164,8 @@ class TcpProxy:
             self._refusing = self._holding = False
             self._delay_s = 0.0
             self._predicate = self._unwanted = None
+            for link in self._links:
+                link.losing = None
         self._wake()
 
     def hold_answers(self) -> None:
@@ -190,7 +193,8 @@ class TcpProxy:
         """Lose the answer to the next request that ``predicate`` recognises.
 
         The request is forwarded and the server carries it out; when its answer comes, it is dropped and the connection
-        reset. Happens once.
+        reset. Happens once; a client that closes the connection before the answer has come has lost none, and then the
+        next such request counts.
 
         Args:
             predicate: gets the bytes of one read from the client: one request, for clients that wait for each answer.
@@ -289,15 +293,15 @@ class TcpProxy:
             return
         link.requests.ended = not request
         if request and self._predicate is not None and self._predicate(request):
-            self._predicate = None
-            link.losing = True
+            link.losing, self._predicate = self._predicate, None
         link.requests.add(request, time.monotonic())
 
     def _take_answer(self, link: _Link) -> None:
         answer = _read(link.server)
         if answer is None:
             return
-        if link.losing:
+        if link.losing is not None:
+            link.losing = None
             # Counted first: the client may look as soon as it sees the reset.
             self.answers_lost += 1
             self._lost.set()
@@ -308,6 +312,8 @@ class TcpProxy:
 
     def _drop(self, link: _Link, *, reset: bool) -> None:
         link.close(reset=reset)
+        if link.losing is not None and self._predicate is None:
+            self._predicate = link.losing
         if link in self._links:
             self._links.remove(link)
 

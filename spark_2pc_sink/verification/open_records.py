@@ -1,4 +1,4 @@
-"""The records of the open transaction against the table: what a person needs who commits or aborts it by hand.
+"""The records of the open transaction against the tables: what a person needs who commits or aborts it by hand.
 
 The coordinator is asked for the transaction as recovery asks it; the records are read by confluent-kafka.
 """
@@ -6,27 +6,23 @@ The coordinator is asked for the transaction as recovery asks it; the records ar
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from dataclasses import asdict, dataclass
 
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.ids import TopicPartition, TransactionState
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.open_transaction import began_at
-from spark_2pc_sink.verification.comparison import Comparison
 from spark_2pc_sink.verification.differences import THE_TABLE, Differences
 from spark_2pc_sink.verification.evidence import Evidence, gathered
 from spark_2pc_sink.verification.letter_check import count_open_letters
-from spark_2pc_sink.verification.lone import Lone
-from spark_2pc_sink.verification.places import Places
-from spark_2pc_sink.verification.reading import Bounds, RecordStage, sample, stage_uncommitted
-from spark_2pc_sink.verification.report import OpenTransactionRows, Verdict, VerifyReport
+from spark_2pc_sink.verification.open_comparison import OpenComparison, OpenRows
+from spark_2pc_sink.verification.reading import Bounds
+from spark_2pc_sink.verification.report import OpenTable, OpenTransactionRows, Verdict, VerifyReport
 from spark_2pc_sink.verification.request import Request
-from spark_2pc_sink.verification.schema_values import ValueReader, formats_of, no_registry, value_reader
-from spark_2pc_sink.verification.staging import NewFieldsError, NotRowsError, RecordTexts, Staging
-from spark_2pc_sink.verification.table_plan import TablePlan
-from spark_2pc_sink.verification.table_shape import read_shape
-from spark_2pc_sink.verification.tally import Tally
+from spark_2pc_sink.verification.table_choice import open_pairs
+from spark_2pc_sink.verification.table_pairs import TablePair
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ def run_open(request: Request) -> VerifyReport:
     differences = Differences(request.differences_max)
     with gathered(request) as evidence:
         opened = _find(request, evidence, differences)
-        found = None if opened is None else _compare(request, evidence, opened, differences)
+        found = None if opened is None else _OpenRecords(request, evidence, opened, differences).run()
     share = None if found is None else found.share
     verdict: Verdict = "same" if share == "all" else "different" if share in ("none", "some") else "not_checked"
     return VerifyReport(
@@ -92,90 +88,76 @@ def _find(request: Request, evidence: Evidence, differences: Differences) -> Ope
     return OpenTransaction(described.state, bounds)
 
 
-def _compare(
-    request: Request, evidence: Evidence, opened: OpenTransaction, differences: Differences
-) -> OpenTransactionRows:
-    """Records of rows against the table, and dead letters against theirs."""
-    letters = {at: bound for at, bound in opened.bounds.items() if at.topic in evidence.letter_topics}
-    if not letters:
-        return _compare_rows(request, evidence, opened, differences)
-    count, there = count_open_letters(evidence, request.options.transactional_id, letters)
-    if there is None:
-        differences.skip("dead letters", "the dead-letter table is not there, or this role may not read it")
-    rows = replace(opened, bounds={at: bound for at, bound in opened.bounds.items() if at not in letters})
-    found = _compare_rows(request, evidence, rows, differences) if rows.bounds else None
-    records, in_table = (0, 0) if found is None else (found.records, found.in_table)
-    both = None if in_table is None or there is None else in_table + there
-    return _rows_of(opened, records=records + count, in_table=both)
+class _OpenRecords:
+    """Compares the records of one open transaction, and counts those that have their rows.
 
+    Args:
+        request: of the caller.
+        evidence: all but records and rows.
+        opened: the transaction.
+        differences: takes what is found.
+    """
 
-def _compare_rows(
-    request: Request, evidence: Evidence, opened: OpenTransaction, differences: Differences
-) -> OpenTransactionRows:
-    if evidence.layout is not None and evidence.layout.lanes:
-        why = "of a sink with several outputs, records of the open transaction are not compared with its tables"
-        differences.skip(THE_TABLE, why)
-        return _rows_of(opened, records=_length(opened.bounds), in_table=None)
-    target = request.target.completed(evidence.layout)
-    if target.table is None:
-        differences.skip("the table", "nobody has said which one it is: pass table (--table)")
-        return _rows_of(opened, records=_length(opened.bounds), in_table=None)
-    with evidence.snapshot.cursor() as cursor:
-        shape = read_shape(cursor, target.table)
-    formats = formats_of(evidence.layout)
-    if formats and request.registry is None:
-        differences.skip("the table", no_registry(formats))
-        return _rows_of(opened, records=_length(opened.bounds), in_table=None)
-    read = value_reader(evidence.layout, request.registry)
-    facts = sample(evidence.reader, read, opened.bounds, committed=False)
-    plan = TablePlan(target, shape, facts, Places(opened.bounds), whole=False)
-    if refusal := plan.refusal():
-        differences.skip("the table", refusal)
-        return _rows_of(opened, records=_length(opened.bounds), in_table=None)
-    while True:
-        try:
-            return _staged(request, evidence, opened, plan, differences, read)
-        except NewFieldsError as error:
-            plan.learn(error.values)
-        except NotRowsError as error:
-            differences.skip("the table", f"most records cannot become rows of it: {error}")
-            return _rows_of(opened, records=_length(opened.bounds), in_table=None)
+    def __init__(self, request: Request, evidence: Evidence, opened: OpenTransaction, differences: Differences) -> None:
+        self._request = request
+        self._evidence = evidence
+        self._opened = opened
+        self._differences = differences
+        letters = evidence.letter_topics
+        self._letters = {at: bound for at, bound in opened.bounds.items() if at.topic in letters}
+        self._rows = {at: bound for at, bound in opened.bounds.items() if at.topic not in letters}
+        self._compared: list[OpenRows] = []
+        self._tables: list[OpenTable] = []
 
+    def run(self) -> OpenTransactionRows:
+        """Compare records of rows with the tables, and dead letters with theirs; what cannot be compared is said."""
+        layout = self._evidence.layout
+        if self._letters:
+            self._compare_letters()
+        if layout is not None and layout.lanes:
+            self._compare_tables()
+        elif self._rows and (found := self._comparison().run(self._rows)) is not None:
+            self._compared.append(found)
+        records = sum(found.records for found in self._compared)
+        written = sum(end - first for first, end in self._opened.bounds.values())
+        return OpenTransactionRows(
+            state=self._opened.state,
+            records=records or written,
+            in_table=sum(found.in_table for found in self._compared) if records or not written else None,
+            partitions={str(at): (first, end - 1) for at, (first, end) in self._opened.bounds.items()},
+            tables=tuple(self._tables),
+        )
 
-def _staged(  # noqa: PLR0917 - each has a type of its own
-    request: Request,
-    evidence: Evidence,
-    opened: OpenTransaction,
-    plan: TablePlan,
-    differences: Differences,
-    read: ValueReader,
-) -> OpenTransactionRows:
-    sql = plan.sql()
-    nothing = Tally((), {})
-    with Staging(evidence.database, sql, statement_timeout_ms=request.options.statement_timeout_ms) as staging:
-        texts = RecordTexts.of(sql, read)
-        stage = RecordStage(staging, plan.places, texts, lambda *_: True)
-        records = stage_uncommitted(evidence.reader, opened.bounds, stage, nothing)
-        staging.finish()
-        Comparison(evidence.snapshot, staging).part()
-        sql = staging.sessions[0].sql
-    lone = Lone(evidence.snapshot, sql, evidence.reader, plan.places, batch_at=lambda *_: None, read=read)
-    lone.report(differences, rows_too=False)
-    plan.explain(differences)
-    without = sum(lone.count_records(reason) for reason in ("missing", "twice", "differing"))
-    if sql.upsert:
-        ((records,),) = evidence.snapshot.run("SELECT count(*) FROM verify_records")
-    return _rows_of(opened, records=records, in_table=records - without)
+    def _compare_letters(self) -> None:
+        count, there = count_open_letters(self._evidence, self._request.options.transactional_id, self._letters)
+        if there is None:
+            self._differences.skip("dead letters", "the dead-letter table is not there, or this role may not read it")
+        else:
+            self._compared.append(OpenRows(count, there))
 
+    def _compare_tables(self) -> None:
+        """Of topics that tell several tables, the one that lacks most rows counts."""
+        told: dict[frozenset[str], list[OpenRows]] = defaultdict(list)
+        for pair in open_pairs(self._request, self._evidence, self._rows):
+            with self._differences.about(pair.table):
+                found = self._compare_table(pair)
+            if found is None:
+                self._tables.append(OpenTable(table=pair.table))
+                continue
+            topics = tuple(sorted(pair.all_topics))
+            self._tables.append(OpenTable(table=pair.table, topics=topics, **asdict(found)))
+            told[pair.all_topics].append(found)
+        self._compared += [min(each, key=lambda rows: rows.share) for each in told.values()]
+        if untold := {at.topic for at in self._rows}.difference(*told):
+            why = "no table that is compared has their rows"
+            self._differences.skip(f"records of {', '.join(sorted(untold))}", why)
 
-def _rows_of(opened: OpenTransaction, *, records: int, in_table: int | None) -> OpenTransactionRows:
-    return OpenTransactionRows(
-        state=opened.state,
-        records=records,
-        in_table=in_table,
-        partitions={str(at): (first, end - 1) for at, (first, end) in opened.bounds.items()},
-    )
+    def _compare_table(self, pair: TablePair) -> OpenRows | None:
+        if pair.why:
+            self._differences.skip(THE_TABLE, pair.why)
+            return None
+        own = {at: bound for at, bound in self._rows.items() if at.topic in pair.all_topics}
+        return self._comparison(pair).run(own) if own else OpenRows(0, 0)
 
-
-def _length(bounds: Bounds) -> int:
-    return sum(end - start for start, end in bounds.values())
+    def _comparison(self, pair: TablePair | None = None) -> OpenComparison:
+        return OpenComparison(self._request, self._evidence, self._differences, pair=pair)

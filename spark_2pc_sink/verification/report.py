@@ -188,20 +188,45 @@ class LetterResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OpenTable:
+    """One table of the sink against the records of the open transaction.
+
+    Attributes:
+        table: as the sink spells it.
+        topics: whose records tell its rows; empty where it was not compared, see `VerifyReport.not_checked`.
+        records: how many of them were compared.
+        in_table: how many of these have a row; None where the table was not compared.
+    """
+
+    table: str
+    topics: tuple[str, ...] = ()
+    records: int = 0
+    in_table: int | None = None
+
+    def __str__(self) -> str:
+        if self.in_table is None:
+            return f"table {self.table}: not compared"
+        return f"table {self.table}: rows of {self.in_table} of the {self.records} records of {', '.join(self.topics)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpenTransactionRows:
     """The records of the open transaction against the table: what a person needs to commit or abort it.
 
     Attributes:
         state: of the transaction, as Kafka shows it, such as ``Ongoing``.
-        records: how many it has written.
-        in_table: how many of them the table has rows of; None where that could not be compared.
+        records: how many of its records were compared; where none could be, how many it has written.
+        in_table: how many of them the table has rows of; None where that could not be compared. Where several tables
+            have rows of a topic's records, the one that lacks most counts.
         partitions: where they are: 'topic-partition' to the first and the last offset.
+        tables: of a sink with several outputs, one for each table that was to be compared.
     """
 
     state: str
     records: int
     in_table: int | None
     partitions: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
+    tables: tuple[OpenTable, ...] = ()
 
     @property
     def share(self) -> Literal["all", "none", "some", "no_records", "unknown"]:
@@ -210,11 +235,14 @@ class OpenTransactionRows:
             return "no_records"
         if self.in_table is None:
             return "unknown"
-        return "all" if self.in_table == self.records else "some" if self.in_table else "none"
+        if self.in_table == self.records:
+            return "all"
+        return "some" if self.in_table or any(each.in_table for each in self.tables) else "none"
 
     def __str__(self) -> str:
         found = "an unknown number" if self.in_table is None else str(self.in_table)
-        return f"{self.state}, {self.records} records, {found} of them with a row in the table: {_ADVICE[self.share]}"
+        where = "every table that they are for" if self.tables else "the table"
+        return f"{self.state}, {self.records} records, {found} of them with a row in {where}: {_ADVICE[self.share]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,6 +313,7 @@ class VerifyReport:
                 yield f"    … and {count - len(named)} more"
         if self.open_transaction is not None:
             yield f"  open transaction: {self.open_transaction}"
+            yield from (f"    - {table}" for table in self.open_transaction.tables)
         yield from (f"  {table}" for table in self.tables)
         yield from (f"  {letters}" for letters in self.letters)
         yield from (f"  not checked: {part}" for part in self.not_checked)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.verification.claims import Claim, Claims
 from spark_2pc_sink.verification.evidence import Evidence
+from spark_2pc_sink.verification.reading import Bounds
 from spark_2pc_sink.verification.request import OF_ONE_TABLE, Request
 from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pair, table_pairs
 
@@ -16,6 +18,33 @@ def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair | None
             table.
     """
     topic = request.topic
+    _check_topic(topic, evidence)
+    layout = evidence.layout
+    if layout is None or (not layout.lanes and topic is None):
+        return (None if topic is None else _of_one_topic(evidence, topic),)
+    pairs = table_pairs(evidence.noted, evidence.claims, topic=topic)
+    if not layout.lanes:
+        return pairs or (None,)
+    return _wanted(request, pairs)
+
+
+def open_pairs(request: Request, evidence: Evidence, bounds: Bounds) -> tuple[TablePair, ...]:
+    """The tables of a sink with several outputs to compare with an open transaction, as its newest start had them.
+
+    Args:
+        request: of the caller.
+        evidence: has the layouts.
+        bounds: of the transaction, without dead letters.
+
+    Raises:
+        ConfigurationError: as above.
+    """
+    _check_topic(request.topic, evidence)
+    claims = Claims(claims=(Claim(batch=None, decision=0, ranges=bounds),))
+    return _wanted(request, table_pairs(evidence.noted[-1:], claims, topic=request.topic))
+
+
+def _check_topic(topic: str | None, evidence: Evidence) -> None:
     if topic is not None and topic not in evidence.logs.topic_ids and topic not in evidence.claims.topics:
         raise ConfigurationError(
             option="topic",
@@ -23,12 +52,10 @@ def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair | None
             rule="it is a topic that the sink writes, and there is none of this name",
             remedy=f"its topics are {', '.join(sorted(evidence.claims.topics)) or 'not known'}",
         )
-    layout = evidence.layout
-    if layout is None or (not layout.lanes and topic is None):
-        return (None if topic is None else _of_one_topic(evidence, topic),)
-    pairs = table_pairs(evidence.noted, evidence.claims, topic=topic)
-    if not layout.lanes:
-        return pairs or (None,)
+
+
+def _wanted(request: Request, pairs: tuple[TablePair, ...]) -> tuple[TablePair, ...]:
+    """Of several tables the one that is named, else all."""
     if request.target.table is not None:
         return (chosen_pair(pairs, request.target.table),)
     if len(pairs) > 1:

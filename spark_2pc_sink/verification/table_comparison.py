@@ -21,7 +21,7 @@ from spark_2pc_sink.verification.record_facts import RecordFacts
 from spark_2pc_sink.verification.record_key import record_key
 from spark_2pc_sink.verification.request import Request
 from spark_2pc_sink.verification.schema_values import formats_of, no_registry, value_reader
-from spark_2pc_sink.verification.staging import NewFieldsError, NotRowsError, RecordTexts, Staging
+from spark_2pc_sink.verification.staging import RecordTexts, Staging
 from spark_2pc_sink.verification.table_pairs import TablePair, same_table
 from spark_2pc_sink.verification.table_plan import TablePlan
 from spark_2pc_sink.verification.table_shape import TableShape, read_shape
@@ -90,20 +90,16 @@ class TableComparison:
             tally: takes what the topics of the table hold, where they were read to the end.
         """
         plan = self._plan()
-        while plan is not None:
+        if plan is None:
+            return None
+
+        def compare() -> ComparedTable:
             part = Tally(self._evidence.claims.claims, self._evidence.gone, tally.partitions)
-            try:
-                found = self._stage_and_compare(plan, part)
-            except NewFieldsError as error:
-                plan.learn(error.values)
-            except NotRowsError as error:
-                self._differences.skip(THE_TABLE, f"most records cannot become rows of it: {error}")
-                return None
-            else:
-                tally.add(part, self._bounds)
-                plan.explain(self._differences)
-                return found
-        return None
+            found = self._stage_and_compare(plan, part)
+            tally.add(part, self._bounds)
+            return found
+
+        return plan.carry_out(compare, self._differences)
 
     # --- the plan --------------------------------------------------------------------------------------------------
 

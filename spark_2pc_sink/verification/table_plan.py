@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from spark_2pc_sink.verification.column_rules import ComparedColumns, compared_columns
-from spark_2pc_sink.verification.differences import Differences
+from spark_2pc_sink.verification.differences import THE_TABLE, Differences
 from spark_2pc_sink.verification.places import Places
 from spark_2pc_sink.verification.record_columns import RecordColumn
 from spark_2pc_sink.verification.record_facts import FieldFacts, RecordFacts
 from spark_2pc_sink.verification.side_sql import SideSql
+from spark_2pc_sink.verification.staging import NewFieldsError, NotRowsError
 from spark_2pc_sink.verification.table_shape import TableShape
 from spark_2pc_sink.verification.target import Target
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -55,6 +59,28 @@ class TablePlan:
     def learn(self, values: Iterable[bytes]) -> None:
         """Take more records into account."""
         self.facts.note(values)
+
+    def carry_out(self, compare: Callable[[], T], differences: Differences) -> T | None:
+        """Compare, once more where records turn up with fields that are columns and were not known.
+
+        Args:
+            compare: does it by this plan.
+            differences: told what is not compared.
+
+        Returns:
+            what ``compare`` has found; None where most records cannot become rows, which is said.
+        """
+        while True:
+            try:
+                found = compare()
+            except NewFieldsError as error:
+                self.learn(error.values)
+            except NotRowsError as error:
+                differences.skip(THE_TABLE, f"most records cannot become rows of it: {error}")
+                return None
+            else:
+                self.explain(differences)
+                return found
 
     def refusal(self) -> str:
         """Why nothing can be compared; '' where something can."""

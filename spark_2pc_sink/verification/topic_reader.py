@@ -10,7 +10,8 @@ from concurrent.futures import wait
 from itertools import groupby
 from typing import Any, Final, cast
 
-from spark_2pc_sink.errors import KafkaTimeoutError
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
@@ -225,6 +226,7 @@ class TopicReader:
             del ends[place]
         if errors:
             messages = [message for message in messages if message.error() is None]
+        _must_ascend(messages, place)
         if messages and (messages[-1].offset() or 0) >= end:
             messages = [message for message in messages if (message.offset() or 0) < end]
         return messages
@@ -273,6 +275,28 @@ def offsets_of(messages: Sequence[Message]) -> list[int]:
 def headers_of(message: Message) -> Headers | None:
     """The headers of a record; librdkafka's types allow more than a consumer ever gets."""
     return cast("Headers | None", message.headers())
+
+
+def _must_ascend(messages: Sequence[Message], place: tuple[str, int]) -> None:
+    """Each record of a log has an offset of its own.
+
+    librdkafka takes records out of a batch until its data ends, however many its header says. A batch of a few
+    kilobytes can so become millions of records at one offset, which nobody has written.
+
+    Raises:
+        KafkaError: some have the same offset, or go backwards.
+    """
+    if not messages:
+        return
+    first, last = messages[0].offset() or 0, messages[-1].offset() or 0
+    if last - first < len(messages) - 1:
+        raise KafkaError(
+            api="Fetch",
+            code=Code.CORRUPT_MESSAGE,
+            name=Code.CORRUPT_MESSAGE.name,
+            detail=f"{len(messages)} records of {'-'.join(map(str, place))} have offsets {first} to {last}: a batch "
+            "there has other records than its header says; look at the batch with kafka-dump-log.sh",
+        )
 
 
 def _place(message: Message) -> tuple[str, int]:

@@ -53,6 +53,9 @@ CRC_END: Final = HEADER_BYTES - CHECKED.size
 
 CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 MARKER_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
+#: Headers of all records of a compressed batch. A reader holds those of a record, at some sixty bytes each, which may
+#: have been two bytes of a section that is 64 MiB where its batch has a few kilobytes.
+COMPRESSED_HEADERS_MAX: Final = 1_000_000
 #: Types of control records that end a transaction.
 ABORT: Final = 0
 COMMIT: Final = 1
@@ -165,16 +168,19 @@ def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
         header: of their batch.
 
     Raises:
-        RemoteProtocolError: the records are not what the header announces.
+        RemoteProtocolError: the records are not what the header announces, or those of a compressed batch have more
+            headers than `COMPRESSED_HEADERS_MAX`.
     """
     if header.record_count < 0:
         raise broken(header.base_offset, f"it has {header.record_count} records")
     position = 0
+    headers_left = COMPRESSED_HEADERS_MAX if header.compression else len(section)
     for _ in range(header.record_count):
         try:
-            record, position = _read_record(section, position, header)
+            record, position = _read_record(section, position, header, headers_left)
         except (IndexError, UnicodeDecodeError) as error:
             raise broken(header.base_offset, f"the record at byte {position}: {error}") from error
+        headers_left -= len(record.headers)
         yield record
     if position != len(section):
         raise broken(header.base_offset, f"{len(section) - position} bytes behind the last record")
@@ -209,7 +215,7 @@ def broken(base_offset: int, detail: str) -> RemoteProtocolError:
     )
 
 
-def _read_record(section: bytes, start: int, header: BatchHeader) -> tuple[Record, int]:
+def _read_record(section: bytes, start: int, header: BatchHeader, headers_max: int) -> tuple[Record, int]:
     length, position = read_varint(section, start)
     stop = position + length
     if length <= 0 or stop > len(section):
@@ -219,6 +225,8 @@ def _read_record(section: bytes, start: int, header: BatchHeader) -> tuple[Recor
     key, position = _read_bytes(section, position)
     value, position = _read_bytes(section, position)
     header_count, position = read_varint(section, position)
+    if header_count > headers_max:
+        raise IndexError(f"it has {header_count} headers; up to {headers_max} more are read of this batch")
     headers = []
     for _ in range(header_count):
         name, position = _read_bytes(section, position)

@@ -1,67 +1,28 @@
-"""A Spark cluster of its own on this machine: a master and two workers, whose executors are processes."""
+"""The Spark cluster that faults hit: its executors and their Python workers can be found."""
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
-from types import TracebackType
 
 import psutil
-import pyspark
 
-from spark_2pc_sink.testing import free_port, wait_until
-from spark_2pc_sink.testing.processes import ServerProcess
-from spark_2pc_sink.testing.spark import quick_java_options, spark_environment
+from spark_2pc_sink.testing.spark_cluster import SparkCluster
 from tests.chaos.processes import descendants
 from tests.harness import ROOT
 
-WORKERS = 2
-#: Room for the executors of two drivers: a stopped one keeps its own.
-_WORKER = ("--cores", "2", "--memory", "1g")
-_START_DEADLINE_S = 180.0
-_STOP_DEADLINE_S = 20.0
+#: Of each of two workers: room for the executors of two drivers, since a stopped one keeps its own.
+_CORES = 2
 
 
-class SparkCluster:
+class ChaosCluster(SparkCluster):
     """The cluster; a context manager.
 
     Args:
         folder: for logs and the workers' files.
-        bare: executors find no module of this project by themselves.
     """
 
-    def __init__(self, folder: Path, *, bare: bool = False) -> None:
-        self._folder = folder
-        self._bare = bare
-        self._port = free_port()
-        self._processes: list[ServerProcess] = []
-
-    @property
-    def master(self) -> str:
-        """Its URL, as ``spark.master`` takes it."""
-        return f"spark://127.0.0.1:{self._port}"
-
-    def __enter__(self) -> SparkCluster:
-        self._start("master", "org.apache.spark.deploy.master.Master", "--port", str(self._port))
-        try:
-            for number in range(WORKERS):
-                files = str(self._folder / f"worker-{number}")
-                worker = ("org.apache.spark.deploy.worker.Worker", *_WORKER, "--work-dir", files, self.master)
-                self._start(f"worker-{number}", *worker)
-            wait_until(self._complete, deadline_s=_START_DEADLINE_S, what="two workers of the Spark cluster")
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for executor in self.executors():
-            executor.kill()
-        for process in reversed(self._processes):
-            process.end(signal.SIGTERM, deadline_s=_STOP_DEADLINE_S)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, python_path=ROOT, cores=_CORES)
 
     def executors(self) -> list[psutil.Process]:
         """Executors of all drivers, the oldest first."""
@@ -72,24 +33,5 @@ class SparkCluster:
         return self._below("pyspark.daemon", parent="pyspark.daemon")
 
     def _below(self, command: str, *, parent: str = "") -> list[psutil.Process]:
-        workers = self._processes[1:]
-        found = [found for worker in workers for found in descendants(worker.pid, command=command, parent=parent)]
+        found = [found for pid in self.worker_pids for found in descendants(pid, command=command, parent=parent)]
         return sorted(found, key=lambda process: (process.create_time(), process.pid))
-
-    def _start(self, name: str, program: str, *arguments: str) -> None:
-        spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
-        common = ["--host", "127.0.0.1", "--webui-port", "0"]
-        daemon = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": quick_java_options()}
-        environment = {**os.environ, **spark_environment(self._folder, python_path=ROOT), **daemon}
-        if self._bare:
-            del environment["PYTHONPATH"]
-        self._processes.append(
-            ServerProcess(
-                [str(spark_class), program, *common, *arguments],
-                log=self._folder / f"{name}.log",
-                environment=environment,
-            )
-        )
-
-    def _complete(self) -> bool:
-        return self._processes[0].log.read_text(errors="replace").count("Registering worker") >= WORKERS

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from spark_2pc_sink.testing import MultisetDifference
-from tests.chaos.cluster import SparkCluster
+from tests.chaos.cluster import ChaosCluster
 from tests.chaos.jobs import Sides
 from tests.chaos.spark_job import SparkJob
 from tests.harness import ROOT
@@ -36,7 +36,7 @@ class OrdersJob(SparkJob):
         cluster: that runs its tasks.
     """
 
-    def __init__(self, sides: Sides, folder: Path, nursery: Nursery, seed: int, cluster: SparkCluster) -> None:
+    def __init__(self, sides: Sides, folder: Path, nursery: Nursery, seed: int, cluster: ChaosCluster) -> None:
         super().__init__(NAME, sides, folder, nursery, seed)
         self._cluster = cluster
 

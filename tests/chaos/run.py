@@ -104,8 +104,7 @@ class Run:
             try:
                 kills = kind.strike(world, planned)
             except AssertionError as error:
-                logs = "\n".join(f"the log of {job.name} ends:\n{job.driver.log_tail()}" for job in world.jobs)
-                raise BrokenError(f"{planned}: {error}\n{logs}") from error
+                raise BrokenError(f"{planned}: {error}\n{world.account()}") from error
             except MissedError as missed:
                 self._say(f"{planned}: missed, {missed}")
                 if attempt == TRIES_MAX:

@@ -8,10 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psycopg2
+
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, TcpProxy, wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from tests.chaos import orders_job, outputs_job, rows_job
-from tests.chaos.cluster import SparkCluster
+from tests.chaos.cluster import ChaosCluster
 from tests.chaos.jobs import BrokenError, ChaosJob, Sides
 from tests.chaos.orders_job import OrdersJob
 from tests.chaos.outputs_job import OutputsJob
@@ -31,6 +33,10 @@ JOBS_DEFAULT = (rows_job.NAME, orders_job.NAME)
 _DATABASE = "shop"
 _FEED_PERIOD_S = 0.1
 _STOP_DEADLINE_S = 20.0
+_SESSIONS = (
+    "SELECT pid, application_name, state, wait_event_type, wait_event, pg_blocking_pids(pid), "
+    "now() - state_change, left(query, 100) FROM pg_stat_activity WHERE datname = %s ORDER BY application_name, pid"
+)
 _CONNECT_TIMEOUT_S = 5
 
 
@@ -121,7 +127,7 @@ class World:
             try:
                 self.wait(lambda job=job: job.back, deadline_s=job.back_deadline_s, what=f"{job.name} to come back")  # type: ignore[misc]
             except AssertionError as error:
-                raise BrokenError(f"{error}\nits log ends:\n{job.driver.log_tail()}") from error
+                raise BrokenError(f"{error}\n{self.account()}") from error
 
     def finish(self) -> None:
         """Let the jobs come to the end of their input."""
@@ -136,7 +142,16 @@ class World:
                     what=f"{job.name} to finish",
                 )
             except AssertionError as error:
-                raise BrokenError(f"{error}\nits log ends:\n{job.driver.log_tail()}") from error
+                raise BrokenError(f"{error}\n{self.account()}") from error
+
+    def account(self) -> str:
+        """What each driver and each session of PostgreSQL does now, and who waits for whom: for a wait in vain."""
+        drivers = "\n".join(f"the log of {job.name} ends:\n{job.driver.account()}" for job in self.jobs)
+        try:
+            sessions = "\n".join(map(str, self.query(_SESSIONS, _DATABASE)))
+        except psycopg2.Error as error:
+            sessions = f"not told: {error}"
+        return f"{drivers}\nthe sessions of PostgreSQL:\n{sessions}"
 
     def watched(self) -> Watch:
         """Another look at the partitions that are watched, by a client of its own."""
@@ -169,7 +184,8 @@ class World:
             return RowsJob(self.kafka, sides, folder, nursery, self._seed)
         if name == outputs_job.NAME:
             return OutputsJob(sides, folder, nursery, self._seed)
-        self.spark_cluster = stack.enter_context(SparkCluster(folder))
+        self.spark_cluster = ChaosCluster(folder)
+        stack.enter_context(self.spark_cluster)
         return OrdersJob(sides, folder, nursery, self._seed, self.spark_cluster)
 
     def _add(self, job: ChaosJob, stack: ExitStack) -> None:

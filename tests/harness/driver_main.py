@@ -8,6 +8,7 @@ driver with Spark starts this program anew.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
@@ -50,6 +51,8 @@ def main(arguments: list[str]) -> int:
 
 def run_driver(path: Path) -> int:
     """Run the driver that a file describes; the journal's last line tells how it ended."""
+    # Asked by `DriverProcess.account`: into the log, whatever the threads wait for.
+    faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = DriverConfig.read(path)
     journal = Journal(config.journal)

@@ -12,11 +12,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.testing import DeadlineError, wait_until
 from spark_2pc_sink.testing.processes import pause_all
 from spark_2pc_sink.testing.spark import spark_environment
 from tests.harness import ROOT
@@ -32,6 +33,9 @@ _STATE, _GROUP, _SESSION, _START_TIME = 0, 2, 3, 19
 _STOPPED = ("T", "t")
 _GONE = ("Z", "X", "")
 _LOG_TAIL_CHARACTERS = 4_000
+#: How faulthandler begins; for this it is waited, and then for the rest, which comes in one go.
+_THREADS = "(most recent call first)"
+_ACCOUNT_DEADLINE_S, _ACCOUNT_S = 5.0, 0.2
 _PROGRAM = [sys.executable, "-m", "tests.harness.driver_main"]
 
 
@@ -170,11 +174,21 @@ class DriverProcess:
         assert end is not None, f"the driver ended without a word:\n{self.log_tail()}"
         return end
 
-    def log_tail(self) -> str:
-        """The end of its journal and of its log."""
+    def log_tail(self, *, upto: int | None = None) -> str:
+        """The end of its journal and of its log; of the log perhaps only up to a byte."""
         journal = "\n".join(str(event) for event in self.events()[-5:])
-        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        text = self._log.read_bytes()[:upto].decode(errors="replace") if self._log.exists() else ""
         return f"{journal}\n{text[-_LOG_TAIL_CHARACTERS:]}"
+
+    def account(self) -> str:
+        """The same, and what each of its threads does now; of a stopped one nobody tells. For a driver that runs."""
+        before = self._log.stat().st_size
+        with contextlib.suppress(ProcessLookupError, DeadlineError):
+            os.kill(self.pid, signal.SIGUSR1)
+            wait_until(lambda: _THREADS in self._log_from(before), deadline_s=_ACCOUNT_DEADLINE_S, what="its threads")
+            time.sleep(_ACCOUNT_S)
+        now = time.strftime("%H:%M:%S")
+        return f"{self.log_tail(upto=before)}\nat {now} its threads do:\n{self._log_from(before)}"
 
     def close(self) -> None:
         """Kill it and everything it started, if anything is left."""
@@ -192,6 +206,11 @@ class DriverProcess:
             return None
         last = ends[-1]
         return Outcome(last["event"], last.get("type", ""), last.get("text", ""), last.get("cause", ""))
+
+    def _log_from(self, byte: int) -> str:
+        with self._log.open("rb") as log:
+            log.seek(byte)
+            return log.read().decode(errors="replace")
 
     def _state(self) -> str:
         """The state letter of proc(5), '' when it is gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import pyarrow as pa
@@ -44,16 +44,20 @@ class RowsWork:
         self._rows = rows
         self._half_copied = half_copied
 
+    def cluster(self) -> AbstractContextManager[Cluster]:
+        """Connections of their own, as a task has them; work for many batches may keep some."""
+        return Cluster(self._options.kafka)
+
     def partitions(self) -> list[TopicPartition]:
         """Every partition of the topic."""
-        with Cluster(self._options.kafka) as cluster:
+        with self.cluster() as cluster:
             return self._partitions(cluster)
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Send the rows over connections of their own, as a task does, and write the first of them meanwhile."""
         kafka = self._options.kafka
         with (
-            Cluster(kafka) as cluster,
+            self.cluster() as cluster,
             closing(
                 ProduceSession(
                     cluster,
@@ -89,7 +93,7 @@ class RowsWork:
         """The digest of the records."""
         del ticket  # of no transaction
         encoder = RecordEncoder(self._options.kafka, timestamp_ms=0, limits=lambda _: TopicLimits(None, None))
-        with Cluster(self._options.kafka) as cluster:
+        with self.cluster() as cluster:
             encoded = [batch for partition, rows in self._records(cluster) for batch in encoder.append(partition, rows)]
         digest = combine_digests(*(batch.digest for batch in (*encoded, *encoder.finish())))
         return Replay(len(self._rows), format_digest(digest) if self._rows else "")

@@ -6,7 +6,7 @@ import importlib.util
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Final
 
 import yaml
@@ -34,6 +34,7 @@ _OF_OTHERS: Final = {
     "tar": "the system's",
     "pre-commit": "reads .pre-commit-config.yaml",
 }
+_VARIABLE: Final = re.compile(r"[A-Z_0-9]+=")
 _MAKEFILE: Final = (ROOT / "Makefile").read_text()
 _PROJECT: Final = (ROOT / "pyproject.toml").read_text()
 
@@ -47,6 +48,8 @@ def check_command(line: str) -> None:
     """
     for part in line.partition(" | ")[0].strip("()").split("&&"):
         words = shlex.split(" ".join(_OWN.get(word, word) for word in part.split()))
+        # Variables of the command's environment come before it.
+        words = list(dropwhile(_VARIABLE.match, words))
         program = words[0].rpartition("/bin/")[2]
         assert program in PROGRAMS or program in _OF_OTHERS, f"nobody checks {program!r}: {line}"
         PROGRAMS.get(program, _others)(words[1:])

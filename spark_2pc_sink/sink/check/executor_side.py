@@ -60,12 +60,13 @@ def executor_findings(options: SinkOptions, spark: SparkSession | None) -> Itera
 
 
 def _tried(options: SinkOptions, spark: SparkSession, *, tasks: int, can_send: bool) -> Iterator[Finding]:
-    from spark_2pc_sink.sink.job.executor_check import REMEDY, try_executors  # noqa: PLC0415
+    from spark_2pc_sink.sink.job.executor_check import remedy_for, try_executors  # noqa: PLC0415
 
+    remedy = remedy_for(options.kafka)
     verdict = try_executors(spark, options, tasks=tasks, can_send=can_send)
     for sentence in verdict.faults.values():
-        yield Finding(_SUBJECT, "problem", sentence, REMEDY)
+        yield Finding(_SUBJECT, "problem", sentence, remedy)
     for sentence in verdict.warnings.values():
-        yield Finding(_SUBJECT, "warning", sentence, REMEDY)
+        yield Finding(_SUBJECT, "warning", sentence, remedy)
     if not (verdict.faults or verdict.warnings):
         yield Finding(_SUBJECT, "ok", "each can run the sink's tasks and reaches what they need")

@@ -13,6 +13,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.options.settings import nearest
 from spark_2pc_sink.serialisation.serialiser import Serialiser
+from spark_2pc_sink.sink.contract.made_columns import MadeColumn, made_columns
 from spark_2pc_sink.sink.contract.record_json import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.contract.record_key import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.contract.stage_attempt import ATTEMPT_SQL
@@ -79,8 +80,9 @@ class RecordExpressions:
         taken: columns of the batch that are parts of the record by their names and, as the user did not choose the
             table's columns, go nowhere else.
         json: where tasks build the value from the table's columns themselves, of which; None where Spark does it.
+        json_made: what Spark makes for `json`.
         key_column: the column of the table that is the key, or whose text is, where tasks take it from there.
-        guarded: which of `KEY` and `VALUE` tasks refuse where they are no text (`text_guards`).
+        guarded: which of `KEY`, `VALUE` and `json_made` tasks refuse where they are no text (`text_guards`).
         tombstone: true where the record has no value; None where all have theirs.
         delete: true where the row deletes the one of its key in the table; None where none does.
         formats: of key and value those that are encoded with a schema, each with its format.
@@ -95,6 +97,7 @@ class RecordExpressions:
     columns: Mapping[str, str]
     taken: tuple[str, ...] = ()
     json: tuple[JsonField, ...] | None = None
+    json_made: tuple[MadeColumn, ...] = ()
     key_column: str | None = None
     guarded: tuple[str, ...] = ()
     tombstone: str | None = None
@@ -244,7 +247,8 @@ def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapp
     unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())
     if expressions.value != WHOLE_ROW or not unchanged:
         return expressions
-    return replace(expressions, json=json_fields(schema, settings))
+    fields = json_fields(schema, settings)
+    return replace(expressions, json=fields, json_made=made_columns(fields or (), schema))
 
 
 def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
@@ -269,11 +273,12 @@ def with_guards(expressions: RecordExpressions, frame: DataFrame) -> RecordExpre
     texts = {KEY: expressions.key, VALUE: expressions.value if expressions.json is None else None}
     texts = {name: sql for name, sql in texts.items() if PARTS[name] not in expressions.formats}
     marked = {name: guarded_sql(sql, frame) for name, sql in texts.items() if sql is not None}
+    made = tuple(each.name for each in expressions.json_made if each.guarded)
     return replace(
         expressions,
         key=marked.get(KEY, expressions.key),
         value=marked.get(VALUE, expressions.value),
-        guarded=tuple(name for name, sql in marked.items() if sql != texts[name]),
+        guarded=tuple(name for name, sql in marked.items() if sql != texts[name]) + made,
     )
 
 
@@ -341,8 +346,13 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
         ) from error
 
 
-def record_sql(expressions: RecordExpressions) -> list[str]:
-    """The SELECT list of everything that a task needs beside the table's columns."""
+def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
+    """The SELECT list of everything that a task needs beside the table's columns.
+
+    Args:
+        expressions: over the batch.
+        json_columns: the columns of the table that are selected as JSON.
+    """
     parts = {
         TOPIC: expressions.topic,
         # The widest type that is allowed: a narrower one would turn a number that no topic has into one that it has
@@ -353,7 +363,11 @@ def record_sql(expressions: RecordExpressions) -> list[str]:
         HEADERS: expressions.headers,
         TOMBSTONE: expressions.tombstone and true_sql(expressions.tombstone),
     }
-    return [f"{sql} AS {name}" for name, sql in parts.items() if sql is not None]
+    made = [each.select(json_columns) for each in expressions.json_made]
+    return [
+        *(f"{sql} AS {name}" for name, sql in parts.items() if sql is not None),
+        *(sql for sql in made if sql is not None),
+    ]
 
 
 def true_sql(condition: str) -> str:
@@ -361,9 +375,9 @@ def true_sql(condition: str) -> str:
     return f"coalesce(({condition}), false)"
 
 
-def record_columns(expressions: RecordExpressions) -> list[str]:
+def record_columns(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
     """The names of what `record_sql` selects."""
-    return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions)]
+    return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions, json_columns)]
 
 
 def upsert_order_columns(expressions: RecordExpressions, upsert_keys: Sequence[str], order_by: str) -> list[str]:
@@ -375,7 +389,7 @@ def upsert_order_columns(expressions: RecordExpressions, upsert_keys: Sequence[s
 
 def shared_columns(expressions: RecordExpressions) -> list[str]:
     """The columns of the table of which tasks build parts of the record."""
-    names = [field.column for field in expressions.json or ()]
+    names = [each.column for each in expressions.json or () if each.reads_column]
     if expressions.key_column is not None and expressions.key_column not in names:
         names.append(expressions.key_column)
     return [quoted(name) for name in names]

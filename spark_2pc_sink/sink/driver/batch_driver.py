@@ -9,7 +9,6 @@ step that takes a `DecidedBatch` is `BatchDriver._complete`, and no step takes o
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jdbc_state.actions import ACCEPT_REPLAY
@@ -35,19 +34,19 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
-from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, missing_id_topics
+from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Observer, Step
 from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
+from spark_2pc_sink.sink.driver.attempt_figures import AttemptFigures
 from spark_2pc_sink.sink.driver.bad_row_search import SEARCHES_MAX, search_bad_rows
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
 from spark_2pc_sink.sink.driver.decision_scope import DecisionScope
+from spark_2pc_sink.sink.driver.kept_check import KeptCheck
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.driver.prepared_batch import DecidedBatch, PreparedBatch
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
-from spark_2pc_sink.sink.report import BatchReport
-from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,10 +55,11 @@ if TYPE_CHECKING:
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.producer.transaction_client import InitializedProducer
+    from spark_2pc_sink.producer.producer_init import InitializedProducer
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovered, Recovery
     from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch
+    from spark_2pc_sink.sink.report import BatchReport
 
 
 _REFUSED = (AuthorizationError, ConfigurationError)  # no restart of a server changes these
@@ -138,15 +138,13 @@ class BatchDriver:
         self._restore_deadline_ms = restore_deadline_ms
         self._on_decide = on_decide
         self._transactions = 0
-        self._record_bytes = self._bad_rows = 0
-        self._outputs: Mapping[str, int] = {}
-        self._written = NOTHING_WRITTEN
+        self._figures = AttemptFigures()
         self._row: StateRow | None = None
         self._initialized: InitializedProducer | None = None
         self._producer: ProducerIdAndEpoch | None = None
         # The pair of a transaction from the moment that COMMIT may have decided it until Kafka has followed.
         self._decided: str | None = None
-        self._told_of_ids = False
+        self._kept = KeptCheck(kafka, self._log)
         # True from the beginning of a call of `write` until it returns.
         self._unfinished = False
 
@@ -193,7 +191,7 @@ class BatchDriver:
             replay = work.reread(self._ticket(self._newest_pair(), kafka_only=True))
             row = self._placement.as_written(self._claimed(), batch_id)
             self._note_accepted(check_skip(row, replay, accept_replay=self._accept_replay))
-            return BatchReport.of(row, batch_id, first)
+            return AttemptFigures().report(row, batch_id, first, attempts=0)
         error: Exception | None = None
         attempt = failed = 0
         while failed < self._attempts_max:
@@ -202,11 +200,7 @@ class BatchDriver:
             if error is not None:
                 placement = self._place(batch_id)
             if error is None or placement is Placement.SKIP:
-                sent, written = self._record_bytes, self._written
-                report = BatchReport.of(
-                    self._claimed(), batch_id, first, attempts=attempt, record_bytes=sent, written=written
-                )
-                return replace(report, outputs=self._outputs, bad_rows=self._bad_rows)
+                return self._figures.report(self._claimed(), batch_id, first, attempts=attempt)
             # An attempt after which bad rows were found has its next one in any case.
             failed += not isinstance(error, DataError)
         raise BatchAttemptsExhaustedError(
@@ -291,7 +285,7 @@ class BatchDriver:
         begun_s = self._clock.now_s()
         generation = self._claimed().generation
         self._transactions += 1
-        self._written = NOTHING_WRITTEN
+        self._figures = AttemptFigures()
         if kafka_only:
             work.recall()
         producer = self._begin(work)
@@ -330,8 +324,7 @@ class BatchDriver:
     def _produce(self, work: BatchWork, ticket: TransactionTicket, scope: DecisionScope) -> ProducedBatch:
         """Step 3, and what must be true of it."""
         produced = work.produce(ticket, scope.open_decision)
-        self._record_bytes, self._bad_rows = produced.record_bytes, produced.bad_rows
-        self._outputs = produced.outputs
+        self._figures = AttemptFigures(produced)
         self._observer(Step.PRODUCE)
         if produced.record_count != produced.expected_records:
             raise BatchRetryError(
@@ -359,7 +352,7 @@ class BatchDriver:
             did = {"did": f"batch {batch_id} was owed, and has no records as Spark replays it now"}
             self._row = self._store.drop_batch(self._transactional_id, row.generation, row.settled, detail=did)
         else:
-            pair, figures = row.prepared_transaction_state, self._figures()
+            pair, figures = row.prepared_transaction_state, self._history()
             self._row = self._store.take_empty_batch(
                 self._transactional_id, row.generation, batch_id, pair, figures=figures
             )
@@ -418,7 +411,7 @@ class BatchDriver:
         """
         self._write_rows(batch, work, scope)
         # The last statement about this batch: the times of its steps end here.
-        rows, figures = batch.produced.row_count, self._figures()
+        rows, figures = batch.produced.row_count, self._history()
         scope.transaction.decide(batch.decision(self._claimed(), row_count=rows, figures=figures))
         scope.commit()
         self._observer(Step.DECIDE)
@@ -427,13 +420,14 @@ class BatchDriver:
     def _write_rows(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope) -> None:
         """Write the rest of the rows, and what a user adds to them."""
         produced = batch.produced
-        self._written = work.copy_into(scope.transaction.connection)
-        if self._written.given != produced.row_count:
+        written = work.copy_into(scope.transaction.connection)
+        self._figures = AttemptFigures(produced, written)
+        if written.given != produced.row_count:
             raise BatchRetryError(
-                reason=f"{produced.row_count} rows were read for tables, {self._written.given} arrived there"
+                reason=f"{produced.row_count} rows were read for tables, {written.given} arrived there"
             )
         if self._on_decide is not None:
-            about = self._transactional_id, batch.batch_id, batch.producer, produced, self._written
+            about = self._transactional_id, batch.batch_id, batch.producer, produced, written
             self._on_decide(scope.transaction.connection, DecidingBatch.of(*about))
 
     def _check_time_left(self, batch: PreparedBatch) -> None:
@@ -455,33 +449,17 @@ class BatchDriver:
                 reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer.name}; looking again"
             )
         self._observer(Step.COMPLETE)
-        self._check_kept(batch.written)
+        self._kept.see(batch.written)
         settled = answer.producer or producer
         generation = self._claimed().generation
-        self._row = self._store.mark_done(self._transactional_id, generation, str(settled), figures=self._figures())
+        self._row = self._store.mark_done(self._transactional_id, generation, str(settled), figures=self._history())
         # Below transaction.version 2 EndTxn answers no pair: the next transaction begins with InitProducerId.
         self._producer = answer.producer
         self._decided = None
         self._observer(Step.NOTE)
 
-    def _figures(self) -> dict[str, Any]:
-        """The figures of a batch, for its line in the history; times are to the millisecond."""
-        steps = {name: round(seconds, 3) for name, seconds in self._step_seconds().items()}
-        times = {"seconds": round(sum(steps.values()), 3), "step_seconds": steps} if steps else {}
-        bad_rows = {"bad_rows": self._bad_rows} if self._bad_rows else {}
-        outputs = {"outputs": dict(self._outputs)} if self._outputs else {}
-        return {"record_bytes": self._record_bytes, **outputs, **bad_rows, **times}
-
-    def _check_kept(self, written: WrittenRecords) -> None:
-        """EndTxn asks no log: a topic that was deleted meanwhile, or made anew, has taken its records with it."""
-        if not self._told_of_ids and (without := missing_id_topics(written)):
-            self._told_of_ids = True
-            unseen = "a topic that is deleted and made anew in the middle of a batch is only noticed by its offsets"
-            self._log.warning("Kafka gives topic %s no id: %s", ", ".join(without), unseen)
-        lost = find_lost_records(written, self._kafka.view_logs(written.offsets), committed=True)
-        if lost is not None:
-            # Recovery asks once more, and is the one that says so: a broker may be behind the others.
-            raise BatchRetryError(reason=f"{lost.reason}; looking again")
+    def _history(self) -> dict[str, Any]:
+        return self._figures.for_history(self._step_seconds())
 
     def _claimed(self) -> StateRow:
         if self._row is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from jdbc_state import StateRow
-    from spark_2pc_sink.producer.transaction_client import InitializedProducer
+    from spark_2pc_sink.producer.producer_init import InitializedProducer
     from spark_2pc_sink.recipe.kept_records import WrittenRecords
     from spark_2pc_sink.sink.contract.batch_work import ProducedBatch
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.executor_versions import ENCODERS, LIBRARIES, PYSPARK, breaks_tasks, other_encoders
 from spark_2pc_sink.sink.job.session_facts import beside_server, is_connect
-from spark_2pc_sink.sink.tasks.executor_probe import Sides, probe
+from spark_2pc_sink.sink.tasks.executor_probe import Sides, probe, reach
 from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.options import KafkaOptions, SinkOptions
 
 _PACKAGE: Final = "spark_2pc_sink"
 #: Of the driver. By its name: the package itself is above this module.
@@ -35,9 +35,14 @@ REMEDY: Final = (
     "docs/cluster.md shows how executors get a Python with the package; they need ways to the brokers' advertised "
     "listeners and, for batches whose rows are staged, to the database"
 )
-#: What Python says of a module that is missing, and PySpark's worker of a Python of another minor version.
+_KERBEROS: Final = (
+    "For Kerberos pass --conf spark.executorEnv.KRB5_CLIENT_KTNAME with a keytab on each node, or "
+    "spark.executorEnv.KRB5CCNAME; docs/logins.md"
+)
+#: What Python says of a module that is missing, PySpark's worker of a Python of another minor version, and Java of a
+#: Python that is not there.
 _BROKEN_PYTHON: Final = re.compile(
-    r"ModuleNotFoundError: (No module named '[^']+')|(\[PYTHON_VERSION_MISMATCH\][^\n]*)"
+    r"ModuleNotFoundError: (No module named '[^']+')|(\[PYTHON_VERSION_MISMATCH\][^\n]*|Cannot run program \"[^\n]*)"
 )
 #: As Spark names the executor of a task in the error of a job.
 _LOST_TASK: Final = re.compile(r"\(TID \d+\) \((\S+) executor")
@@ -89,13 +94,53 @@ def check_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, ca
     Raises:
         ConfigurationError: on some host the sink's tasks cannot run, or cannot reach a side that they need.
     """
-    verdict = try_executors(spark, options, tasks=tasks, can_send=can_send)
+    refuse_faults(try_executors(spark, options, tasks=tasks, can_send=can_send), options)
+
+
+def check_late_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_send: bool) -> bool:
+    """Try all executors in the middle of a run.
+
+    A side that the driver does not reach either is down: its batch waits for it, and no executor is to blame.
+
+    Returns:
+        False where that was so, and what executors reach is still to be found out.
+
+    Raises:
+        ConfigurationError: see `check_executors`.
+    """
+    sides = _sides(options)
+    answers = _ask(spark, sides, tasks)
+    down = reach(sides).keys() if any(answer.unreached for answer in answers) else frozenset[str]()
+    excused = [
+        replace(answer, unreached={side: why for side, why in answer.unreached.items() if side not in down})
+        for answer in answers
+    ]
+    verdict = judge(excused, _ours(spark), must_stage=_must_stage(options, can_send=can_send))
+    refuse_faults(verdict, options)
+    return not down
+
+
+def refuse_faults(verdict: ExecutorVerdict, options: SinkOptions) -> None:
+    """Log what is weak, and refuse executors where a batch would fail.
+
+    Raises:
+        ConfigurationError: there are such.
+    """
     log = sink_log(__name__, options.transactional_id)
     for warning in verdict.warnings.values():
         log.warning("executors: %s", warning)
     if verdict.faults:
         hosts, said = ", ".join(verdict.faults), "; ".join(verdict.faults.values())
-        raise ConfigurationError(option=_OPTION, value=hosts, rule=said, remedy=REMEDY)
+        raise ConfigurationError(option=_OPTION, value=hosts, rule=said, remedy=remedy_for(options.kafka))
+
+
+def remedy_for(kafka: KafkaOptions) -> str:
+    """How executors get what they lack.
+
+    Args:
+        kafka: how they log in to the brokers.
+    """
+    return f"{REMEDY}. {_KERBEROS}" if kafka.sasl_mechanism == "GSSAPI" else REMEDY
 
 
 def try_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_send: bool) -> ExecutorVerdict:
@@ -104,10 +149,8 @@ def try_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_
     Raises:
         ConfigurationError: the Python of an executor is another minor version, so that it could not be asked.
     """
-    # A client of Spark Connect runs no tasks: its Spark and its libraries may be others than the server's.
-    ours = {} if is_connect(spark) and not beside_server() else _versions_here()
-    must_stage = not (can_send and options.inline_copy_bytes_max)
-    return judge(_ask(spark, options, tasks), ours, must_stage=must_stage)
+    answers = _ask(spark, _sides(options), tasks)
+    return judge(answers, _ours(spark), must_stage=_must_stage(options, can_send=can_send))
 
 
 def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str], *, must_stage: bool) -> ExecutorVerdict:
@@ -126,8 +169,11 @@ def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str], *, must_st
 
 
 @contextmanager
-def naming_executors() -> Iterator[None]:
-    """Name the host where the job of the check has failed because of the Python there.
+def naming_executors(try_all: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Name the host where a job has failed because of the Python there.
+
+    Args:
+        try_all: called first: it may raise what says the same of every host. The one of the job may be gone by then.
 
     Raises:
         ConfigurationError: so it was. Another attempt would not help.
@@ -140,6 +186,7 @@ def naming_executors() -> Iterator[None]:
         refused = broken_python(str(error))
         if refused is None:
             raise
+        try_all()
         raise refused from error
 
 
@@ -193,6 +240,18 @@ def _weakness(answer: ExecutorAnswer, ours: Mapping[str, str], *, must_stage: bo
     return f"{answer.host}: {' and '.join(said)}" if said else ""
 
 
+def _ours(spark: SparkSession) -> dict[str, str]:
+    """Releases that those of executors are compared with.
+
+    A client of Spark Connect runs no tasks: its Spark and its libraries may be others than the server's.
+    """
+    return {} if is_connect(spark) and not beside_server() else _versions_here()
+
+
+def _must_stage(options: SinkOptions, *, can_send: bool) -> bool:
+    return not (can_send and options.inline_copy_bytes_max)
+
+
 def _versions_here() -> dict[str, str]:
     """The driver's; of PySpark by itself, as it may come without its metadata."""
     import pyspark  # noqa: PLC0415 - Spark is imported where it is needed
@@ -205,14 +264,17 @@ def _versions_here() -> dict[str, str]:
     return versions
 
 
-def _ask(spark: SparkSession, options: SinkOptions, tasks: int) -> list[ExecutorAnswer]:
+def _sides(options: SinkOptions) -> Sides:
+    session = StagingSession.of(options, options.transactional_id)
+    has_table = any(lane.rows is not None for lane in options.lanes)
+    return Sides(options.kafka, tuple(options.topics), session if has_table else None)
+
+
+def _ask(spark: SparkSession, sides: Sides, tasks: int) -> list[ExecutorAnswer]:
     from pyspark import cloudpickle  # noqa: PLC0415 - Spark is imported where it is needed
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     gateway_log.install()
-    session = StagingSession.of(options, options.transactional_id)
-    has_table = any(lane.rows is not None for lane in options.lanes)
-    sides = Sides(options.kafka, tuple(options.topics), session if has_table else None)
     # Without Arrow: it may be what is missing.
     pickled: bytes = cloudpickle.dumps(sides)  # type: ignore[no-untyped-call]
     asked = F.udf(probe(pickled, LIBRARIES), "string", useArrow=False)

@@ -82,16 +82,17 @@ class LaneWork:
             kafka_only: without what only the table needs.
         """
         rows = rows_of(batch, self.lane.source)
-        record = record_expressions.record_sql(self.expressions)
         loader = self._loader(kafka_only=kafka_only)
         if loader is None:
             return rows.selectExpr(*self._record_columns(), *more)
+        json_columns = loader.json_columns
+        record = record_expressions.record_sql(self.expressions, json_columns)
         columns, encoded = loader.select_lists()
         if encoded is None:
             selected = [*record, *columns, *more]
             return rows if record_expressions.is_everything(selected, rows) else rows.selectExpr(*selected)
         return rows.selectExpr(*record, *columns).selectExpr(
-            *record_expressions.record_columns(self.expressions), *encoded, *more
+            *record_expressions.record_columns(self.expressions, json_columns), *encoded, *more
         )
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
@@ -100,7 +101,8 @@ class LaneWork:
         if loader is None:
             columns = self._record_columns()
         else:
-            columns = [*record_expressions.record_sql(self.expressions), *loader.packed_columns()]
+            record = record_expressions.record_sql(self.expressions, loader.json_columns)
+            columns = [*record, *loader.packed_columns()]
         return packed(batch, self.lane.source, columns, self.lane.index)
 
     def _loader(self, *, kafka_only: bool) -> TableLoader | None:

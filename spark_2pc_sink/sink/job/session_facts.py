@@ -59,6 +59,10 @@ class SessionFacts(ABC):
         """How many tasks can run at a time."""
 
     @abstractmethod
+    def executors(self) -> frozenset[str] | None:
+        """The addresses of all executors of now, the driver's among them; None where that cannot be asked."""
+
+    @abstractmethod
     def settings_of(self, spark: SparkSession) -> str | None:
         """All settings that were ever set in a session, as one text; None where that cannot be asked."""
 
@@ -89,6 +93,11 @@ class ClassicSession(SessionFacts):
     def tasks_at_once(self) -> int:
         """See `SessionFacts.tasks_at_once`; asked each time, as executors come and go."""
         return int(self._spark.sparkContext.defaultParallelism)
+
+    def executors(self) -> frozenset[str] | None:
+        """See `SessionFacts.executors`: in one question, however many there are."""
+        context: Any = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no such question
+        return frozenset(context.sc().getExecutorMemoryStatus().keys().mkString(",").split(","))
 
     def settings_of(self, spark: SparkSession) -> str | None:
         """See `SessionFacts.settings_of`."""
@@ -132,6 +141,10 @@ class ConnectSession(SessionFacts):
             partitions = self._spark.range(_MANY).selectExpr("spark_partition_id() AS partition")
             self._tasks_at_once = partitions.distinct().count()
         return self._tasks_at_once
+
+    def executors(self) -> frozenset[str] | None:
+        """See `SessionFacts.executors`: no client is told."""
+        return None
 
     def settings_of(self, spark: SparkSession) -> str | None:
         """See `SessionFacts.settings_of`."""

@@ -38,7 +38,6 @@ from spark_2pc_sink.wire.digest import combine_digests, format_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
     from spark_2pc_sink.sink.job.batch_split import BatchSplit
     from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
+    from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch
     from spark_2pc_sink.sink.job.job_shape import SmallBatches
     from spark_2pc_sink.sink.job.lane_work import LaneWork
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
@@ -85,6 +85,7 @@ class SparkBatchWork:
         local: what the driver and all tasks see; None where they do not run on one machine.
         clock: measures what the job takes.
         facts: of the session.
+        executors: tries those that have joined.
         letters: the topic of dead letters.
         batch_id: Spark's id of the batch.
     """
@@ -104,6 +105,7 @@ class SparkBatchWork:
         local: LocalFolder | None,
         clock: Clock,
         facts: SessionFacts,
+        executors: ExecutorWatch,
         letters: DeadLetterTopic,
         batch_id: int,
     ) -> None:
@@ -119,6 +121,7 @@ class SparkBatchWork:
         self._local = local
         self._clock = clock
         self._facts = facts
+        self._executors = executors
         self._letter_topic = letters
         self._letters = NO_LETTERS
         self._batch_id = batch_id
@@ -153,6 +156,7 @@ class SparkBatchWork:
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
         """Run the writing job; see `BatchWork.produce`."""
+        self._executors.look()
         self._prepare_tables(create=True)
         # What an attempt before has staged; each that fails is followed by a new claim.
         self._tables.drop_leftover_staging(ticket.generation)
@@ -346,9 +350,12 @@ class SparkBatchWork:
         letters = self._letter_topic.name
         return Topics(self._options.kafka, counts=counts, limits=limits, ids=ids, own=own, dead_letters=letters)
 
-    def _described(self, step: str) -> AbstractContextManager[None]:
-        """Jobs meanwhile say in Spark's UI what they are for."""
-        return self._facts.described(f"{self._options.transactional_id} batch {self._batch_id}: {step}")
+    @contextmanager
+    def _described(self, step: str) -> Iterator[None]:
+        """Jobs meanwhile say in Spark's UI what they are for, and name executors that cannot run their tasks."""
+        described = self._facts.described(f"{self._options.transactional_id} batch {self._batch_id}: {step}")
+        with self._executors.naming(), described:
+            yield
 
     def _plan(
         self, ticket: TransactionTicket, topics: Topics, *, salts: tuple[int, ...], at_once: int, here: bool = False

@@ -21,9 +21,9 @@ from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.table.conflict_rule import REPLACE, ConflictRule
 from spark_2pc_sink.sink.table.create_table import sql_type
 from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
+from spark_2pc_sink.sink.table.json_sql import json_sql, parts_of
 from spark_2pc_sink.sink.table.late_rows import LateRows
 from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.table.text_guards import guarded
 from spark_2pc_sink.sink.table.type_errors import columns_with, incompatible, unsupported
 from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES, Storage, arrow_type, json_storage, scalar_storage
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_column
@@ -33,17 +33,7 @@ OWN_PREFIX = "_2pc_"
 #: The name under which delete_when stands beside the table's columns: true for a row that deletes the one of its key.
 DELETE_COLUMN = f"{OWN_PREFIX}delete"
 
-# to_json alone leaves out fields that are null.
-_JSON_NULLS = "'ignoreNullFields', 'false'"
-# It also writes timestamps with three digits of their fraction, and zones without their seconds: it would lose
-# microseconds, and be off by seconds before about 1900.
-# The T of a pattern stands between quotes; sessions differ in what a double quote and a backslash mean in SQL.
-_JSON_TIMESTAMPS = (
-    "'timestampFormat', replace('yyyy-MM-dd~T~HH:mm:ss.SSSSSSXXX', '~', char(39)), "
-    "'timestampNTZFormat', replace('yyyy-MM-dd~T~HH:mm:ss.SSSSSS', '~', char(39)), 'timeZone', 'UTC'"
-)
 _JSON_COLUMNS = ("json", "jsonb")
-_TIMESTAMP_TYPES = ("TimestampType", "TimestampNTZType")
 # to_json writes any other key as Java happens to show its internal form: days of a date, '[B@29eacb95' of binary.
 _JSON_KEY_TYPES = (
     "StringType",
@@ -342,21 +332,9 @@ def _storage(spark_type: DataType, column: TargetColumn) -> Storage | None:
     return scalar_storage(spark_type.elementType, column)
 
 
-def json_sql(source: str, spark_type: DataType) -> str:
-    """Spark SQL for a value as JSON that loses nothing.
-
-    Args:
-        source: SQL of the value.
-        spark_type: its type.
-    """
-    timestamps = any(_class(part) in _TIMESTAMP_TYPES for part in _parts(spark_type))
-    options = f"{_JSON_NULLS}, {_JSON_TIMESTAMPS}" if timestamps else _JSON_NULLS
-    return guarded(f"to_json({source}, map({options}))", [(source, spark_type)])
-
-
 def _check_json(name: str, spark_type: DataType, made_of: str) -> None:
     """Refuse what to_json would write in a way that loses something."""
-    for part in _parts(spark_type):
+    for part in parts_of(spark_type):
         if isinstance(part, MapType) and _class(part.keyType) not in _JSON_KEY_TYPES:
             raise ConfigurationError(
                 option="columns",
@@ -372,19 +350,6 @@ def _check_json(name: str, spark_type: DataType, made_of: str) -> None:
                 rule=f"it is {spark_type.simpleString()}: a field's name occurs twice, and jsonb would keep the last",
                 remedy="rename the fields",
             )
-
-
-def _parts(spark_type: DataType) -> Iterable[DataType]:
-    """The type itself and every type in it."""
-    yield spark_type
-    if isinstance(spark_type, ArrayType):
-        yield from _parts(spark_type.elementType)
-    elif isinstance(spark_type, MapType):
-        yield from _parts(spark_type.keyType)
-        yield from _parts(spark_type.valueType)
-    elif isinstance(spark_type, StructType):
-        for field in spark_type.fields:
-            yield from _parts(field.dataType)
 
 
 def _class(spark_type: DataType) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import DualWriteError
+from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.producer.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -40,13 +41,12 @@ class Sides:
 def reach(sides: Sides) -> dict[str, str]:
     """Ask both sides something; for each that does not answer, by its name, why."""
     unreached = {}
-    cluster = Cluster(replace(sides.kafka, max_block_ms=min(sides.kafka.max_block_ms, REACH_MS_MAX)))
     try:
-        cluster.partition_counts(sides.topics)
-    except DualWriteError as error:
+        # It looks for the files and the packages that a login needs.
+        with Cluster(replace(sides.kafka, max_block_ms=min(sides.kafka.max_block_ms, REACH_MS_MAX))) as cluster:
+            cluster.partition_counts(sides.topics)
+    except (DualWriteError, MissingExtraError) as error:
         unreached["kafka"] = str(error)
-    finally:
-        cluster.close()
     if sides.session is not None:
         try:
             sides.session.connect().close()

@@ -11,7 +11,7 @@ from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.serialisation.refusals import NotEncodableError
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, LaneRows
-from spark_2pc_sink.sink.contract.record_json import json_values
+from spark_2pc_sink.sink.contract.record_json import json_values, nested_texts
 from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
 from spark_2pc_sink.sink.table.value_checks import ValidText
@@ -158,13 +158,18 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
             value has no place for one.
     """
     completed = batch
-    for name in plan.guarded:
-        _check_text(batch, name)
     order = batch.schema.get_field_index(ORDER_COLUMN)
     if order >= 0:
         completed = completed.set_column(order, ORDER_COLUMN, order_keys(batch.column(order)))
     if plan.key_column is not None:
         completed = completed.append_column(record_expressions.KEY, key_values(batch.column(plan.key_column)))
+    nested = {each.made: each for each in plan.json or ()}
+    for name in plan.guarded:
+        if name in nested:
+            for text in nested_texts(batch, nested[name]):
+                _check_text(completed, text, nested[name].column)
+        else:
+            _check_text(completed, batch.column(name), name.removeprefix("_2pc_"))
     if plan.json is not None:
         completed = completed.append_column(record_expressions.VALUE, json_values(batch, plan.json))
     for name, serialiser in plan.serialisers.items():
@@ -199,11 +204,11 @@ def _serialised(serialiser: Serialiser, batch: pa.RecordBatch, name: str) -> pa.
         ) from error
 
 
-def _check_text(batch: pa.RecordBatch, name: str) -> None:
-    offenders = ValidText().offenders(batch.column(name))
+def _check_text(batch: pa.RecordBatch, text: pa.Array, column: str) -> None:
+    offenders = ValidText().offenders(text)
     if offenders is not None:
         raise UnstorableValueError(
-            column=name.removeprefix("_2pc_"),
+            column=column,
             row_key=describe_row(record_column(batch, record_expressions.KEY), offenders.index(value=True).as_py()),
             value="a text that to_json would change",
             rule="a column of the batch has text that is not valid UTF-8",

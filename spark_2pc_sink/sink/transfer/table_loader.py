@@ -14,11 +14,12 @@ from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
 from spark_2pc_sink.sink.table.added_columns import add_columns, missing_columns
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
-from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, ColumnPlan, json_sql, plan_columns
+from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.condition_check import check_condition
 from spark_2pc_sink.sink.table.conflict_rule import ConflictRule
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
 from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.json_sql import json_sql
 from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.table.late_rows import order_in_table
 from spark_2pc_sink.sink.table.privileges import check_privileges
@@ -159,7 +160,7 @@ class TableLoader:
         analyzes each select anew, which counts in a batch of a few rows.
         """
         plan = self._planned()
-        if all(column.expression == quoted(column.name) for column in plan.copied):
+        if not self.json_columns:
             return self._selected, None
         if self._unchanged:
             return list(plan.expressions), None
@@ -167,11 +168,16 @@ class TableLoader:
 
     def packed_columns(self) -> list[str]:
         """The columns in the form in which they are encoded, by one select: a lane among several has no second."""
-        packed = []
+        packed, json_columns = [], self.json_columns
         for column, (sql, kind) in zip(self._planned().copied, self._sources, strict=True):
-            encoded = sql if column.expression == quoted(column.name) else json_sql(f"({sql})", kind)
+            encoded = json_sql(f"({sql})", kind) if column.name in json_columns else sql
             packed.append(f"{encoded} AS {quoted(column.name)}")
         return packed
+
+    @property
+    def json_columns(self) -> frozenset[str]:
+        """The columns that are encoded as JSON."""
+        return frozenset(each.name for each in self._planned().copied if each.expression != quoted(each.name))
 
     @property
     def lane(self) -> Lane:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -14,9 +15,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.testing.errors import CapabilityError
-from tests.chaos.cluster import SparkCluster
+from spark_2pc_sink.testing.processes import ServerProcess
+from spark_2pc_sink.testing.spark_cluster import SparkCluster
 from tests.harness import ROOT
+from tests.harness.late_executor_main import ROWS as LATE_ROWS
+from tests.harness.late_executor_main import WRITTEN
 from tests.harness.other_pythons import EXECUTOR, other_python
 from tests.harness.own_python_main import ROWS
 from tests.harness.streams import sink_options
@@ -42,7 +47,7 @@ class Brought:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path_factory.mktemp("cluster"), bare=True) as started:
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), cores=2) as started:
         yield started
 
 
@@ -132,3 +137,39 @@ def test_executors_without_the_package_are_named_before_the_first_batch(
     assert "cannot import spark_2pc_sink: No module named 'spark_2pc_sink'" in said
     assert "docs/cluster.md" in said
     assert one_batch.records_not_committed(0) == 0
+
+
+def test_an_executor_that_joins_later_without_the_package_is_named_before_the_next_batch(
+    one_batch: OneBatch, tmp_path: Path
+) -> None:
+    """One sentence, and the batch is not tried three times; nothing of it is in Kafka."""
+    try:
+        python = str(other_python(EXECUTOR) / "bin" / "python")
+    except CapabilityError as error:
+        pytest.skip(str(error))
+    options = sink_options(
+        broker=one_batch.kafka,
+        database=one_batch.database,
+        topic=one_batch.topic,
+        transactional_id=one_batch.transactional_id,
+    )
+    log = tmp_path / "driver.log"
+    with SparkCluster(tmp_path / "cluster", python_path=ROOT, workers=1) as cluster:
+        arguments = [cluster.master, python, json.dumps(options), str(one_batch.directory)]
+        driver = ServerProcess(
+            [sys.executable, "-m", "tests.harness.late_executor_main", *arguments],
+            log=log,
+            environment={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        try:
+            wait_until(lambda: WRITTEN in log.read_text(), deadline_s=COMMAND_DEADLINE_S, what="the first batch")
+            cluster.add_worker(python_path=None)
+            assert driver.wait(deadline_s=COMMAND_DEADLINE_S) == 0, log.read_text()[-3000:]
+        finally:
+            driver.end(signal.SIGKILL, deadline_s=10)
+    said = log.read_text()
+    assert f"{python} cannot import spark_2pc_sink: No module named 'spark_2pc_sink'" in said
+    assert "docs/cluster.md" in said
+    assert "attempt 1 of" not in said
+    one_batch.assert_all_there(LATE_ROWS)
+    assert one_batch.records_not_committed(LATE_ROWS) == 0

@@ -68,6 +68,14 @@ def test_in_an_array_of_the_table(stream: FileStream, target: Target) -> None:
 
 
 @pytest.mark.usefixtures("rows")
+@pytest.mark.parametrize("kind", ["jsonb", "text[]"])
+def test_in_json_that_tasks_build(stream: FileStream, target: Target, kind: str) -> None:
+    """A24: of what Spark makes of that column alone, or of the JSON that the table gets."""
+    database_tables.run(target.database, f"CREATE TABLE target (id bigint, name text, amount int, nested {kind})")
+    assert refused(stream, target, NESTED["an_array"]).column == "nested"
+
+
+@pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize(
     "options",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Context, Decimal
 from pathlib import Path
@@ -14,24 +15,44 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions, with_json
-from spark_2pc_sink.sink.contract.record_json import SETTINGS, TIME_ZONE, WHOLE_ROW, JsonField, json_values
+from spark_2pc_sink.sink.contract.record_expressions import (
+    RecordExpressions,
+    record_sql,
+    shared_columns,
+    with_guards,
+    with_json,
+)
+from spark_2pc_sink.sink.contract.record_json import (
+    IGNORE_NULLS,
+    OFFSET_SECONDS,
+    SETTINGS,
+    TIME_PARSER,
+    TIME_ZONE,
+    WHOLE_ROW,
+    JsonField,
+    json_values,
+)
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.session_facts import session_facts
+from spark_2pc_sink.sink.table.json_sql import json_sql
 from spark_2pc_sink.sink.table.spark_sql import quoted
+from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES
 from tests.harness.streams import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+LARGE_TYPES = "spark.sql.execution.arrow.useLargeVarTypes"
 PAGE = (Path(__file__).parents[3] / "docs" / "using.md").read_text()
 
 ROWS = 4_000
 NULLS = 0.2
 COLUMNS = (
-    "n1", "n8", '`odd " näme`', "cents", "micro", "whole", "timestamp_micros(at) AS at",
-    "CAST(timestamp_micros(local) AS TIMESTAMP_NTZ) AS local", "date_from_unix_date(day) AS day", "yes",
-    "CAST(short AS VARCHAR(4)) AS short",
+    "n1", "n8", '`odd " näme`', "cents", "micro", "whole", "tiny", "timestamp_micros(at) AS at",
+    "local", "date_from_unix_date(day) AS day", "yes",
+    "CAST(short AS VARCHAR(4)) AS short", "f4", "f8", "bytes", "list", "struct", "map",
+    "map(date_from_unix_date(coalesce(day, 0)), struct(timestamp_micros(at) AS at, tiny, f8, n8 AS `a.b`)) AS dated",
+    "array(local) AS locals",
 )  # fmt: skip
 SCHEMA = pa.schema(
     [
@@ -41,41 +62,84 @@ SCHEMA = pa.schema(
         ("cents", pa.decimal128(12, 2)),
         ("micro", pa.decimal128(38, 6)),
         ("whole", pa.decimal128(9, 0)),
+        ("tiny", pa.decimal128(38, 20)),
         ("at", pa.int64()),
-        ("local", pa.int64()),
+        ("local", pa.timestamp("us")),
         ("day", pa.int32()),
         ("yes", pa.bool_()),
         ("short", pa.string()),
+        ("f4", pa.float32()),
+        ("f8", pa.float64()),
+        ("bytes", pa.binary()),
+        ("list", pa.list_(pa.string())),
+        ("struct", pa.struct([("a", pa.int32()), ("b", pa.struct([("c", pa.float64()), ("d", pa.string())]))])),
+        ("map", pa.map_(pa.string(), pa.list_(pa.float32()))),
     ]
 )
 CHARACTERS = 'abc"\\/\n\t\r\b\f\x00\x01\x1f\x7f\x80é\u2028\u07ff\U0001f600 '
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 MICROSECONDS = (0, -1, -999, -1_000, -1_001, _YEAR_1, _YEAR_1 - 1, _YEAR_10000, _YEAR_10000 - 1, -(2**63), 2**63 - 1)
 DAYS = (0, -1, -719_162, -719_163, -719_528, -719_529, 2_932_896, 2_932_897, -(2**31), 2**31 - 1)
+#: Where Java's text changes its form, and numbers of which Java before version 19 writes more digits than it must.
+FLOATS = (
+    *(0.0, -0.0, 1.0, 1e-3, 0.000999, 1e7, 9_999_999.999999998, 1.0e-5, 123456789.0, 2.0**63, 2.0**53, 1e23, 2e23),
+    *(5e-324, 4.9e-322, 2.2250738585072014e-308, 1.7976931348623157e308, 2.0e-3, 1.1e-44, 3.4028235e38, 1.17549435e-38),
+    *(float("nan"), float("inf"), float("-inf"), 0.1, 1 / 3, 2.2e-322, 8.41e21, 5.0e-324, 9.5e-3),
+)
 
 
 def _decimal(chance: random.Random, digits: int, scale: int) -> Decimal:
-    number = chance.choice([chance.randint(1 - 10**digits, 10**digits - 1), chance.randint(-10, 10)])
+    most = 10 ** chance.randint(1, digits) - 1
+    number = chance.choice([chance.randint(-most, most), chance.randint(-10, 10)])
     return Decimal(number).scaleb(-scale, Context(prec=60))
+
+
+def _float(chance: random.Random) -> float:
+    drawn: float = struct.unpack("<d", chance.randbytes(8))[0]
+    return chance.choice([drawn, chance.choice(FLOATS), chance.randint(-(10**6), 10**6) / 100, chance.random() * 1e10])
+
+
+def _single(number: float) -> float:
+    """One that a float holds."""
+    return number if abs(number) < 3e38 else float("inf")
+
+
+def _text(chance: random.Random) -> str:
+    return "".join(chance.choices(CHARACTERS, k=chance.randint(0, 12)))
+
+
+def _or_null(chance: random.Random, cell: Any) -> Any:
+    return None if chance.random() < NULLS else cell
 
 
 def _row(chance: random.Random, *, far: bool) -> tuple[Any, ...]:
     moments = [chance.randint(0, 2 * 10**15), chance.randint(_YEAR_1, _YEAR_10000 - 1), *(MICROSECONDS if far else ())]
     days = [chance.randint(0, 30_000), chance.randint(-719_162, 2_932_896), *(DAYS if far else ())]
+    inner = {"c": _or_null(chance, _float(chance)), "d": _or_null(chance, _text(chance))}
     row = (
         chance.randint(-128, 127),
         chance.choice([chance.randint(-(2**63), 2**63 - 1), chance.randint(-5, 5)]),
-        "".join(chance.choices(CHARACTERS, k=chance.randint(0, 12))),
+        _text(chance),
         _decimal(chance, 12, 2),
         _decimal(chance, 38, 6),
         _decimal(chance, 9, 0),
+        _decimal(chance, 38, 20),
         chance.choice(moments),
         chance.choice(moments),
         chance.choice(days),
         chance.random() < 0.5,
         "".join(chance.choices("ab", k=chance.randint(0, 4))),
+        _single(_float(chance)),
+        _float(chance),
+        chance.randbytes(chance.randint(0, 9)),
+        [_or_null(chance, _text(chance)) for _ in range(chance.randint(0, 3))],
+        {"a": _or_null(chance, chance.randint(-9, 9)), "b": _or_null(chance, inner)},
+        [
+            (f"{n}{_text(chance)}", _or_null(chance, [_single(_float(chance)), None]))
+            for n in range(chance.randint(0, 2))
+        ],
     )
-    return tuple(None if chance.random() < NULLS else cell for cell in row)
+    return tuple(_or_null(chance, cell) for cell in row)
 
 
 def _write(path: Path, rows: list[tuple[Any, ...]]) -> None:
@@ -88,38 +152,129 @@ def settings(spark: SparkSession) -> Mapping[str, str]:
     return JsonSettings("t", session_facts(spark, "t")).now(spark)
 
 
-def _fields(frame: DataFrame) -> tuple[JsonField, ...] | None:
+def _expressions(frame: DataFrame) -> RecordExpressions:
     columns = {name: quoted(name) for name in frame.columns}
-    expressions = RecordExpressions(
-        topic=None, key=None, value=WHOLE_ROW, headers=None, partition=None, columns=columns
+    given = RecordExpressions(topic=None, key=None, value=WHOLE_ROW, headers=None, partition=None, columns=columns)
+    return with_guards(with_json(given, frame.schema, settings(frame.sparkSession)), frame)
+
+
+def _differing(frame: DataFrame, fields: tuple[JsonField, ...] | None = None, *, in_table: bool = False) -> list[Any]:
+    """Rows for which the two make different bytes.
+
+    Args:
+        frame: the batch.
+        fields: of which tasks make theirs; by default as the sink has them.
+        in_table: tasks get the JSON of what is nested for the table, too.
+    """
+    expressions = _expressions(frame)
+    made = fields or expressions.json
+    assert made is not None
+    json = {field.name: field.dataType for field in frame.schema if type(field.dataType).__name__ in COMPLEX_TYPES}
+    for_table = [f"{json_sql(quoted(name), kind)} AS {quoted(name)}" for name, kind in json.items()] if in_table else []
+    record = record_sql(expressions, json if in_table else ())
+    selected = frame.selectExpr(
+        f"CAST({WHOLE_ROW} AS BINARY) AS spark", *record, *shared_columns(expressions), *for_table
     )
-    return with_json(expressions, frame.schema, settings(frame.sparkSession)).json
-
-
-def _differing(frame: DataFrame, fields: tuple[JsonField, ...]) -> list[Any]:
-    """Rows for which the two make different bytes."""
+    names = selected.columns
 
     def compare(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            ours, theirs = json_values(batch, fields).to_pylist(), batch.column("spark").to_pylist()
+        for numbered in batches:
+            batch = numbered.rename_columns(names)
+            ours, theirs = json_values(batch, made).to_pylist(), batch.column("spark").to_pylist()
             found = [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other]
             columns = [pa.array([pair[side] for pair in found], pa.binary()) for side in (0, 1)]
             yield pa.record_batch([pa.array([len(ours)] * len(found), pa.int64()), *columns], names=["n", "a", "b"])
 
-    with_theirs = frame.selectExpr("*", f"CAST({WHOLE_ROW} AS BINARY) AS spark")
-    return with_theirs.mapInArrow(compare, "n bigint, a binary, b binary").take(5)
+    # PySpark takes names of columns for SQL.
+    numbered = selected.toDF(*(f"column_{number}" for number in range(len(names))))
+    return numbered.mapInArrow(compare, "n bigint, a binary, b binary").take(5)
 
 
-@pytest.mark.parametrize("large_types", ["false", "true"])
-@pytest.mark.parametrize("far", [False, True], ids=["four-digit years", "any year"])
-def test_the_same_bytes(spark: SparkSession, tmp_path: Path, large_types: str, *, far: bool) -> None:
-    chance = random.Random(f"{large_types}{far}")
+_OTHERS = {IGNORE_NULLS: "false", TIME_ZONE: "America/New_York", LARGE_TYPES: "true"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "far"),
+    [
+        ({}, False),
+        ({}, True),
+        (_OTHERS, False),
+        (_OTHERS, True),
+        # Beyond four digits, this policy's own formatter fails.
+        ({TIME_PARSER: "LEGACY", TIME_ZONE: "Asia/Kathmandu"}, False),
+    ],
+    ids=["defaults", "any year", "nulls are kept, large types", "the same, any year", "legacy"],
+)
+def test_the_same_bytes(spark: SparkSession, tmp_path: Path, changed: dict[str, str], *, far: bool) -> None:
+    chance = random.Random(f"{changed}{far}")
     _write(tmp_path / "rows.parquet", [_row(chance, far=far) for _ in range(ROWS)])
-    with session_settings(spark, {"spark.sql.execution.arrow.useLargeVarTypes": large_types}):
+    with session_settings(spark, {TIME_ZONE: "UTC", LARGE_TYPES: "false", **changed}):
         frame = spark.read.parquet(str(tmp_path)).selectExpr(*COLUMNS)
-        fields = _fields(frame)
-        assert fields is not None
-        assert _differing(frame, fields) == []
+        assert _differing(frame) == []
+        assert _differing(frame, in_table=True) == []
+
+
+#: Where clocks are changed, or were: in Europe, America, Lord Howe (half an hour), Monrovia (44 minutes and a half).
+CHANGES = (1_711_846_800, 1_729_990_800, 1_710_054_000, 1_730_613_600, 1_712_415_600, 1_728_142_200, 63_593_070)
+ZONES = (
+    *("Europe/Berlin", "Europe/London", "America/New_York", "Asia/Kolkata", "Africa/Monrovia", "Australia/Lord_Howe"),
+    *("Africa/Casablanca", "Pacific/Apia", "Africa/Accra", "+05:30", "-18:00", "GMT+3", "GMT", "Z"),
+)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_timestamps_in_a_time_zone(spark: SparkSession, zone: str) -> None:
+    """Every offset that the zone ever had, by the rules that Spark's Java has."""
+    chance = random.Random(zone)
+    moments = [change * 1_000_000 + more for change in CHANGES for more in (-1, 0, 3_599_999_999, 3_600_000_000)]
+    moments += [chance.randint(-5 * 10**15, 5 * 10**15) for _ in range(ROWS)]
+    moments += [chance.choice([-1, 1]) * chance.randint(2**59, 2**63 - 1) for _ in range(200)]
+    table = pa.table({"at": pa.array([*moments, *MICROSECONDS, None], pa.int64())})
+    with session_settings(spark, {TIME_ZONE: zone}):
+        assert _differing(spark.createDataFrame(table).selectExpr("timestamp_micros(at) AS at")) == []
+
+
+def test_offsets_without_their_seconds(spark: SparkSession) -> None:
+    with session_settings(spark, {TIME_ZONE: "Africa/Monrovia", OFFSET_SECONDS: "false"}):
+        assert _differing(spark.range(3).selectExpr("timestamp_micros(id) AS at")) == []
+
+
+@pytest.mark.parametrize("keeps_nulls", ["false", "true"])
+def test_types_that_spark_makes_json_of(spark: SparkSession, keeps_nulls: str) -> None:
+    """Each by itself and in a struct: of what is not nested, too."""
+    columns = {
+        "an interval": "make_dt_interval(id - 2, 3, id, 1.5)",
+        "variant": "parse_json(concat('{\"a\": [1, null, ', id, ']}'))",
+        "null in a variant": "parse_json('null')",
+        "no field": "named_struct()",
+        "no element": "array()",
+        "null in an array": "array(id, NULL)",
+        "null in a struct": "named_struct('a', CAST(NULL AS INT), 'b', array(named_struct('c', CAST(NULL AS INT))))",
+        "a key of numbers": "map(id, named_struct('a', CAST(NULL AS INT)))",
+        "arrays in arrays": "array(array(id), NULL, array())",
+        "structs of a name": "named_struct('v', named_struct('v', id))",
+        "a text": "named_struct('t', '}\"\\\\{')",
+    }
+    selected = [f"IF(id = 1, NULL, {sql}) AS `{name}`" for name, sql in columns.items()]
+    selected += [f"IF(id = 1, NULL, struct({sql} AS a)) AS `{name}, in a struct`" for name, sql in columns.items()]
+    with session_settings(spark, {IGNORE_NULLS: keeps_nulls}):
+        frame = spark.range(4).selectExpr("id", *selected)
+        assert _differing(frame) == []
+        assert _differing(frame, in_table=True) == []
+
+
+def test_names_that_json_or_spark_have_to_quote(spark: SparkSession) -> None:
+    names = ["a.b", "a`b", 'say "x"', "back\\slash", "tab\t", "nul\x01", "v", "ä\u2028", "x AS y"]
+    sql = [f"{source} AS {quoted(name + end)}" for end, source in SOURCES.items() for name in names]
+    assert _differing(spark.range(3).selectExpr(*sql)) == []
+
+
+SOURCES = {"": "id", " float": "CAST(id AS DOUBLE)", " nested": "struct(id)"}
+
+
+def test_names_that_differ_in_case(spark: SparkSession) -> None:
+    with session_settings(spark, {"spark.sql.caseSensitive": "true"}):
+        assert _differing(spark.range(3).selectExpr("1.5D AS `a`", "id / 3D AS `A`", "array(id) AS `á`")) == []
 
 
 def test_settings_that_nobody_has_set_have_spark_s_defaults(spark: SparkSession) -> None:
@@ -127,14 +282,14 @@ def test_settings_that_nobody_has_set_have_spark_s_defaults(spark: SparkSession)
     frame = spark.range(1).selectExpr("id", "CAST(id AS TIMESTAMP) AS at")
     with session_settings(spark, dict.fromkeys(SETTINGS)):
         zone = spark.conf.get(TIME_ZONE)
-        fields, without_time = _fields(frame), _fields(frame.select("id"))
+        fields, without_time = _expressions(frame).json, _expressions(frame.select("id")).json
     with session_settings(spark, {TIME_ZONE: zone}):
-        assert fields == _fields(frame)
+        assert fields == _expressions(frame).json
     assert without_time == (JsonField("id", "LongType"),)
 
 
 def test_the_comparison_sees_a_difference(spark: SparkSession, tmp_path: Path) -> None:
-    _write(tmp_path / "rows.parquet", [_row(random.Random(0), far=False) for _ in range(3)])
+    _write(tmp_path / "rows.parquet", [_row(random.Random(seed), far=False) for seed in range(30)])
     frame = spark.read.parquet(str(tmp_path)).selectExpr("n8", "yes")
     assert _differing(frame, (JsonField("yes", "BooleanType"), JsonField("n8", "LongType"))) != []
 

@@ -82,9 +82,11 @@ def test_its_test_kills_the_job_and_finds_both_sides_the_same(project: Path, ste
 
 
 @pytest.mark.kafka
-def test_the_plugin_works_from_the_wheel(tmp_path: Path) -> None:
-    """Pytest finds it by its entry point, and the server has all of its files."""
-    wheel, folder = tmp_path / "wheel", tmp_path / "project"
+@pytest.mark.postgres
+@pytest.mark.spark
+def test_the_project_and_the_plugin_work_from_the_wheel(project: Path, tmp_path: Path) -> None:
+    """Pytest finds it by its entry point, and the servers have all of their files. Killed at one step of all."""
+    wheel = tmp_path / "wheel"
     pip(
         "install",
         "--no-deps",
@@ -95,11 +97,12 @@ def test_the_plugin_works_from_the_wheel(tmp_path: Path) -> None:
         str(wheel),
         str(source_in(tmp_path)),
     )
-    folder.mkdir()
-    (folder / "test_first.py").write_text(FIRST_TEST.format(wheel=str(wheel)))
-    listed = run_pytest(folder, wheel, "-p", "spark-2pc-sink", "--fixtures", plugin=False)
+    (project / "test_first.py").write_text(FIRST_TEST.format(wheel=str(wheel)))
+    listed = run_pytest(project, wheel, "-p", "spark-2pc-sink", "--fixtures", plugin=False)
     assert not [name for name in FIXTURES if f"\n{name} " not in listed]
-    run_pytest(folder, wheel, "-p", "spark-2pc-sink", plugin=False)
+    killed = f"[{Step.DECIDE.name}]"
+    said = run_pytest(project, wheel, "-p", "spark-2pc-sink", "-k", f"test_first or {killed}", plugin=False)
+    assert "2 passed" in said
 
 
 @pytest.mark.kafka

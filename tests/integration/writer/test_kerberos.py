@@ -13,53 +13,17 @@ from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.writer import TransactionalWriter
-from spark_2pc_sink.testing import KafkaBroker, free_port
-from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
 from tests.conftest import or_skip
-from tests.harness.kerberos import REALM, KerberosRealm
-from tests.integration.writer.writers import committed, kafka_for, table_of
+from tests.harness.kerberos import KerberosRealm
+from tests.harness.kerberos_kafka import KerberosKafka
+from tests.integration.writer.writers import committed, table_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough]
 
 TICKET_S = 4
-SESSION_MS = 1_000
 ROWS = 100
 #: How long an expired ticket stays the only one, at most twice.
 LATE_S = 0.5
-
-
-class KerberosKafka:
-    """A broker with a listener for GSSAPI beside the plain one, whose sessions are short.
-
-    Args:
-        realm: that runs, with the keys of the client ``orders``.
-    """
-
-    def __init__(self, realm: KerberosRealm) -> None:
-        self.realm = realm
-        self.client_keytab = realm.keytab("orders")
-        service_keytab = realm.keytab("broker/localhost")
-        java = (*QUICK_START_JVM, f"-Djava.security.krb5.conf={realm.configuration}")
-        self.broker = KafkaBroker(two_phase_commit=True, jvm_options=java)
-        self._address = f"localhost:{free_port()}"
-        for name, value in {
-            "listeners": f"KERBEROS://{self._address}",
-            "advertised.listeners": f"KERBEROS://{self._address}",
-            "listener.security.protocol.map": "KERBEROS:SASL_PLAINTEXT",
-        }.items():
-            self.broker.properties[name] += f",{value}"
-        self.broker.properties |= {
-            "sasl.enabled.mechanisms": "GSSAPI",
-            "sasl.kerberos.service.name": "broker",
-            "listener.name.kerberos.gssapi.connections.max.reauth.ms": str(SESSION_MS),
-            "listener.name.kerberos.gssapi.sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required "
-            f'useKeyTab=true storeKey=true keyTab="{service_keytab}" principal="broker/localhost@{REALM}";',
-        }
-
-    def properties(self, **properties: str | int) -> dict[str, str | int]:
-        """Properties of a client."""
-        login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}
-        return kafka_for(self._address, **{**login, "sasl_kerberos_service_name": "broker", **properties})
 
 
 @pytest.fixture(scope="module")

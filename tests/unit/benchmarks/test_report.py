@@ -40,8 +40,22 @@ def comparison(ratio: float, cpu_ratio: float) -> dict[str, Any]:
     }
 
 
+def on_cluster(first: float, warm: float, *copy: float) -> dict[str, Any]:
+    found: dict[str, Any] = {"rows": 1000}
+    for part, ratio, against in zip(("first", "warm"), (first, warm), copy or (None, None), strict=True):
+        found[part] = {**comparison(ratio, 0.5), "steps_s": {"outside": 0.5, "produce": 1.5}}
+        if against is not None:
+            found[part] |= {"copy_rows_per_s": spread(500e3), "copy_ratio": spread(against), "copy_cpu_s": {"all": 1.0}}
+    return found
+
+
 def size(seconds: float, driver_mb: float) -> dict[str, Any]:
     return {"seconds": spread(seconds), "peak_mb": {"driver": driver_mb, "spark": 2000.0, "workers": 390.0}}
+
+
+def column(ratio: float) -> dict[str, Any]:
+    sides = {f"{side}_rows_per_s": spread(100e3) for side in ("with", "without")}
+    return {"ratio": spread(ratio), **sides, "with_cpu_s": {"all": 5.0}, "without_cpu_s": {"all": 4.0}}
 
 
 def figures(worse: float) -> dict[str, dict[str, Any]]:
@@ -49,6 +63,13 @@ def figures(worse: float) -> dict[str, dict[str, Any]]:
     small = {f"{name}_{share}_ms": 1.0 for name in ("sink", "count") for share in ("p50", "p99")}
     latency = {f"{name}_{share}_s": 0.1 for name in ("kafka", "table") for share in ("p50", "p99")}
     return {
+        "cluster": {
+            "keyed": on_cluster(1.9 / worse, 2.2 / worse, 0.6 / worse, 0.8 / worse),
+            "keyed with a double": on_cluster(1.9 / worse, 2.2 / worse),
+            "unkeyed": on_cluster(2.1 / worse, 2.4 / worse),
+            "wide": on_cluster(1.8 / worse, 2.0 / worse),
+            "upsert": on_cluster(1.5 / worse, 1.6 / worse),
+        },
         "throughput": {
             "keyed": comparison(1.6 / worse, 0.8 * worse),
             "unkeyed": comparison(2.0 / worse, 0.5),
@@ -77,14 +98,6 @@ def figures(worse: float) -> dict[str, dict[str, Any]]:
             "1": {"batches": 200, "beyond_p50_ms": 1.0, "beyond_p99_ms": 120.0 * worse, **small},
             "100": {"batches": 200, "beyond_p50_ms": 40.0 * worse, "beyond_p99_ms": 1.0, **small},
         },
-        "encoding": {
-            "zstd_records_per_s": spread(4e6 / worse),
-            "none_records_per_s": spread(5e6),
-            "value_bytes": 110.0,
-            "large_encode_mb_per_s": 1.0,
-            "large_copy_mb_per_s": 2.0,
-            "large_times_copy": 2.0 * worse,
-        },
         "latency": {
             "rows_per_s": 5000,
             "visible_p50_s": 0.45 * worse,
@@ -105,6 +118,55 @@ def figures(worse: float) -> dict[str, dict[str, Any]]:
             "partitions": {"1": spread(100e3), "2": spread(200e3)},
             "tasks_steepest_fall": 0.75 / worse,
             "partitions_steepest_fall": 0.75 / worse,
+        },
+        **more_figures(worse),
+    }
+
+
+def more_figures(worse: float) -> dict[str, dict[str, Any]]:
+    """The same of starts, of PostgreSQL alone, of what grows beside batches, and of verify."""
+
+    def start(seconds: float) -> dict[str, Any]:
+        return {"beyond_s": spread(seconds), "sink_s": spread(seconds + 1), "count_s": spread(1.0)}
+
+    def bound(times: float) -> dict[str, Any]:
+        cpu = {"ours_cpu_s": {"postgresql": 2.0}, "bare_cpu_s": {"postgresql": 1.9}, "step_s": {"decide": 1.0}}
+        return {"ours_s": spread(times), "bare_s": spread(1.0), "times_bare": spread(times), **cpu}
+
+    sizes = {"tables_mb": {"kafka_transaction_state": 1.5}, "driver_mb": 100.0, "open_files": 30}
+    batches = {
+        str(count): {"speed": spread(1.0), "old_ms": spread(10.0), "young_ms": spread(10.0), **sizes}
+        for count in (100, 1000)
+    }
+    return {
+        "encoding": {
+            "zstd_records_per_s": spread(4e6 / worse),
+            "none_records_per_s": spread(5e6),
+            "value_bytes": 110.0,
+            "large_encode_mb_per_s": 1.0,
+            "large_copy_mb_per_s": 2.0,
+            "large_times_copy": 2.0 * worse,
+        },
+        "json_columns": {"rows": 1000, "kinds": {"double": column(0.9), "map": column(0.85 / worse)}},
+        "start": {"new": start(worse), "killed": start(1.5 * worse), "rows": 100},
+        "database_bound": {"append": bound(worse / 0.95), "upsert": bound(1.15 * worse), "rows": 1000},
+        "writers_bound": {
+            name: {"one_s": spread(4.0), "two_s": spread(3.0), "ratio": spread(1.33)} for name in ("free", "busy")
+        }
+        | {"rows": 1000},
+        "many_sinks": {
+            "sinks": {"1": spread(100e3), "40": spread(90e3)},
+            "sinks_steepest_fall": 0.75 / worse,
+            "rows": 1000,
+        },
+        "many_batches": {"batches": batches, "batches_steepest_fall": 0.75 / worse, "rows": 10},
+        "verify": {
+            "rows": 10_000_000,
+            "seconds": 90 * worse,
+            "client_cpu_s": 20.0,
+            "postgresql_cpu_s": 90.0,
+            "kafka_cpu_s": 5.0,
+            "client_peak_mib": 286 * worse,
         },
     }
 

@@ -15,7 +15,14 @@ from spark_2pc_sink import VerifyReport, cli
 from spark_2pc_sink.cli import verify as command
 from spark_2pc_sink.cli.output import json_schema
 from spark_2pc_sink.errors import KafkaTimeoutError
-from spark_2pc_sink.verification.report import BatchResult, Difference, DifferenceKind, NotChecked, OpenTransactionRows
+from spark_2pc_sink.verification.report import (
+    BatchResult,
+    Difference,
+    DifferenceKind,
+    NotChecked,
+    OpenTable,
+    OpenTransactionRows,
+)
 from tests.harness.json_contract import read_output
 
 SIDES = ["--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "orders"]
@@ -169,6 +176,35 @@ def test_an_open_transaction_has_its_line(run: Run, capsys: pytest.CaptureFixtur
         "  open transaction: Ongoing, 20 records, 20 of them with a row in the table: the database has decided it"
         in capsys.readouterr().out
     )
+
+
+def test_each_table_of_an_open_transaction_has_its_line(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = (
+        OpenTable(table="orders", topics=("o",), records=20, in_table=20),
+        OpenTable(table="lines", topics=("l",), records=40, in_table=0),
+        OpenTable(table="names"),
+    )
+    opened = OpenTransactionRows(state="Ongoing", records=60, in_table=20, tables=tables)
+    run.answer = replace(SAME, verdict="different", open_transaction=opened)
+    cli.main(["verify", *SIDES, "--open"])
+    assert (
+        "  open transaction: Ongoing, 60 records, 20 of them with a row in every table that they are for: neither "
+        "commit nor abort makes both sides equal\n"
+        "    - table orders: rows of 20 of the 20 records of o\n"
+        "    - table lines: rows of 0 of the 40 records of l\n"
+        "    - table names: not compared\n"
+    ) in capsys.readouterr().out
+
+
+def test_what_the_share_of_an_open_transaction_speaks_for() -> None:
+    """A table with some of the rows speaks against an abort, also where another table of the topic has none."""
+    one = OpenTransactionRows(state="Ongoing", records=20, in_table=0)
+    assert one.share == "none"
+    assert replace(one, in_table=None).share == "unknown"
+    assert replace(one, in_table=3).share == "some"
+    assert replace(one, records=0).share == "no_records"
+    assert replace(one, tables=(OpenTable(table="t", records=20, in_table=0),)).share == "none"
+    assert replace(one, tables=(OpenTable(table="t", records=20, in_table=1),)).share == "some"
 
 
 def test_a_bar_is_shown_on_a_terminal_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.wire import record_batch
+from spark_2pc_sink.wire import batch_format, record_batch
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, StoredMarker, next_sequence
 from spark_2pc_sink.wire.compression import Compression
 from spark_2pc_sink.wire.record_batch import (
@@ -187,6 +187,23 @@ def test_a_batch_whose_length_is_no_int32_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(record_batch, "INT32_BYTES_MAX", 70)
     with pytest.raises(LocalProtocolError, match="at most 70 bytes"):
         encode([(b"k", b"v" * 9, ())])
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_of_a_compressed_batch_so_many_headers_are_read_and_no_more(
+    compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D13: a header may take two bytes before it is compressed, and sixty in a reader."""
+    some: list[Row] = [(b"k", b"v", (("a", b"1"), ("b", None)))] * 3
+    batch = decode_one(encode(some, compression=compression))
+    monkeypatch.setattr(batch_format, "COMPRESSED_HEADERS_MAX", 6)
+    assert plain(batch) == some
+    monkeypatch.setattr(batch_format, "COMPRESSED_HEADERS_MAX", 5)
+    if compression == "none":
+        assert plain(batch) == some
+        return
+    with pytest.raises(RemoteProtocolError, match="it has 2 headers; up to 1 more are read of this batch"):
+        plain(batch)
 
 
 def control_batch(kind: int, *, value: bytes | None = struct.pack(">hi", 0, 7), key: bytes | None = None) -> bytes:

@@ -50,7 +50,7 @@ def topics_of(shop: WrittenOutputs) -> list[str]:
     return [str(output.topic) for output in shop.writes if isinstance(output, Records)]
 
 
-def write(shop: WrittenOutputs, first: int = 0) -> None:
+def write(shop: WrittenOutputs, first: int = 0, *, committed: bool = True) -> None:
     """A batch of three orders, of which two are paid."""
     orders, lines, names = topics_of(shop)
     ids = range(first, first + 3)
@@ -67,6 +67,7 @@ def write(shop: WrittenOutputs, first: int = 0) -> None:
         f"INSERT INTO names SELECT 'n' || n FROM {between}",
         f"INSERT INTO paid SELECT n FROM {between} WHERE mod(n, 3) > 0",
         rows=COUNTS,
+        committed=committed,
     )
 
 
@@ -130,6 +131,63 @@ def test_a_record_that_another_program_sent_is_found_by_its_topic(shop: WrittenO
     report = shop.verify()
     assert report.counts == {"gap": 1, "missing_in_table": 1}, str(report)
     assert {(each.table, each.topic) for each in report.differences} == {("lines", lines), (None, lines)}
+
+
+def test_an_open_transaction_is_compared_with_every_table_that_its_topics_tell(shop: WrittenOutputs) -> None:
+    """Whether to commit or abort it by hand: all tables have its rows, none has, or some have."""
+    write(shop)
+    write(shop, 10, committed=False)
+    orders, lines, names = topics_of(shop)
+    for change, share, found in (
+        ("SELECT 1", "all", {"orders": 3, "lines": 3, "names": 3}),
+        ("DELETE FROM lines WHERE order_id = 11", "some", {"orders": 3, "lines": 2, "names": 3}),
+        ("DELETE FROM lines WHERE order_id >= 10", "some", {"orders": 3, "lines": 0, "names": 3}),
+        ("DELETE FROM orders WHERE id >= 10", "some", {"orders": 0, "lines": 0, "names": 3}),
+        ("DELETE FROM names WHERE name LIKE 'n1_'", "none", {"orders": 0, "lines": 0, "names": 0}),
+    ):
+        shop.sides.sql(change)
+        report = shop.verify(open_transaction=True, wait_ms=100)
+        opened = report.open_transaction
+        assert opened is not None
+        assert (opened.share, opened.records, opened.in_table) == (share, 9, sum(found.values())), str(report)
+        assert {each.table: each.in_table for each in opened.tables} == {**found, "paid": None}, str(report)
+        assert [each.topics for each in opened.tables] == [(orders,), (lines,), (names,), ()]
+        assert report.verdict == ("same" if share == "all" else "different")
+        assert (("missing_in_table", "lines", "key s12") in named(report)) is (found["lines"] == 0), str(report)
+        assert "where='paid'" in reasons(report)["table paid"]
+    alone = shop.verify(open_transaction=True, table="names", wait_ms=100).open_transaction
+    assert alone is not None
+    assert (alone.share, alone.records) == ("none", 3)
+
+
+def test_an_open_transaction_where_a_topic_tells_two_tables_and_another_none(
+    shop: WrittenOutputs, topic: Callable[..., str]
+) -> None:
+    orders, large = shop.sides.topic, topic()
+    tables = [Rows("orders", mode="upsert", keys=["id"]), Rows("names", columns={"name": "name"})]
+    shop.start([Records(orders), Records(large, where="id > 10"), *tables])
+    sent = [(None, {"id": n, "name": f"n{n}"}) for n in (1, 2)]
+    rows = "(VALUES (1, 'n1'), (2, 'n2')) AS o (id, name)"
+    shop.write(
+        {orders: sent, large: [(None, {"id": 11})]},
+        f"INSERT INTO orders SELECT * FROM {rows}",
+        f"INSERT INTO names SELECT name FROM {rows}",
+        committed=False,
+    )
+    for change, share in (("SELECT 1", "all"), ("DELETE FROM names", "some"), ("DELETE FROM orders", "none")):
+        shop.sides.sql(change)
+        report = shop.verify(open_transaction=True, wait_ms=100)
+        opened = report.open_transaction
+        assert opened is not None
+        # Of the two tables that one topic tells, the one that lacks most counts.
+        assert (opened.share, opened.records, opened.in_table) == (share, 2, 2 * (share == "all")), str(report)
+        assert reasons(report)[f"records of {large}"] == "no table that is compared has their rows"
+    shop.sides.sql("DROP TABLE names")
+    shop.sides.sql("DROP TABLE orders")
+    report = shop.verify(open_transaction=True, wait_ms=100)
+    assert report.open_transaction is not None
+    assert (report.verdict, report.open_transaction.share) == ("not_checked", "unknown")
+    assert "no such table" in reasons(report)["table orders"]
 
 
 def test_what_is_said_of_one_table_needs_its_name(shop: WrittenOutputs) -> None:

@@ -20,11 +20,18 @@ from spark_2pc_sink.sink.contract.record_expressions import (
     upsert_order_columns,
     with_json,
 )
-from spark_2pc_sink.sink.contract.record_json import IGNORE_NULLS, TIME_PARSER, TIME_ZONE, WHOLE_ROW, JsonField
+from spark_2pc_sink.sink.contract.record_json import (
+    IGNORE_NULLS,
+    OFFSET_SECONDS,
+    TIME_PARSER,
+    TIME_ZONE,
+    WHOLE_ROW,
+    JsonField,
+)
 from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.table.identifiers import TableName
 
-SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC"}
+SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
 
 
 def taken_over(columns: dict[str, str], *, value: str = WHOLE_ROW) -> RecordExpressions:

@@ -13,9 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from spark_2pc_sink.sink.contract.record_json import IGNORE_NULLS, TIME_PARSER, TIME_ZONE, json_fields, json_values
+from spark_2pc_sink.sink.contract.json_texts import local_time_sql
+from spark_2pc_sink.sink.contract.record_json import (
+    IGNORE_NULLS,
+    NESTED,
+    OFFSET_SECONDS,
+    TIME_PARSER,
+    TIME_ZONE,
+    WRAPPED,
+    ZONED,
+    JsonField,
+    json_fields,
+    json_values,
+    made_sql,
+)
 
-UTC = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC"}
+UTC = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
 SCHEMA = t.StructType(
     [
         t.StructField("id", t.LongType()),
@@ -182,38 +195,189 @@ def one(kind: t.DataType, **more: Any) -> t.StructType:
     return t.StructType([t.StructField("c", kind, **more)])
 
 
-@pytest.mark.parametrize(
-    ("schema", "settings"),
-    [
-        (one(t.DoubleType()), {}),
-        (one(t.FloatType()), {}),
-        (one(t.BinaryType()), {}),
-        (one(t.ArrayType(t.IntegerType())), {}),
-        (one(t.StructType([t.StructField("a", t.IntegerType())])), {}),
-        (one(t.DecimalType(38, 7)), {}),
-        (one(t.IntegerType(), metadata={"EXISTS_DEFAULT": "1"}), {}),
-        (one(t.IntegerType()), {IGNORE_NULLS: "false"}),
-        (one(t.TimestampType()), {TIME_ZONE: "Europe/London"}),
-        (one(t.TimestampNTZType()), {TIME_PARSER: "legacy"}),
-        (one(t.DateType()), {TIME_PARSER: "LEGACY"}),
-        (t.StructType([t.StructField("c", t.IntegerType()), t.StructField("c", t.IntegerType())]), {}),
-        (t.StructType([t.StructField("a\nb", t.IntegerType())]), {}),
-    ],
-    ids=str,
-)
-def test_what_is_left_to_spark(schema: t.StructType, settings: dict[str, str]) -> None:
-    assert fields(schema, {**UTC, **settings}) is None
+MADE = "_2pc_json_0"
+ZONE = {TIME_ZONE: "Europe/London"}
+LEGACY = {TIME_PARSER: "legacy"}
+STRUCT = t.StructType([t.StructField("a", t.IntegerType())])
 
 
 @pytest.mark.parametrize(
-    ("schema", "settings"),
+    "schema",
     [
-        (one(t.DecimalType(38, 6)), {}),
-        (one(t.IntegerType()), {TIME_ZONE: "Europe/London", TIME_PARSER: "LEGACY"}),
-        (one(t.TimestampNTZType()), {TIME_ZONE: "Europe/London"}),
-        (one(t.DateType()), {TIME_ZONE: "Europe/London", TIME_PARSER: "EXCEPTION"}),
+        one(t.IntegerType(), metadata={"EXISTS_DEFAULT": "1"}),
+        t.StructType([t.StructField("c", t.IntegerType()), t.StructField("c", t.IntegerType())]),
+    ],
+    ids=["a column's default", "two of a name"],
+)
+def test_what_is_left_to_spark(schema: t.StructType) -> None:
+    assert fields(schema) is None
+
+
+def test_a_default_does_not_matter_where_all_nulls_are_written() -> None:
+    schema = one(t.IntegerType(), metadata={"EXISTS_DEFAULT": "1"})
+    assert fields(schema, {**UTC, IGNORE_NULLS: "FALSE"}) == (JsonField("c", "IntegerType", keeps_null=True),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (t.DecimalType(38, 6), {}),
+        (t.DecimalType(38, 38), {}),
+        (t.IntegerType(), {**ZONE, **LEGACY}),
+        (t.BinaryType(), {**ZONE, **LEGACY}),
+        (t.TimestampType(), {TIME_ZONE: "Etc/UTC"}),
+        (t.TimestampNTZType(), ZONE),
+        (t.DateType(), {**ZONE, TIME_PARSER: "EXCEPTION"}),
     ],
     ids=str,
 )
-def test_settings_that_do_not_matter_to_a_type(schema: t.StructType, settings: dict[str, str]) -> None:
-    assert fields(schema, {**UTC, **settings}) is not None
+def test_what_tasks_make_by_themselves(kind: t.DataType, settings: dict[str, str]) -> None:
+    assert fields(one(kind), {**UTC, **settings}) == (JsonField("c", type(kind).__name__),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "field", "sources", "sql"),
+    [
+        (t.DoubleType(), {}, "DoubleType", ("c", MADE), "CAST(`c` AS STRING)"),
+        (t.FloatType(), {}, "FloatType", ("c", MADE), "CAST(`c` AS STRING)"),
+        (t.TimestampType(), ZONE, ZONED, ("c", MADE), local_time_sql("`c`")),
+        (STRUCT, {}, NESTED, (MADE,), "to_json(`c`)"),
+        (t.ArrayType(t.IntegerType()), {}, NESTED, (MADE,), "to_json(`c`)"),
+        (t.MapType(t.StringType(), STRUCT), {}, NESTED, (MADE,), "to_json(`c`)"),
+        *(
+            (kind, settings, WRAPPED, (MADE,), "CASE WHEN `c` IS NOT NULL THEN to_json(named_struct('v', `c`)) END")
+            for kind, settings in (
+                (t.TimestampType(), LEGACY),
+                (t.TimestampType(), {**ZONE, OFFSET_SECONDS: "false"}),
+                (t.TimestampNTZType(), LEGACY),
+                (t.DateType(), LEGACY),
+                (t.DayTimeIntervalType(), {}),
+                (t.DecimalType(10, -2), {}),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_what_spark_makes_for_a_column(
+    kind: t.DataType, settings: dict[str, str], field: str, sources: tuple[str, ...], sql: str
+) -> None:
+    (found,) = fields(one(kind), {**UTC, **settings})
+    assert (found.kind, found.sources, made_sql(found)) == (field, sources, sql)
+    assert found.reads_column == ("c" in sources)
+
+
+def test_what_spark_makes_has_names_of_its_own() -> None:
+    schema = t.StructType([t.StructField(name, t.DoubleType()) for name in ("a`b", "A`B")])
+    found = fields(schema)
+    assert [field.made for field in found] == ["_2pc_json_0", "_2pc_json_1"]
+    assert made_sql(found[1]) == "CAST(`A``B` AS STRING)"
+
+
+def text_of(kind: str, *columns: pa.Array, keeps_null: bool = False) -> list[bytes]:
+    """The JSON of rows of one column, of which Spark has made the last of several."""
+    field = JsonField("c", kind, MADE if len(columns) > 1 or kind in (NESTED, WRAPPED) else None, keeps_null)
+    made: list[bytes] = json_values(pa.record_batch(list(columns), names=list(field.sources)), (field,)).to_pylist()
+    return made
+
+
+@pytest.mark.parametrize("arrow", [pa.string(), pa.large_string()], ids=str)
+def test_floats_have_the_digits_of_java(arrow: Any) -> None:
+    numbers = pa.array([2e23, None, float("nan"), float("-inf")])
+    texts = pa.array(["2.0E23", None, "NaN", "-Infinity"], arrow)
+    assert text_of("DoubleType", numbers, texts) == [b'{"c":2.0E23}', b"{}", b'{"c":"NaN"}', b'{"c":"-Infinity"}']
+    assert text_of("DoubleType", numbers[:2], texts[:2]) == [b'{"c":2.0E23}', b"{}"]
+    assert text_of("FloatType", numbers[1:2].cast(pa.float32()), texts[1:2]) == [b"{}"]
+
+
+@pytest.mark.parametrize(
+    ("units", "text"),
+    [(0, "0E-10"), (-1, "-1E-10"), (9_999, "9.999E-7"), (10_000, "0.0000010000"), (12 * 10**10, "12.0000000000")],
+)
+def test_decimals_are_written_as_java_does(units: int, text: str) -> None:
+    """BigDecimal.toString: with an exponent where the number is smaller than 0.000001."""
+    column = pa.array([Decimal(units).scaleb(-10)], pa.decimal128(38, 10))
+    assert text_of("DecimalType", column) == [f'{{"c":{text}}}'.encode()]
+
+
+@pytest.mark.parametrize("arrow", [pa.binary(), pa.large_binary()], ids=str)
+def test_bytes_are_base64_without_line_breaks(arrow: Any) -> None:
+    column = pa.array([b"", b"\xff", None, b"ab", b"x" * 60], arrow)
+    made = [b'{"c":""}', b'{"c":"/w=="}', b"{}", b'{"c":"YWI="}', b'{"c":"' + b"eHh4" * 20 + b'"}']
+    assert text_of("BinaryType", column) == made
+    assert text_of("BinaryType", column.slice(1, 3)) == made[1:4]
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "offset_s", "text"),
+    [
+        (0, 3_600, "1970-01-01T01:00:00.000+01:00"),
+        (-1, -16_200, "1969-12-31T19:29:59.999-04:30"),
+        (0, 0, "1970-01-01T00:00:00.000Z"),
+        (0, -2_670, "1969-12-31T23:15:30.000-00:44:30"),
+        (0, 59, "1970-01-01T00:00:59.000+00:00:59"),
+        (253_402_300_799_999_999, 3_600, "+10000-01-01T00:59:59.999+01:00"),
+        (2**63 - 1, 64_800, "+294247-01-10T22:00:54.775+18:00"),
+        (-(2**63), -64_800, "-290308-12-21T01:59:05.224-18:00"),
+    ],
+)
+def test_timestamps_have_the_offset_of_their_time_zone(microseconds: int, offset_s: int, text: str) -> None:
+    """Also those whose local time 64 bits have no room for."""
+    cycle = (400 * 365 + 97) * 86_400_000_000
+    near = microseconds + (cycle if microseconds < -(2**62) else -cycle if microseconds > 2**62 else 0)
+    at, local = (pa.array([number, None], pa.int64()) for number in (microseconds, near + offset_s * 1_000_000))
+    columns = (at.cast(pa.timestamp("us", tz="Europe/London")), local.cast(pa.timestamp("us")))
+    assert text_of(ZONED, *columns) == [f'{{"c":"{text}"}}'.encode(), b"{}"]
+
+
+def test_the_offset_may_differ_from_row_to_row() -> None:
+    at = pa.array([0, 0, None, 0], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    local = pa.array([0, 3_600_000_000, None, -5_400_000_000], pa.int64()).cast(pa.timestamp("us"))
+    made = [json.loads(row).get("c", "")[10:] for row in text_of(ZONED, at, local)]
+    assert made == ["T00:00:00.000Z", "T01:00:00.000+01:00", "", "T22:30:00.000-01:30"]
+
+
+@pytest.mark.parametrize("arrow", [pa.string(), pa.large_string()], ids=str)
+def test_json_of_spark_s_own_is_put_in_as_it_is(arrow: Any) -> None:
+    nested = pa.array(['{"a":[null]}', None, "[]"], arrow)
+    assert text_of(NESTED, nested) == [b'{"c":{"a":[null]}}', b"{}", b'{"c":[]}']
+    wrapped = pa.array(['{"v":"2020-01-01"}', None, '{"v":{}}'], arrow)
+    assert text_of(WRAPPED, wrapped) == [b'{"c":"2020-01-01"}', b"{}", b'{"c":{}}']
+
+
+def test_the_table_s_json_is_taken_where_spark_has_made_none_beside_it() -> None:
+    """An array that the table takes as one is no text."""
+    field = JsonField("c", NESTED, MADE)
+    table, made = pa.array(['{"a":1,"b":2}', '{"a":1,"b":null}', None]), pa.array([None, '{"a":1}', None], pa.string())
+    numbers = pa.array([[1], [2], None], pa.list_(pa.int64()))
+
+    def of(**columns: Any) -> Any:
+        return json_values(pa.record_batch(list(columns.values()), names=list(columns)), (field,)).to_pylist()
+
+    assert of(c=table, **{MADE: made}) == [b'{"c":{"a":1,"b":2}}', b'{"c":{"a":1}}', b"{}"]
+    assert of(c=table) == [b'{"c":{"a":1,"b":2}}', b'{"c":{"a":1,"b":null}}', b"{}"]
+    assert of(c=numbers, **{MADE: made}) == [b"{}", b'{"c":{"a":1}}', b"{}"]
+
+
+def test_nulls_that_are_kept() -> None:
+    schema = t.StructType(
+        [t.StructField("n", t.IntegerType()), t.StructField("s", t.StringType()), t.StructField("m", t.StringType())]
+    )
+    arrow = pa.schema([("n", pa.int32()), ("s", pa.string()), ("m", pa.large_string())])
+    rows = batch([(None, None, "x"), (1, "a", None), (None, None, None)], arrow)
+    kept = fields(schema, {**UTC, IGNORE_NULLS: "false"})
+    assert json_values(rows, kept).to_pylist() == [
+        b'{"n":null,"s":null,"m":"x"}',
+        b'{"n":1,"s":"a","m":null}',
+        b'{"n":null,"s":null,"m":null}',
+    ]
+    assert json_values(rows.slice(1, 1), kept).to_pylist() == [b'{"n":1,"s":"a","m":null}']
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("a\nb", b"a\\nb"), ("\x01", b"\\u0001"), ('q"\\', b'q\\"\\\\'), ("\x7fé\u2028", "\x7fé\u2028".encode())],
+)
+def test_names_are_escaped_like_texts(name: str, written: bytes) -> None:
+    schema = t.StructType([t.StructField(name, t.IntegerType())])
+    rows = pa.record_batch([pa.array([1], pa.int32())], names=[name])
+    assert json_values(rows, fields(schema)).to_pylist() == [b'{"' + written + b'":1}']

@@ -17,9 +17,15 @@ from pyspark.errors import PySparkException
 from spark_2pc_sink import __version__
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.sink.job.executor_check import ExecutorAnswer, ExecutorVerdict, judge, naming_executors
+from spark_2pc_sink.sink.job.executor_check import (
+    ExecutorAnswer,
+    ExecutorVerdict,
+    judge,
+    naming_executors,
+    remedy_for,
+)
 from spark_2pc_sink.sink.job.executor_versions import LIBRARIES
-from spark_2pc_sink.sink.tasks.executor_probe import Sides, probe
+from spark_2pc_sink.sink.tasks.executor_probe import Sides, probe, reach
 from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
 from spark_2pc_sink.testing import free_port
 
@@ -138,6 +144,35 @@ def test_the_probe_says_what_an_executor_does_not_reach() -> None:
     assert found["versions"] == {"pgpq": metadata.version("pgpq"), "nowhere": ""}
     assert found["unreached"].keys() == {"kafka", "database"}
     assert "secret" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"},
+            "gssapi is not installed: run pip install 'spark-2pc-sink[gssapi]'",
+        ),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
+    ],
+)
+def test_the_probe_says_what_an_executor_lacks_to_log_in(
+    monkeypatch: pytest.MonkeyPatch, login: dict[str, str], said: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    kafka = KafkaOptions.parse({"bootstrap.servers": "127.0.0.1:1", **login})
+    found = reach(Sides(kafka, ("orders",), None))
+    assert found.keys() == {"kafka"}
+    assert said in found["kafka"]
+
+
+def test_the_remedy_says_how_executors_get_tickets() -> None:
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}
+    plain, kerberos = (remedy_for(KafkaOptions.parse({"bootstrap.servers": "h:1", **each})) for each in ({}, login))
+    assert "docs/cluster.md" in plain
+    assert kerberos.startswith(plain)
+    assert "spark.executorEnv.KRB5_CLIENT_KTNAME" in kerberos
+    assert "KRB5" not in plain
 
 
 def test_the_probe_runs_where_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

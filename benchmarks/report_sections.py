@@ -1,0 +1,102 @@
+"""Sections of RESULTS.md about starts, PostgreSQL's own statements, many sinks, many batches, and verify."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from benchmarks.report_tables import seconds_of, table
+
+
+def _start(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Start of a query, a batch of {figures['rows']} rows"
+    names = {"new": "a query that has never run", "killed": "after kill -9 with a decided batch"}
+    rows = [
+        (what, *(seconds_of(figures[kind][name]) for name in ("beyond_s", "sink_s", "count_s")))
+        for kind, what in names.items()
+    ]
+    yield table(("", "beyond counting", "the sink, until both sides show the batch", "a query that counts"), rows)
+
+
+def _database_bound(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Beside PostgreSQL alone, batches of {figures['rows']:,} rows"
+    names = {
+        "append": ("append into a table with four indexes", "COPY"),
+        "upsert": ("upsert of all rows", "INSERT … ON CONFLICT"),
+    }
+    rows = [
+        (
+            what,
+            seconds_of(figures[name]["ours_s"]),
+            f"{bare}: {seconds_of(figures[name]['bare_s'])}",
+            f"{figures[name]['times_bare']['median']:.2f}",
+            f"{figures[name]['ours_cpu_s']['postgresql']:.2f}",
+            f"{figures[name]['bare_cpu_s']['postgresql']:.2f}",
+        )
+        for name, (what, bare) in names.items()
+    ]
+    head = ("", "the sink", "the bare statement", "times its time", "PostgreSQL's CPU s per million rows", "bare")
+    yield table(head, rows)
+    for name in names:
+        steps = ", ".join(f"{step} {seconds:.2f}" for step, seconds in figures[name]["step_s"].items())
+        yield f"Steps of the sink's {name}, medians in seconds: {steps}."
+
+
+def _writers_bound(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## An upsert of {figures['rows']:,} rows by two backends of PostgreSQL, without Spark"
+    names = {"free": "the machine as it is", "busy": "beside a process that keeps a core busy"}
+    rows = [
+        (
+            what,
+            seconds_of(figures[name]["one_s"]),
+            seconds_of(figures[name]["two_s"]),
+            f"{figures[name]['ratio']['median']:.2f}",
+        )
+        for name, what in names.items()
+    ]
+    yield table(("", "one backend", "two, prepared and decided by a third", "times as fast"), rows)
+
+
+def _many_sinks(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Sinks at work in one database, batches of {figures['rows']:,} rows"
+    counts = figures["sinks"]
+    yield table(
+        ("sinks", *counts), [("thousand rows/s of all", *(f"{point['median'] / 1e3:.1f}" for point in counts.values()))]
+    )
+
+
+def _many_batches(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## Batches behind one sink, {figures['rows']} rows each, without Spark"
+    rows = [
+        (
+            f"{int(count):,}",
+            f"{point['speed']['median']:.2f} ({point['speed']['low']:.2f} to {point['speed']['high']:.2f})",
+            f"{point['old_ms']['median']:.1f}",
+            f"{sum(point['tables_mb'].values()):.1f}",
+            f"{point['driver_mb']:.0f}",
+            str(point["open_files"]),
+        )
+        for count, point in figures["batches"].items()
+    ]
+    head = ("batches", "times a young sink's speed", "ms a batch", "its tables, MB", "driver, MB", "open files")
+    yield table(head, rows)
+
+
+def _verify(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## verify of {figures['rows']:,} rows"
+    yield (
+        f"{figures['seconds']} s; CPU seconds: the client {figures['client_cpu_s']}, PostgreSQL "
+        f"{figures['postgresql_cpu_s']}, Kafka {figures['kafka_cpu_s']}. The client's memory was "
+        f"{figures['client_peak_mib']} MiB at most."
+    )
+
+
+#: By benchmark.
+SECTIONS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    "start": _start,
+    "database_bound": _database_bound,
+    "writers_bound": _writers_bound,
+    "many_sinks": _many_sinks,
+    "many_batches": _many_batches,
+    "verify": _verify,
+}

@@ -1,0 +1,100 @@
+"""A standalone Spark cluster on this machine: a master and workers, whose executors are processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import TracebackType
+
+from spark_2pc_sink.testing.ports import free_port
+from spark_2pc_sink.testing.processes import ServerProcess, children, kill_all
+from spark_2pc_sink.testing.spark import quick_java_options, spark_environment
+from spark_2pc_sink.testing.wait import wait_until
+
+_START_DEADLINE_S = 180.0
+_STOP_DEADLINE_S = 20.0
+
+
+class SparkCluster:
+    """The cluster; a context manager. Executors live as long as the session that has them.
+
+    Args:
+        folder: for logs and the workers' files.
+        python_path: a folder from which executors can import modules; None where they find those of their Python only.
+        workers: that are there from the beginning.
+        cores: of each worker, for the executors of all sessions.
+        memory: of each worker, as Spark writes it.
+    """
+
+    def __init__(
+        self, folder: Path, *, python_path: Path | None = None, workers: int = 2, cores: int = 1, memory: str = "1g"
+    ) -> None:
+        self._folder = folder
+        self._python_path = python_path
+        self._workers = workers
+        self._room = ("--cores", str(cores), "--memory", memory)
+        self._port = free_port()
+        self._processes: list[ServerProcess] = []
+
+    @property
+    def master(self) -> str:
+        """Its URL, as ``spark.master`` takes it."""
+        return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The workers' processes; executors are their children."""
+        return [worker.pid for worker in self._processes[1:]]
+
+    def __enter__(self) -> SparkCluster:
+        self._folder.mkdir(exist_ok=True)
+        master = ("org.apache.spark.deploy.master.Master", "--port", str(self._port))
+        self._start("master", *master, python_path=self._python_path)
+        try:
+            for _ in range(self._workers):
+                self.add_worker(python_path=self._python_path)
+            what = f"{self._workers} workers of the Spark cluster"
+            wait_until(self._complete, deadline_s=_START_DEADLINE_S, what=what)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Executors of a driver that was killed, or that stand still, have nobody else who ends them.
+        kill_all([executor for pid in self.worker_pids for executor in children(pid)])
+        for process in reversed(self._processes):
+            process.end(signal.SIGTERM, deadline_s=_STOP_DEADLINE_S)
+
+    def add_worker(self, *, python_path: Path | None) -> None:
+        """Start one more worker, without waiting for it.
+
+        Args:
+            python_path: as that of the cluster, for the executors of this worker.
+        """
+        name = f"worker-{len(self.worker_pids)}"
+        program = ("org.apache.spark.deploy.worker.Worker", *self._room)
+        self._start(name, *program, "--work-dir", str(self._folder / name), self.master, python_path=python_path)
+
+    def _start(self, name: str, program: str, *arguments: str, python_path: Path | None) -> None:
+        import pyspark  # noqa: PLC0415 - half a second that only users of Spark should pay
+
+        spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        common = ["--host", "127.0.0.1", "--webui-port", "0"]
+        daemon = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": quick_java_options()}
+        environment = {**os.environ, **spark_environment(self._folder, python_path=python_path), **daemon}
+        if python_path is None:
+            del environment["PYTHONPATH"]
+        self._processes.append(
+            ServerProcess(
+                [str(spark_class), program, *common, *arguments],
+                log=self._folder / f"{name}.log",
+                environment=environment,
+            )
+        )
+
+    def _complete(self) -> bool:
+        return self._processes[0].log.read_text(errors="replace").count("Registering worker") >= self._workers

@@ -1,0 +1,79 @@
+"""A reader of one partition with bombs in it, in a process of its own, which says how it ended and what it took.
+
+Arguments: the reader (``log``, ``markers`` or ``verify``), bootstrap address, topic. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from spark_2pc_sink.errors import DualWriteError, RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.log_reader import find_marker
+from spark_2pc_sink.verification.topic_reader import TopicReader
+from spark_2pc_sink.wire.record_batch import decode_record_batches
+from tests.harness.bombs import BOMBS, bomb
+
+#: librdkafka says nothing of a batch that it refuses for its size, so verify waits for so long.
+_DEADLINE_MS: Final = 8_000
+
+
+def _read_log(options: KafkaOptions, partition: TopicPartition) -> str:
+    """Look for the end of a transaction that is not there: the whole log is read."""
+    with Cluster(options) as cluster:
+        epochs = frozenset({0})
+        deadline = cluster.deadline()
+        return find_marker(cluster, partition, from_offset=0, producer_id=7, epochs=epochs, deadline=deadline).name
+
+
+def _read_markers(_options: KafkaOptions, _partition: TopicPartition) -> str:
+    """Look into control batches, which brokers write alone: so these come from no broker."""
+    batches = [batch for name in BOMBS for batch in decode_record_batches(bomb(name, control=True))]
+    refused = 0
+    for batch in batches:
+        try:
+            assert batch.marker is None
+        except RemoteProtocolError:
+            refused += 1
+    return f"{refused} of {len(batches)} refused"
+
+
+def _verify(options: KafkaOptions, partition: TopicPartition) -> str:
+    """Read every record."""
+    reader = TopicReader(options)
+    bounds = {partition: (0, reader.committed_ends([partition])[partition])}
+    return f"{sum(len(records) for _, records in reader.read(bounds))} records"
+
+
+_READERS: Final[dict[str, Callable[[KafkaOptions, TopicPartition], str]]] = {
+    "log": _read_log,
+    "markers": _read_markers,
+    "verify": _verify,
+}
+
+
+def _peak_mib() -> int:
+    """By proc(5): what getrusage(2) says begins with the peak of the process that this one was forked from."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) // 1024
+
+
+def main(reader: str, bootstrap: str, topic: str) -> None:
+    """Read, and print the outcome and by how many MiB the process has grown."""
+    options = KafkaOptions.parse({"bootstrap.servers": bootstrap, "max.block.ms": str(_DEADLINE_MS)})
+    before = _peak_mib()
+    try:
+        outcome = _READERS[reader](options, TopicPartition(topic, 0))
+    except DualWriteError as error:
+        outcome = f"{type(error).__name__}: {error}"
+    print(json.dumps({"outcome": outcome, "growth_mib": _peak_mib() - before}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

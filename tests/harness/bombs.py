@@ -1,0 +1,98 @@
+"""Record batches of kilobytes that become gigabytes, each made of one repeated piece, so that they cost nothing here.
+
+How far a format goes decides its bomb: zstd's RLE blocks give 32768 bytes for one (RFC 8878, 3.1.1.2.2), deflate up to
+1032, lz4 255. Snappy has 21, and announces a size that need not be true.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import lz4.frame
+import pyarrow as pa
+
+from spark_2pc_sink.reference.storage.batches import build_batch
+from spark_2pc_sink.wire.batch_format import CONTROL_BIT
+from spark_2pc_sink.wire.compression import Compression, compress
+from spark_2pc_sink.wire.varints import encode_varint
+
+_MIB: Final = 1024 * 1024
+#: Of zstd: magic number, a descriptor without checksum and size, a window of 128 KiB (RFC 8878, 3.1.1.1).
+_ZSTD_HEAD: Final = bytes.fromhex("28b52ffd0038")
+_ZSTD_BLOCK_BYTES: Final = 128 * 1024
+_ZSTD_RLE: Final = 1
+#: Of gzip: magic number, deflate, no flags, no time, no system (RFC 1952).
+_GZIP_HEAD: Final = bytes.fromhex("1f8b08000000000000ff")
+_LZ4_BLOCK_BYTES: Final = 4 * _MIB
+#: A raw snappy block that says that it becomes 4 GiB - 1.
+_SNAPPY_ANNOUNCED: Final = b"\xff\xff\xff\xff\x0f" + bytes(64)
+#: The timestamps in it are 1970: nothing here depends on them.
+_TIMESTAMP_MS: Final = 0
+
+
+def bomb(name: str, *, control: bool = False) -> bytes:
+    """A batch that brokers take by their default ``message.max.bytes``.
+
+    Args:
+        name: one of `BOMBS`.
+        control: it says that it is an end marker.
+    """
+    codec, records, make = _SECTIONS[name]
+    attributes = codec.value | (CONTROL_BIT if control else 0)
+    return build_batch(make(), record_count=records, timestamp_ms=_TIMESTAMP_MS, attributes=attributes)
+
+
+def _zstd_zeros(plain_bytes: int) -> bytes:
+    """Four bytes for each 128 KiB."""
+    block = _ZSTD_BLOCK_BYTES << 3 | _ZSTD_RLE << 1
+    more = block.to_bytes(3, "little") + b"\0"
+    last = (block | 1).to_bytes(3, "little") + b"\0"
+    return _ZSTD_HEAD + more * (plain_bytes // _ZSTD_BLOCK_BYTES - 1) + last
+
+
+def _gzip_zeros(plain_bytes: int) -> bytes:
+    """With a right end: without one librdkafka 2.16 goes on for ever."""
+    stream = zlib.compressobj(9, zlib.DEFLATED, -15)
+    mebibyte = stream.compress(bytes(_MIB)) + stream.flush(zlib.Z_FULL_FLUSH)
+    checksum, zeros = 0, bytes(_MIB)
+    for _ in range(plain_bytes // _MIB):
+        checksum = zlib.crc32(zeros, checksum)
+    end = stream.flush() + checksum.to_bytes(4, "little") + plain_bytes.to_bytes(4, "little")
+    return _GZIP_HEAD + mebibyte * (plain_bytes // _MIB) + end
+
+
+def _lz4_zeros(plain_bytes: int) -> bytes:
+    """In blocks that do not depend on each other, as Kafka wants them."""
+    stream = lz4.frame.LZ4FrameCompressor(block_linked=False, block_size=lz4.frame.BLOCKSIZE_MAX4MB)
+    head = stream.begin()
+    block = stream.compress(bytes(_LZ4_BLOCK_BYTES))
+    return bytes(head + block * (plain_bytes // _LZ4_BLOCK_BYTES) + stream.flush())
+
+
+def _zstd(section: bytes) -> bytes:
+    return bytes(memoryview(compress(pa.py_buffer(section), Compression.ZSTD)))
+
+
+def _record(value: bytes, *, headers: int = 0) -> bytes:
+    """A record with a key; its headers have neither name nor value: two bytes here, a tuple to the reader."""
+    parts = (encode_varint(1), b"k", encode_varint(len(value)), value, encode_varint(headers), b"\0\1" * headers)
+    body = bytes(3) + b"".join(parts)
+    return encode_varint(len(body)) + body
+
+
+#: Codec, number of records, and what makes the records section, by what comes of it.
+_SECTIONS: Final[dict[str, tuple[Compression, int, Callable[[], bytes]]]] = {
+    "2 GB of zstd": (Compression.ZSTD, 1, lambda: _zstd_zeros(2048 * _MIB)),
+    "4 GB of zstd": (Compression.ZSTD, 1, lambda: _zstd_zeros(4096 * _MIB)),
+    "120 MB of gzip": (Compression.GZIP, 1, lambda: _gzip_zeros(120 * _MIB)),
+    "900 MB of gzip": (Compression.GZIP, 1, lambda: _gzip_zeros(900 * _MIB)),
+    "240 MB of lz4": (Compression.LZ4, 1, lambda: _lz4_zeros(240 * _MIB)),
+    "4 GB announced by snappy": (Compression.SNAPPY, 1, lambda: _SNAPPY_ANNOUNCED),
+    "one value of 60 MB": (Compression.ZSTD, 1, lambda: _zstd(_record(bytes(60 * _MIB)))),
+    "30 million headers of one record": (Compression.ZSTD, 1, lambda: _zstd(_record(b"", headers=30_000_000))),
+    "a million headers of one record": (Compression.ZSTD, 1, lambda: _zstd(_record(b"", headers=1_000_000))),
+    "a million records at one offset": (Compression.ZSTD, 1_000_000, lambda: _zstd(_record(bytes(40)) * 1_000_000)),
+}
+BOMBS: Final = tuple(_SECTIONS)

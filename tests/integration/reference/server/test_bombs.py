@@ -1,0 +1,172 @@
+"""Batches that become gigabytes: what they cost coordinator and readers, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.producer import ProduceRequest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.reference.storage.batches import build_batch
+from spark_2pc_sink.reference.storage.records import encode_records
+from spark_2pc_sink.testing import ReferenceCoordinator
+from spark_2pc_sink.wire.compression import Compression, compress
+from tests.conformance.raw_client import RawClient
+from tests.harness.bombs import BOMBS, bomb
+
+#: Two decoders, each with 64 MiB in pieces, once more in one piece, and once more as the value of a record.
+GROWTH_MIB_MAX = 420
+#: The loop decodes nothing itself. It shares the interpreter with the decoders, and the machine with others.
+ANSWER_S_MAX = 2.0
+#: What is large and in order.
+TAKEN = {"one value of 60 MB", "a million headers of one record", "a million records at one offset"}
+READER_DEADLINE_S = 120
+MIB = 1024 * 1024
+TOPIC = "compacted"
+
+
+@pytest.fixture
+def broker() -> Iterator[ReferenceCoordinator]:
+    with ReferenceCoordinator() as running:
+        running.create_topic(TOPIC, config={"cleanup.policy": "compact"})
+        yield running
+
+
+def code_of(client: RawClient, batch: bytes, topic: str = TOPIC) -> int:
+    """What the broker answers to a Produce of one batch."""
+    data = ProduceRequest.TopicProduceData
+    partition = data.PartitionProduceData(index=0, records=batch)
+    request = ProduceRequest(
+        transactional_id=None, acks=-1, timeout_ms=1000, topic_data=[data(name=topic, partition_data=[partition])]
+    )
+    (answer,) = client.call(request, 12).responses
+    return int(answer.partition_responses[0].error_code)
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had since `forget_peak` (proc(5), VmHWM)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
+
+
+def forget_peak(pid: int) -> None:
+    """What it has now is the most that it has had (proc(5), clear_refs)."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def load_decoders(client: RawClient) -> None:
+    """The libraries themselves are no part of what a batch costs."""
+    section = pa.py_buffer(encode_records([(b"k", b"v")]))
+    for codec in list(Compression)[1:]:
+        small = build_batch(
+            bytes(compress(section, codec)),
+            record_count=1,
+            timestamp_ms=int(time.time() * 1000),
+            attributes=codec.value,
+        )
+        assert code_of(client, small) == Code.NONE
+
+
+def slowest_answer_s(client: RawClient, threads: list[threading.Thread]) -> float:
+    """Of those to another connection, until the threads have ended."""
+    slowest_s = 0.0
+    while any(thread.is_alive() for thread in threads):
+        began_s = time.monotonic()
+        client.call(ApiVersionsRequest(client_software_name="other", client_software_version="1"), 3)
+        slowest_s = max(slowest_s, time.monotonic() - began_s)
+        time.sleep(0.01)
+    return slowest_s
+
+
+@pytest.mark.parametrize(
+    ("senders", "names"),
+    [
+        pytest.param(2, ("4 GB of zstd", "30 million headers of one record"), id="the-worst"),
+        pytest.param(4, BOMBS, id="every-way-to-grow", marks=[pytest.mark.thorough, pytest.mark.timeout(600)]),
+    ],
+)
+def test_bombs_of_several_clients_take_little_memory_and_hold_up_nobody_else(
+    broker: ReferenceCoordinator, senders: int, names: tuple[str, ...]
+) -> None:
+    """D13."""
+    batches = {name: bomb(name) for name in names}
+    codes: dict[str, set[int]] = {name: set() for name in names}
+
+    def send(first: int) -> None:
+        with RawClient(broker.bootstrap) as client:
+            for name in names[first:] + names[:first]:
+                codes[name].add(code_of(client, batches[name]))
+
+    with RawClient(broker.bootstrap) as other:
+        load_decoders(other)
+        forget_peak(broker.pid)
+        before = peak_bytes(broker.pid)
+        threads = [threading.Thread(target=send, args=(number * len(names) // senders,)) for number in range(senders)]
+        for thread in threads:
+            thread.start()
+        slowest_s = slowest_answer_s(other, threads)
+        growth_mib = (peak_bytes(broker.pid) - before) // MIB
+    assert codes == {name: {Code.NONE if name in TAKEN else Code.INVALID_RECORD} for name in names}
+    assert growth_mib < GROWTH_MIB_MAX
+    assert slowest_s < ANSWER_S_MAX
+
+
+def read(reader: str, broker: ReferenceCoordinator, names: Iterable[str]) -> tuple[str, int]:
+    """How a reader ended that met these, and by how many MiB it has grown."""
+    topic = broker.create_topic("plain", config={"retention.ms": "-1"})
+    with RawClient(broker.bootstrap) as client:
+        for name in names:
+            assert code_of(client, bomb(name), topic) == Code.NONE
+    command = [sys.executable, "-m", "tests.harness.bomb_reader_main", reader, broker.bootstrap, topic]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=READER_DEADLINE_S)
+    found = json.loads(done.stdout)
+    return found["outcome"], found["growth_mib"]
+
+
+def test_the_reader_of_logs_looks_into_no_data(broker: ReferenceCoordinator) -> None:
+    """D13."""
+    outcome, growth_mib = read("log", broker, BOMBS)
+    assert outcome == "MISSING"
+    # One Fetch is what it holds.
+    assert growth_mib < 32
+
+
+@pytest.mark.thorough
+def test_end_markers_that_grow_are_refused(broker: ReferenceCoordinator) -> None:
+    """D13: of a broker that means harm; nobody else can write control batches."""
+    outcome, growth_mib = read("markers", broker, [])
+    assert outcome == f"{len(BOMBS)} of {len(BOMBS)} refused"
+    assert growth_mib < GROWTH_MIB_MAX
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("4 GB of zstd", "KafkaError: Fetch answered _BAD_COMPRESSION"),
+        (
+            "a million records at one offset",
+            "KafkaError: Fetch answered CORRUPT_MESSAGE (2): 10000 records of plain-0 have offsets 0 to 0: a batch",
+        ),
+        pytest.param("120 MB of gzip", "KafkaTimeoutError: Fetch found no answer", marks=pytest.mark.thorough),
+        pytest.param("240 MB of lz4", "KafkaTimeoutError: Fetch found no answer", marks=pytest.mark.thorough),
+        pytest.param(
+            "4 GB announced by snappy", "KafkaError: Fetch answered _BAD_COMPRESSION", marks=pytest.mark.thorough
+        ),
+        pytest.param("one value of 60 MB", "1 records", marks=pytest.mark.thorough),
+        pytest.param("30 million headers of one record", "1 records", marks=pytest.mark.thorough),
+    ],
+)
+def test_verify_holds_little_of_what_grows(broker: ReferenceCoordinator, name: str, said: str) -> None:
+    """D13: librdkafka decompresses; gzip, the one format that it does not bound, gives a thousandfold at most."""
+    outcome, growth_mib = read("verify", broker, [name])
+    assert outcome.startswith(said)
+    assert growth_mib < GROWTH_MIB_MAX

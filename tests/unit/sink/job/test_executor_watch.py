@@ -1,0 +1,168 @@
+"""Executors that join while a query runs: when they are tried, and what is said of them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from pyspark.errors import PySparkException
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.job import executor_check
+from spark_2pc_sink.sink.job.executor_check import ExecutorAnswer
+from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OPTIONS: Final = SinkOptions.parse(
+    transactional_id="orders",
+    kafka={"bootstrap.servers": "127.0.0.1:9092"},
+    database="postgresql+psycopg2://me@127.0.0.1/shop",
+    topic="orders",
+    table="orders",
+)
+VERSION: Final = executor_check._VERSION
+
+
+class Cluster:
+    """A cluster whose executors answer what a test says; counts how often they are all asked."""
+
+    def __init__(self, master: str = "spark://host:7077") -> None:
+        self.spark: Any = SimpleNamespace(conf={"spark.master": master})
+        self.members: frozenset[str] | None = frozenset({"driver:1", "a:2"})
+        self.answers: list[ExecutorAnswer] = []
+        self.down: dict[str, str] = {}
+        self.asked = 0
+
+    def executors(self) -> frozenset[str] | None:
+        return self.members
+
+    def tasks_at_once(self) -> int:
+        return 4
+
+    @contextmanager
+    def described(self, text: str) -> Iterator[None]:
+        assert text == "orders: check executors"
+        yield
+
+    def ask(self, *_: object) -> list[ExecutorAnswer]:
+        self.asked += 1
+        return self.answers
+
+    def join(self, *answers: ExecutorAnswer) -> None:
+        self.answers += answers
+        self.members = (self.members or frozenset()) | {f"{answer.host}:{len(self.answers)}" for answer in answers}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(executor_check, "_ask", made.ask)
+    monkeypatch.setattr(executor_check, "reach", lambda _: made.down)
+    return made
+
+
+def watch_over(cluster: Cluster) -> ExecutorWatch:
+    facts: Any = cluster
+    return ExecutorWatch(cluster.spark, OPTIONS, facts, can_send=True)
+
+
+def answer(host: str, *, missing: str = "", **unreached: str) -> ExecutorAnswer:
+    return ExecutorAnswer(host, "/usr/bin/python3", VERSION, missing, {}, unreached)
+
+
+def test_they_are_tried_again_only_where_one_has_joined(cluster: Cluster) -> None:
+    watch = watch_over(cluster)
+    watch.begin()
+    watch.look()
+    assert cluster.asked == 1
+    cluster.members = frozenset({"driver:1"})
+    watch.look()
+    assert cluster.asked == 1
+    cluster.join(answer("b"))
+    watch.look()
+    watch.look()
+    assert cluster.asked == 2
+
+
+def test_each_that_has_joined_and_cannot_run_tasks_has_its_sentence(cluster: Cluster) -> None:
+    watch = watch_over(cluster)
+    watch.begin()
+    cluster.join(answer("c", kafka="no answer from broker:9092"), answer("b", missing="No module named 'pgpq'"))
+    cluster.join(answer("d", database="refused"))
+    with pytest.raises(ConfigurationError) as refused:
+        watch.look()
+    assert refused.value.value == "b, c, d"
+    assert refused.value.rule == (
+        "b: /usr/bin/python3 cannot import spark_2pc_sink: No module named 'pgpq'; "
+        "c: does not reach kafka (no answer from broker:9092); d: does not reach database (refused)"
+    )
+    assert "docs/cluster.md" in refused.value.remedy
+
+
+def test_no_executor_is_to_blame_where_the_driver_does_not_reach_a_side_either(cluster: Cluster) -> None:
+    """The batch waits for a broker that restarts. What the executor reaches is found out afterwards."""
+    watch = watch_over(cluster)
+    watch.begin()
+    cluster.down = {"kafka": "no answer"}
+    cluster.join(answer("b", kafka="no answer"))
+    watch.look()
+    cluster.down = {}
+    with pytest.raises(ConfigurationError, match="b: does not reach kafka"):
+        watch.look()
+    cluster.down = {"kafka": "no answer"}
+    cluster.answers = [answer("b", kafka="no answer", database="refused")]
+    with pytest.raises(ConfigurationError, match="b: does not reach database"):
+        watch.look()
+
+
+LOST: Final = "Lost task 1.3 in stage 2.0 (TID 9) (10.0.0.7 executor 3): org.apache.spark.api.python.PythonException:\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        ("ModuleNotFoundError: No module named 'pgpq'\n", "10.0.0.7: No module named 'pgpq'"),
+        ('java.io.IOException: Cannot run program "/opt/python": error=2\n', '10.0.0.7: Cannot run program "/opt/py'),
+    ],
+)
+def test_one_that_joins_in_the_middle_of_a_batch_is_named_when_a_task_fails(
+    cluster: Cluster, said: str, rule: str
+) -> None:
+    watch = watch_over(cluster)
+    watch.begin()
+    with pytest.raises(ConfigurationError) as refused, watch.naming():
+        raise PySparkException(LOST + said)
+    assert str(refused.value.rule).startswith(rule)
+    # All that are still there have their sentences.
+    cluster.join(answer("10.0.0.8", missing="No module named 'pgpq'"), answer("10.0.0.7", missing="No module 'x'"))
+    with pytest.raises(ConfigurationError) as refused, watch.naming():
+        raise PySparkException(LOST + said)
+    assert refused.value.value == "10.0.0.7, 10.0.0.8"
+
+
+def test_any_other_error_of_a_job_stays_as_it_is(cluster: Cluster) -> None:
+    watch = watch_over(cluster)
+    with pytest.raises(PySparkException, match="ValueError"), watch.naming():
+        raise PySparkException(f"{LOST}ValueError: 7")
+    assert cluster.asked == 0
+
+
+def test_nothing_is_asked_where_there_are_no_executors_and_where_no_client_is_told(cluster: Cluster) -> None:
+    cluster.spark = SimpleNamespace(conf={"spark.master": "local[2]"})
+    watch = watch_over(cluster)
+    watch.begin()
+    watch.look()
+    with pytest.raises(PySparkException, match="No module"), watch.naming():
+        raise PySparkException(f"{LOST}ModuleNotFoundError: No module named 'of_the_users_function'")
+    assert cluster.asked == 0
+
+    cluster.spark, cluster.members = SimpleNamespace(conf={"spark.master": "spark://host:7077"}), None
+    connect = watch_over(cluster)
+    connect.begin()
+    connect.look()
+    assert cluster.asked == 1

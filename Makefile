@@ -42,8 +42,8 @@ export SPARK_2PC_REGISTRY_HOME := $(CURDIR)/$(SCHEMA_REGISTRY)
 
 # They reach every branch of the pure packages (pyproject.toml), or `make coverage` fails.
 PURE_TESTS := tests/unit tests/integration/state
-# These need no server.
-FAST_TESTS := tests/unit tests/test_architecture.py tests/test_faults_table.py
+# These need no server. The file with the longest tests comes first: at the end no process waits for the other.
+FAST_TESTS := tests/test_architecture.py tests/test_faults_table.py tests/unit
 
 # Tests of the writer, the sink and recovery, whoever provides the broker.
 REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integration/writer/test_faults.py \

@@ -44,8 +44,8 @@ export SPARK_2PC_REGISTRY_HOME := $(CURDIR)/$(SCHEMA_REGISTRY)
 
 # They reach every branch of the pure packages (pyproject.toml), or `make coverage` fails.
 PURE_TESTS := tests/unit tests/integration/state
-# These need no server.
-FAST_TESTS := tests/unit tests/test_architecture.py tests/test_faults_table.py
+# These need no server. The file with the longest tests comes first: at the end no process waits for the other.
+FAST_TESTS := tests/test_architecture.py tests/test_faults_table.py tests/unit
 
 # Tests of the writer, the sink and recovery, whoever provides the broker.
 REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integration/writer/test_faults.py \
@@ -53,7 +53,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard setup.py spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry kafka-streams other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs links lint types verify-types format lock audit sbom dist release publish clean
+.PHONY: help setup demo schema-registry kafka-streams other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs links lint types verify-types format lock audit sbom dist release publish clean matrix
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -87,6 +87,9 @@ reference: setup ## Run the tests that need a broker on the reference coordinato
 lowest: setup $(LOWEST_PYTHON)/stamp ## Run the fast tests, and the first job, with the lowest versions that pyproject.toml allows
 	@HYPOTHESIS_PROFILE=fast $(LOWEST_PYTHON)/bin/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
 	@$(LOWEST_PYTHON)/bin/python -m pytest -q tests/integration/docs/test_first_job.py
+
+matrix: setup ## Run some tests with other versions of Python, PySpark, PostgreSQL and Kafka (ARGS=postgres)
+	@$(BIN)/python -m tools.matrix $(ARGS)
 
 fuzz: .venv/stamp $(FUZZER)/stamp ## Fuzz the readers of foreign bytes, five minutes each (ARGS='frames --seconds 3600')
 	@PYTHONPATH=$(CURDIR)/$(FUZZER) $(BIN)/python -m tests.fuzz $(ARGS)

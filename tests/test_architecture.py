@@ -10,7 +10,6 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -53,17 +52,27 @@ def room_of(module: str) -> str:
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    """The syntax tree of a file, flat: most of the time of these tests would go into walking it again."""
+    """The syntax tree of a source file, flat: most of the time of its tests would go into walking it again."""
     return list(ast.walk(ast.parse(path.read_text(), filename=str(path))))
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, str | None]]:
-    """Every import in a file, also inside functions: (module, name) of a from-import, (module, None) else."""
-    for node in nodes_of(path):
+@cache
+def imports_of(path: Path) -> list[tuple[str, str | None]]:
+    """Every import in a file, also inside functions: (module, name) of a from-import, (module, None) else.
+
+    The tree is not kept: those of all tests are a million objects, through which each garbage collection goes.
+    """
+    found: list[tuple[str, str | None]] = []
+    waiting: list[ast.AST] = [ast.parse(path.read_text(), filename=str(path))]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names)
+            found += ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((node.module, alias.name) for alias in node.names)
+            found += ((node.module, alias.name) for alias in node.names)
+        # No expression has an import in it.
+        waiting += (part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.expr))
+    return found
 
 
 def test_imports_go_down_only() -> None:

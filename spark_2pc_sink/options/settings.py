@@ -7,9 +7,11 @@ reads, and the public signatures are compared with them by a test.
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -96,7 +98,14 @@ def check_settings(options: Any) -> None:
 @cache
 def _choices(options: type[Any]) -> dict[str, tuple[str, ...]]:
     """The values that a ``Literal`` in a field's annotation allows, by the field's name."""
-    parts = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(options).items()}
+    names = {item.name for item in fields(options)}
+    hints: dict[str, Any] = {}
+    for base in reversed(options.__mro__):
+        # Only those of fields: Python 3.10 takes the ``_: KW_ONLY`` of a dataclass for no type.
+        own = {name: hint for name, hint in vars(base).get("__annotations__", {}).items() if name in names}
+        holder: Any = SimpleNamespace(__annotations__=own)
+        hints |= get_type_hints(holder, vars(sys.modules[base.__module__]))
+    parts = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
     return {name: get_args(part) for name, found in parts.items() for part in found if get_origin(part) is Literal}
 
 

@@ -11,7 +11,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: Every page that a user reads, by its path from the root.
 PAGES: Final = (
-    *("README.md", "RUNBOOK.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md"),
+    *("README.md", "RUNBOOK.md", "CONTRIBUTING.md", "SECURITY.md", "SUPPORT.md", "ARCHITECTURE.md"),
     *("examples/README.md", "docker/README.md", "tests/README.md"),
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 )

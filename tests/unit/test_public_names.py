@@ -48,11 +48,12 @@ TransactionalWriter(transactional_id="o", kafka={"bootstrap.servers": None})  # 
 TransactionalWriter(transactional_id="o", kafka=KAFKA, topics=["t"])  # did you mean "topic"?
 from spark_2pc_sink import DualWriteSnik  # has no attribute "DualWriteSnik"
 """
+#: Kept from run to run: mypy reads again what has changed.
+CACHE = ROOT / ".cache" / "mypy-of-users"
 #: A library that is not part of what is tested need not be read.
 SETTINGS = """\
 [mypy]
 strict = True
-cache_dir = cache
 [mypy-pyspark.*,sqlalchemy.*,numpy.*,pyarrow.*,kafka.*,psycopg2.*,pandas.*,py4j.*]
 follow_imports = skip
 """
@@ -83,7 +84,7 @@ def test_a_user_s_mypy_checks_every_call(tmp_path: Path) -> None:
     """Each line with a comment is reported, and no other one."""
     (tmp_path / "job.py").write_text(JOB)
     (tmp_path / "mypy.ini").write_text(SETTINGS)
-    command = [sys.executable, "-m", "mypy", "--config-file=mypy.ini", "--cache-dir=cache", "job.py"]
+    command = [sys.executable, "-m", "mypy", "--config-file=mypy.ini", f"--cache-dir={CACHE}", "job.py"]
     # The package counts as installed where PYTHONPATH has it: mypy reads it, and reports the job's errors alone.
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)

@@ -76,6 +76,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("spark")  # for `check`, which compares types by a session
 @pytest.mark.java
 @pytest.mark.timeout(900)
 def test_the_tutorial_does_what_it_says(folder: Path) -> None:

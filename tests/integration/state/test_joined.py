@@ -122,6 +122,7 @@ def test_its_settings_hold_to_the_end_of_the_transaction(
 
 def test_a_role_that_may_not_make_the_table_is_told_how(store: SqlStateStore, database: str) -> None:
     execute(database, "CREATE ROLE keeper_of_none LOGIN PASSWORD 'of-the-role'")
+    execute(database, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # which PostgreSQL 14 gives to all
     try:
         for table in ("kafka_transaction_state", "kafka_transaction_state_history", "kafka_transaction_state_actions"):
             execute(database, f"CREATE TABLE IF NOT EXISTS {table} (none int)")

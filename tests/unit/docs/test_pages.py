@@ -22,6 +22,8 @@ PAGES = [
             "SECURITY.md",
             "CHANGELOG.md",
             "CONTRIBUTING.md",
+            "SUPPORT.md",
+            "CODE_OF_CONDUCT.md",
             "examples/README.md",
             "tests/README.md",
             "tests/FAULTS.md",

@@ -25,11 +25,12 @@ check_untyped_defs = True
 # A reader knows which values are there.
 strict_optional = False
 ignore_missing_imports = True
-cache_dir = cache
 [mypy-pyspark.*,sqlalchemy.*,numpy.*,pyarrow.*,kafka.*,psycopg2.*,pandas.*,py4j.*,boto3.*,google.*,azure.*,prometheus_client.*]
 follow_imports = skip
 """
 
+#: Kept from run to run: mypy reads again what has changed.
+CACHE: Final = ROOT / ".cache" / "mypy-of-pages"
 #: Each has a mistake that mypy has to tell.
 WRONG: Final = {
     "option": 'sink = DualWriteSink(..., bad_row="dead_letter")',
@@ -81,7 +82,14 @@ def mypy(folder: Path, texts: dict[str, str]) -> list[str]:
     files = {f"block_{number}": name for number, name in enumerate(texts)}
     for file, name in files.items():
         (folder / f"{file}.py").write_text(texts[name])
-    command = [sys.executable, "-m", "mypy", "--config-file=mypy.ini", *(f"{file}.py" for file in files)]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file=mypy.ini",
+        f"--cache-dir={CACHE}",
+        *(f"{file}.py" for file in files),
+    ]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode in {0, 1}, done.stdout + done.stderr

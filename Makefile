@@ -138,10 +138,11 @@ types: .venv/stamp ## Check types alone
 	$(BIN)/mypy $(CHECKED)
 
 # pyright counts each name without a leading underscore. What libraries without type information give is not counted.
+# It takes libraries from the python of PATH, and the packages from PYTHONPATH: their editable installation is a hook.
 verify-types: .venv/stamp $(PYRIGHT)/stamp ## Check that each name has a type that every type checker sees (pyright)
 	@for package in spark_2pc_sink jdbc_state; do \
-	    $(PYRIGHT)/bin/pyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes $$package \
-	        >.cache/verify-types.log 2>&1 || { sed -n '/^Symbols used/,$$p' .cache/verify-types.log; exit 1; }; \
+	    PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR) $(PYRIGHT)/bin/pyright --ignoreexternal --verifytypes $$package \
+	        >.cache/verify-types.log 2>&1 || { cat .cache/verify-types.log; exit 1; }; \
 	done
 
 format: .venv/stamp ## Format the source and mend what can be mended

@@ -59,7 +59,7 @@ def source_in(folder: Path) -> Path:
     """A copy of that which a wheel is made of; a build writes into it."""
     source = folder / "source"
     source.mkdir()
-    for name in ("LICENSE", "README.md", "pyproject.toml"):
+    for name in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, source)
     for name in ("jdbc_state", "spark_2pc_sink"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -76,7 +76,7 @@ def test_nothing_is_wrong(pair: WrittenPair, follow: Follow) -> None:
 
 
 def test_no_sink_has_this_name(pair: WrittenPair, follow: Follow) -> None:
-    code, _ = follow("not_known", **sides_of(pair, transactional_id="another"))
+    code, _ = follow("not_known", **sides_of(pair, transactional_id=f"{pair.transactional_id}-misspelt"))
     assert code == 4
 
 

@@ -66,7 +66,7 @@ COLUMNS: Final = {
     "timestamp in UTC": Column(),
     "double of two places": Column("CAST(id % 1000000 AS DOUBLE) / 100", "double precision"),
     "double": Column("CAST(xxhash64(id) AS DOUBLE) / 9007199254740993", "double precision"),
-    "float": Column("CAST(id % 1000000 AS FLOAT) / 7", "real"),
+    "float": Column("CAST(id % 1000000 / 7 AS FLOAT)", "real"),
     "decimal of 18 places": Column("CAST(xxhash64(id) AS DECIMAL(38, 18)) / 1000000000000", "numeric"),
     "16 bytes": Column("unhex(md5(CAST(id AS STRING)))", "bytea"),
     "timestamp in Europe/Berlin": Column(settings=_ZONE),

@@ -11,9 +11,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-import psycopg2
-import sqlalchemy
-
+from benchmarks.connections import connect
 from benchmarks.processes import spent
 from benchmarks.runs import BatchFigures, RunFigures, check_count
 from benchmarks.writers import Task, write_jdbc
@@ -31,7 +29,7 @@ def copy_bytes(bench: Workbench, source: Source) -> list[Path]:
     bench.execute(f"CREATE TABLE {table} ({source.shape.table})")
     write_jdbc(bench, table, bench.spark.read.schema(source.schema(bench.spark)).parquet(str(source.path)))
     files = []
-    with closing(_connect(bench)) as connection, connection.cursor() as cursor:
+    with closing(connect(bench.servers.url)) as connection, connection.cursor() as cursor:
         for turn in range(source.batches):
             file = bench.directory / f"{table}-{turn}.copy"
             first = turn * source.rows
@@ -51,7 +49,7 @@ def run_copy(bench: Workbench, source: Source, files: list[Path]) -> tuple[RunFi
     batches: list[BatchFigures] = []
     payloads = [io.BytesIO(file.read_bytes()) for file in files]
     cpu_s, begun_s = bench.tree.cpu_s(), time.perf_counter()
-    with closing(_connect(bench)) as connection:
+    with closing(connect(bench.servers.url)) as connection:
         for payload in payloads:
             with connection.cursor() as cursor:
                 cursor.copy_expert(f"COPY {table} FROM STDIN (FORMAT binary)", payload)
@@ -64,8 +62,3 @@ def run_copy(bench: Workbench, source: Source, files: list[Path]) -> tuple[RunFi
     print(f"    bare COPY: batches took {', '.join(f'{batch.seconds:.2f}' for batch in batches)} s", flush=True)
     first, *warm = batches
     return RunFigures(first, tuple(warm), None), table
-
-
-def _connect(bench: Workbench) -> psycopg2.extensions.connection:
-    url = sqlalchemy.make_url(bench.servers.url)
-    return psycopg2.connect(host=url.host, port=url.port, dbname=url.database, user=url.username, password=url.password)

@@ -18,7 +18,7 @@ from benchmarks import writers
 from benchmarks.bare_copy import copy_bytes, run_copy
 from benchmarks.checks import compare, table_contents
 from benchmarks.figures import Spread
-from benchmarks.inputs import NARROW, NARROW_DOUBLE, WIDE, write_source
+from benchmarks.inputs import NARROW, NARROW_DOUBLE, WIDE
 from benchmarks.runs import cpu_of_batches, run
 from benchmarks.throughput import WARM_UP_RUNS, WIDE_SHARE, Variant
 from benchmarks.workbench import Workbench
@@ -58,14 +58,7 @@ def measure(scale: Scale) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with Workbench(cluster=True) as bench:
         for variant in VARIANTS:
-            source = write_source(
-                bench.spark,
-                bench.directory / variant.name,
-                variant.shape,
-                rows=max(1, rows // variant.share),
-                batches=1 + WARM_BATCHES,
-                same_ids=variant.upsert,
-            )
+            source = variant.source(bench, rows=rows, batches=1 + WARM_BATCHES)
             turns = _Turns(bench, source, variant)
             turns.check()
             if not found:

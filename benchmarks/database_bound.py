@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg2
-import sqlalchemy
-
 from benchmarks import writers
 from benchmarks.checks import table_contents
+from benchmarks.connections import connect
 from benchmarks.figures import Spread
 from benchmarks.inputs import NARROW, Source, write_source
 from benchmarks.processes import spent
@@ -33,7 +31,6 @@ from benchmarks.runs import BatchFigures, RunFigures, cpu_per_million, fill, run
 from benchmarks.workbench import Workbench
 
 if TYPE_CHECKING:
-    from psycopg2.extensions import connection as Connection
     from psycopg2.extensions import cursor as Cursor
 
     from benchmarks.scale import Scale
@@ -157,7 +154,7 @@ def _bare(
     comparison.create_indexes(bench, table)
     bench.settle()
     batches = []
-    with _connection(bench) as connection:
+    with closing(connect(bench.servers.url)) as connection:
         for each in given:
             before, begun_s = bench.tree.cpu_s(), time.perf_counter()
             with connection, connection.cursor() as cursor:
@@ -176,16 +173,10 @@ def _check_same(ours: tuple[RunFigures, tuple[int, str]], bare: tuple[RunFigures
         raise SystemExit(message)
 
 
-def _connection(bench: Workbench) -> AbstractContextManager[Connection]:
-    """One that is closed at the end."""
-    url = sqlalchemy.make_url(bench.servers.url).set(drivername="postgresql")
-    return closing(psycopg2.connect(url.render_as_string(hide_password=False)))
-
-
 def _give_file(bench: Workbench, rows_sql: str) -> Path:
     """The rows as COPY reads them, in a file of the client's."""
     file = bench.directory / f"{bench.new_name()}.copy"
-    with _connection(bench) as connection, file.open("wb") as stream, connection.cursor() as cursor:
+    with closing(connect(bench.servers.url)) as connection, file.open("wb") as stream, connection.cursor() as cursor:
         cursor.copy_expert(f"COPY ({rows_sql}) TO STDOUT (FORMAT binary)", stream)
     return file
 

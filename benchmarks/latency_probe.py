@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg2
-import sqlalchemy
 from confluent_kafka import Consumer, Producer, TopicPartition
+
+from benchmarks.connections import connect
 
 _PACE_S = 0.01
 _TABLE_POLL_S = 0.003
@@ -120,8 +120,7 @@ def _watch_topic(given: dict[str, Any], seen_at: dict[int, float], total: int, d
 
 def _watch_table(given: dict[str, Any], table: Sightings, total: int, done: threading.Event) -> None:
     """Note the greatest id of the table again and again."""
-    url = sqlalchemy.make_url(given["url"]).set(drivername="postgresql")
-    connection = psycopg2.connect(url.render_as_string(hide_password=False))
+    connection = connect(given["url"])
     connection.autocommit = True
     try:
         with connection.cursor() as cursor:

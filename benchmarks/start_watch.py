@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
-import psycopg2
-import sqlalchemy
 from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks.connections import connect
 from benchmarks.workbench import ROOT
 
 _POLL_S: Final = 0.003
@@ -104,10 +103,9 @@ def main() -> None:
 
 def _look(given: dict[str, str], *, name: str, partitions: int, rows: int) -> dict[str, float]:
     seen: dict[str, float] = {}
-    url = sqlalchemy.make_url(given["url"]).set(drivername="postgresql")
     with (
         closing(_consumer(given["bootstrap"], name, partitions)) as consumer,
-        closing(psycopg2.connect(url.render_as_string(hide_password=False))) as connection,
+        closing(connect(given["url"])) as connection,
     ):
         connection.autocommit = True
         topic = threading.Thread(target=_watch_topic, args=(consumer, rows, seen), daemon=True)

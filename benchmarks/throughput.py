@@ -55,6 +55,18 @@ class Variant:
     share: int = 1
     order_by: str | None = None
 
+    def source(self, bench: Workbench, *, rows: int, batches: int) -> Source:
+        """Write its input.
+
+        Args:
+            bench: has the session and the folder.
+            rows: in a batch of a variant that has all of them.
+            batches: how many.
+        """
+        rows = max(1, rows // self.share)
+        folder = bench.directory / self.name
+        return write_source(bench.spark, folder, self.shape, rows=rows, batches=batches, same_ids=self.upsert)
+
 
 VARIANTS = (
     Variant("keyed", NARROW, "id"),
@@ -74,14 +86,7 @@ def measure(scale: Scale) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with Workbench() as bench:
         for variant in VARIANTS:
-            source = write_source(
-                bench.spark,
-                bench.directory / variant.name,
-                variant.shape,
-                rows=max(1, rows // variant.share),
-                batches=1 + scale.pick(full=3, quick=2),
-                same_ids=variant.upsert,
-            )
+            source = variant.source(bench, rows=rows, batches=1 + scale.pick(full=3, quick=2))
             if not found:
                 _warm_up(bench, source)
             found[variant.name] = _compare(bench, source, variant, runs=scale.pick(full=5, quick=2))

@@ -19,9 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-import psycopg2
-import sqlalchemy
-
+from benchmarks.connections import connect
 from benchmarks.figures import Spread
 from benchmarks.inputs import NARROW
 from benchmarks.processes import ProcessTree
@@ -58,11 +56,10 @@ def measure(scale: Scale) -> dict[str, Any]:
     settings = {**POSTGRES_SETTINGS, "max_prepared_transactions": "8"}
     found: dict[str, Any] = {"rows": rows}
     with PostgresServer(settings=settings) as server:
-        url = sqlalchemy.make_url(server.create_database(DATABASE)).set(drivername="postgresql")
+        url = server.create_database(DATABASE)
         tree = ProcessTree({server.pid: "postgresql"})
         with ExitStack() as stack:
-            address = url.render_as_string(hide_password=False)
-            backends = [stack.enter_context(closing(psycopg2.connect(address))) for _ in range(3)]
+            backends = [stack.enter_context(closing(connect(url))) for _ in range(3)]
             backends[2].autocommit = True
             _create(backends[2], rows)
             for name, load in (("free", nullcontext), ("busy", _busy_core)):

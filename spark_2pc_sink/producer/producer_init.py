@@ -6,6 +6,7 @@ neither, or refuses one of them, is remembered until the cluster is looked at ag
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,11 +85,15 @@ class ProducerInit:
         """True while the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
         return not self._keep_refused and self._offers_two_phase(deadline)
 
-    def ask(self, deadline: Deadline, *, keep_prepared: bool) -> tuple[InitializedProducer, bool]:
-        """Take the next pair; with it, whether two-phase commit was asked for and not refused.
+    def ask(
+        self, deadline: Deadline, stored_timeout_ms: Callable[[], int], *, keep_prepared: bool
+    ) -> InitializedProducer:
+        """Take the next pair.
 
         Args:
             deadline: when to give up.
+            stored_timeout_ms: asks the coordinator for the transaction timeout that it has stored; called where it
+                did not refuse two-phase commit.
             keep_prepared: leave an ongoing transaction as it is. Otherwise it is aborted.
 
         Raises:
@@ -113,17 +118,11 @@ class ProducerInit:
         if reply.error_code != Code.NONE or reply.producer is None:
             raise self._refused(reply.error_code, timeout_ms, deadline, keep_prepared=keep_prepared)
         ongoing = PreparedTxnState() if reply.ongoing is None else PreparedTxnState.of(reply.ongoing)
-        return self._initialized(reply.producer, ongoing, timeout_ms), two_phase
-
-    def stored(self, initialized: InitializedProducer, timeout_ms: int) -> InitializedProducer:
-        """The same with the timeout that the coordinator has stored, which tells whether it grants two-phase commit."""
-        return self._initialized(initialized.producer, initialized.ongoing, timeout_ms)
-
-    def _initialized(
-        self, producer: ProducerIdAndEpoch, ongoing: PreparedTxnState, timeout_ms: int
-    ) -> InitializedProducer:
+        if two_phase:
+            # The proof is what the coordinator stored: force-terminate, for one, sets the timeout back.
+            timeout_ms = stored_timeout_ms()
         never, own = timeout_ms == TIMEOUT_NEVER_MS, timeout_ms == self._own_timeout_ms
-        return InitializedProducer(producer, ongoing, never, timeout_ms, own_timeout=own)
+        return InitializedProducer(reply.producer, ongoing, never, timeout_ms, own_timeout=own)
 
     def _init(
         self, deadline: Deadline, timeout_ms: int, *, two_phase: bool, keep_prepared: bool

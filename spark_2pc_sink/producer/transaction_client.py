@@ -41,10 +41,7 @@ from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import KafkaRequest
-from spark_2pc_sink.wire.replies import (
-    DescribedTransaction,
-    EndTxnReply,
-)
+from spark_2pc_sink.wire.replies import DescribedTransaction, EndTxnReply
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: EndTxn bumps the epoch from this version on (KIP-890).
@@ -164,11 +161,7 @@ class TransactionClient:
             AuthorizationError: no WRITE on the transactional id.
             KafkaTimeoutError: no usable answer within ``max_block_ms``. An epoch may have been used up.
         """
-        initialized, two_phase = self._init.ask(self._deadline(), keep_prepared=keep_prepared)
-        if not two_phase:
-            return initialized
-        # The proof is what the coordinator stored: force-terminate, for one, sets the timeout back.
-        return self._init.stored(initialized, self.describe().timeout_ms)
+        return self._init.ask(self._deadline(), lambda: self.describe().timeout_ms, keep_prepared=keep_prepared)
 
     def usable_producer(self) -> InitializedProducer:
         """Take a pair that can begin a transaction, aborting an ongoing one.

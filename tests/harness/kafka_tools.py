@@ -26,10 +26,25 @@ def find_tools() -> Path:
     Raises:
         CapabilityError: it is not there.
     """
-    libs = Path(os.environ.get(LIBS_VARIABLE, LIBS_DEFAULT)).absolute()
-    if not any(libs.glob("kafka-tools-4*.jar")):
-        raise CapabilityError(f"no kafka-tools in {libs}: run `make setup`, or set {LIBS_VARIABLE}")
-    return libs
+    return find_jars(LIBS_VARIABLE, LIBS_DEFAULT, jar="kafka-tools-4", target="setup")
+
+
+def find_jars(variable: str, default: str, *, jar: str, target: str) -> Path:
+    """A folder of jars that the Makefile fetches.
+
+    Args:
+        variable: of the environment, that names it.
+        default: where it is without the variable.
+        jar: what the name of the jar begins with that must be there.
+        target: of the Makefile, that fetches it.
+
+    Raises:
+        CapabilityError: it is not there.
+    """
+    folder = Path(os.environ.get(variable, default)).absolute()
+    if not any(folder.glob(f"{jar}*.jar")):
+        raise CapabilityError(f"no {jar}*.jar in {folder}: run `make {target}`, or set {variable}")
+    return folder
 
 
 def tool_command(script: str) -> list[str]:

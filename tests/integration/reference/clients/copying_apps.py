@@ -7,7 +7,6 @@ among its tools. Each is fed values, and each value is to come out once.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import urllib.error
 import urllib.request
@@ -19,13 +18,13 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from spark_2pc_sink.testing import CapabilityError, read_topic
+from spark_2pc_sink.testing import read_topic
 from spark_2pc_sink.testing.java import find_java_home
 from spark_2pc_sink.testing.kafka_broker import QUICK_START_JVM
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from spark_2pc_sink.testing.ports import free_port
 from spark_2pc_sink.testing.processes import ServerProcess
-from tests.harness.kafka_tools import find_tools
+from tests.harness.kafka_tools import find_jars, find_tools
 from tests.integration.reference.clients.java_client import JavaProcess
 
 LIBS_VARIABLE: Final = "SPARK_2PC_KAFKA_STREAMS"
@@ -45,10 +44,7 @@ def find_streams() -> Path:
     Raises:
         CapabilityError: they were not fetched.
     """
-    folder = Path(os.environ.get(LIBS_VARIABLE, _LIBS_DEFAULT)).absolute()
-    if not any(folder.glob("kafka-streams-*.jar")):
-        raise CapabilityError(f"no Kafka Streams in {folder}: run `make kafka-streams`, or set {LIBS_VARIABLE}")
-    return folder
+    return find_jars(LIBS_VARIABLE, _LIBS_DEFAULT, jar="kafka-streams-", target="kafka-streams")
 
 
 class CopyingApp(ABC):

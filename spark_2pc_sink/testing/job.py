@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.testing.errors import DeadlineError, JobError
+from spark_2pc_sink.testing.processes import wait_for_group
 
 if TYPE_CHECKING:
     from spark_2pc_sink.recipe.steps import Step
@@ -116,5 +117,7 @@ def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: 
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            # Spark's Java process holds files and ports until it has ended.
+            wait_for_group(process.pid)
         output.seek(0)
         return status, output.read().decode(errors="replace")

@@ -195,6 +195,27 @@ def kill_all(pids: list[int]) -> None:
     _signal_until(pids, signal.SIGKILL, _ENDED, "killed processes to end")
 
 
+def wait_for_group(group: int) -> None:
+    """Wait until every process of a group that was sent SIGKILL has ended.
+
+    Raises:
+        DeadlineError: one did not end within half a minute.
+    """
+    wait_until(
+        lambda: all(_all_threads(pid, _ENDED) for pid in _members(group)),
+        deadline_s=_SIGNAL_DEADLINE_S,
+        what=f"the killed process group {group} to end",
+    )
+
+
+def _members(group: int) -> Iterator[int]:
+    """The pids of a process group; none where there is no proc(5)."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[2]) == group:
+                yield int(stat.parent.name)
+
+
 def _signal_until(pids: list[int], number: signal.Signals, states: frozenset[str], what: str) -> None:
     signal_all(pids, number)
     wait_until(lambda: all(_all_threads(pid, states) for pid in pids), deadline_s=_SIGNAL_DEADLINE_S, what=what)

@@ -46,7 +46,7 @@ def test_a_job_is_killed_at_a_step_with_its_children(script: str) -> None:
     """For the time that is asked for."""
     CrashAt()(Step.DECIDE, script, "BEGIN", "DECIDE", "DECIDE", times=2)
     child = Path("child").read_text()
-    # Its parent is gone, so that whoever reaps it may not have done it yet.
+    # Ended: its parent is gone, so that whoever reaps it may not have done it yet.
     assert not Path(f"/proc/{child}").exists() or Path(f"/proc/{child}/stat").read_text().split()[2] == "Z"
 
 

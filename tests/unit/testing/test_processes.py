@@ -6,13 +6,22 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from pathlib import Path
 
 import psutil
 import pytest
 
 from spark_2pc_sink.testing import wait_until
-from spark_2pc_sink.testing.processes import ServerProcess, children, kill_all, pause_all, signal_all
+from spark_2pc_sink.testing.processes import (
+    ServerProcess,
+    children,
+    kill_all,
+    pause_all,
+    signal_all,
+    wait_for_group,
+)
 from spark_2pc_sink.testing.reaper import read_servers, start_time
 
 DEADLINE_S = 10.0
@@ -112,3 +121,17 @@ def test_servers_die_with_a_parent_that_was_killed(log: Path, tmp_path: Path, st
 
 def test_the_reaper_forgets_servers_that_have_ended() -> None:
     assert read_servers(["+7 100 /tmp/a b\n", "+8 200 \n", "-7 100 /tmp/a b\n"]) == {(8, "200", "")}
+
+
+def test_a_group_has_ended_with_the_last_of_its_processes(log: Path) -> None:
+    """Also when the one that it has its name from is gone and reaped."""
+    spawn = f"import subprocess; subprocess.Popen({SLEEP!r}).wait()"
+    parent = subprocess.Popen([sys.executable, "-c", spawn], stdout=log.open("wb"), start_new_session=True)
+    wait_until(lambda: b"ready" in log.read_bytes(), deadline_s=DEADLINE_S, what="the program")
+    parent.kill()
+    parent.wait()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait_for_group, parent.pid)
+        assert not wait_for([waiting], timeout=0.2).done
+        os.killpg(parent.pid, signal.SIGKILL)
+        waiting.result(DEADLINE_S)

@@ -10,6 +10,15 @@ from typing import Any
 #: Text stays text and ids do not change, so that pictures of the same figures are the same files.
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "benchmarks", "font.size": 9}
 _SIZE_INCHES = (5.5, 3.2)
+#: The picture that RESULTS.md begins with.
+OVERVIEW = "overview.svg"
+_OVERVIEW_INCHES = (7.0, 3.0)
+#: Who writes the same rows, from the slowest to the fastest, by the name of its figure; with its colour.
+_SIDES = {
+    "pair": ("Spark's Kafka sink, then its JDBC sink:\nnot atomic", "C7"),
+    "ours": ("DualWriteSink:\nexactly once in both", "C0"),
+    "copy": ("PostgreSQL's COPY alone,\nwithout Kafka: the limit", "C2"),
+}
 _COUNTED = {
     "tasks": "tasks at a time",
     "partitions": "partitions of the topic",
@@ -32,6 +41,8 @@ def draw(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
     library.use("svg")
     drawn = []
     with library.rc_context(_STYLE):
+        if "cluster" in figures:
+            drawn.append(_overview(figures["cluster"]["keyed"], folder / OVERVIEW))
         if "curves" in figures:
             curves = figures["curves"]
             drawn += [_curve(name, curves[name], folder / f"curve_{name}.svg") for name in ("tasks", "partitions")]
@@ -42,6 +53,29 @@ def draw(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
         if "many_batches" in figures:
             drawn.append(_past(figures["many_batches"]["batches"], folder / "curve_batches.svg"))
     return drawn
+
+
+def _overview(figures: Mapping[str, Any], file: Path) -> Path:
+    """Rows each second in a cluster, beside what is used today and beside the limit."""
+    rows = figures["rows"]
+    figure, both = import_module("matplotlib.pyplot").subplots(
+        1, 2, figsize=_OVERVIEW_INCHES, layout="constrained", sharey=True, sharex=True
+    )
+    figure.suptitle(f"Thousand rows each second on a Spark cluster, batches of {rows:,} keyed rows")
+    parts = {"warm": "batches of a running query", "first": "the first batch of a query"}
+    for axes, (part, what) in zip(both, parts.items(), strict=True):
+        rates = {side: figures[part][f"{side}_rows_per_s"] for side in _SIDES}
+        middle = [rate["median"] / 1e3 for rate in rates.values()]
+        ends = [[abs(rate["median"] - rate[end]) / 1e3 for rate in rates.values()] for end in ("low", "high")]
+        names, colours = zip(*_SIDES.values(), strict=True)
+        bars = axes.barh(names, middle, xerr=ends, color=colours, capsize=3)
+        axes.bar_label(bars, fmt="%.0f", padding=12)
+        # Room for the number behind the longest bar.
+        axes.margins(x=0.35)
+        axes.set_axisbelow(True)
+        axes.grid(visible=True, axis="x", alpha=0.3)
+        axes.set_xlabel(what)
+    return _saved(figure, file)
 
 
 def _curve(name: str, points: Mapping[str, Mapping[str, float]], file: Path) -> Path:
@@ -56,7 +90,7 @@ def _curve(name: str, points: Mapping[str, Mapping[str, float]], file: Path) -> 
     axes.set_ylim(bottom=0)
     axes.set_xlabel(_COUNTED[name])
     axes.set_ylabel("thousand rows/s")
-    return _saved(figure, axes, file)
+    return _saved(figure, file)
 
 
 def _growth(figures: Mapping[str, Any], file: Path) -> Path:
@@ -70,7 +104,7 @@ def _growth(figures: Mapping[str, Any], file: Path) -> Path:
     axes.set_ylabel("seconds")
     axes.set_ylim(bottom=0)
     axes.legend()
-    return _saved(figure, axes, file)
+    return _saved(figure, file)
 
 
 def _past(points: Mapping[str, Mapping[str, Any]], file: Path) -> Path:
@@ -92,16 +126,16 @@ def _past(points: Mapping[str, Mapping[str, Any]], file: Path) -> Path:
     sizes.set_ylim(bottom=0)
     sizes.set_ylabel("MB")
     figure.legend(loc="outside upper center", ncols=2)
-    return _saved(figure, axes, file)
+    return _saved(figure, file)
 
 
 def _axes() -> tuple[Any, Any]:
     figure, axes = import_module("matplotlib.pyplot").subplots(figsize=_SIZE_INCHES, layout="constrained")
+    axes.grid(visible=True, alpha=0.3)
     return figure, axes
 
 
-def _saved(figure: Any, axes: Any, file: Path) -> Path:
-    axes.grid(visible=True, alpha=0.3)
+def _saved(figure: Any, file: Path) -> Path:
     figure.savefig(file, metadata={"Date": None})
     import_module("matplotlib.pyplot").close(figure)
     return file

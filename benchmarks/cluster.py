@@ -37,6 +37,9 @@ ROWS = 1_000_000
 QUICK_ROWS = 300_000
 TURNS = 5
 WARM_BATCHES = 2
+#: Turns of each variant that do not count, beside those of the first one: each has code of its own, and three virtual
+#: machines compile it by themselves, on the cores that the tasks need. A job that runs for days has that behind it.
+WARM_UP_TURNS = 2
 
 VARIANTS = (
     Variant("keyed", NARROW, "id"),
@@ -61,11 +64,9 @@ def measure(scale: Scale) -> dict[str, Any]:
             source = variant.source(bench, rows=rows, batches=1 + WARM_BATCHES)
             turns = _Turns(bench, source, variant)
             turns.check()
-            if not found:
-                # Who is measured first must not pay for loading and compiling.
-                for _ in range(scale.pick(full=WARM_UP_RUNS, quick=1)):
-                    turns.take()
-                turns.forget()
+            for _ in range(WARM_UP_TURNS if found else WARM_UP_RUNS):
+                turns.take()
+            turns.forget()
             for _ in range(TURNS):
                 turns.take()
             found[variant.name] = figures(turns.runs, turns.steps, source.rows)

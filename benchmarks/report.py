@@ -1,4 +1,4 @@
-"""RESULTS.md and its pictures, from the newest result of each benchmark.
+"""RESULTS.md and its pictures, from the newest result of each benchmark, which are kept beside it (``results.jsonl``).
 
     python -m benchmarks.report
 
@@ -8,20 +8,20 @@ Everything in it but the headings is taken from results, and `tried.md`, which i
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report_sections, results
-from benchmarks.charts import draw
+from benchmarks.charts import OVERVIEW, draw
 from benchmarks.report_tables import seconds_of, table
 from benchmarks.results import Result
 from benchmarks.targets import TARGETS
 
 _FOLDER = Path(__file__).parent
 _INTRODUCTION = (
-    "`make bench` measures, and `python -m benchmarks.report` writes this file from the newest results. All ratios are "
-    "of runs that took turns on one machine."
+    "`make bench` measures, and `python -m benchmarks.report` writes this file from the newest result of each of them "
+    "(`results.jsonl`). All ratios are of runs that took turns on one machine."
 )
 _KINDS = ("spark", "workers", "driver", "kafka", "postgresql", "all")
 _VARIANTS = (
@@ -36,7 +36,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=results.DEFAULT_FILE, help="default: %(default)s")
     parser.add_argument("--folder", type=Path, default=_FOLDER, help="for RESULTS.md and the pictures")
     given = parser.parse_args()
-    found = results.newest(given.results)
+    recorded = given.folder / results.RECORDED_FILE.name
+    found = results.newest(recorded, given.results)
     if not found:
         parser.error(f"there are no results in {given.results}: run `make bench`, or `python -m benchmarks`")
     try:
@@ -45,6 +46,7 @@ def main() -> None:
         parser.error(f"{error}: pip install 'spark-2pc-sink[bench]' brings what draws the pictures")
     text = render(found, pictures=[path.name for path in pictures], tried=(_FOLDER / "tried.md").read_text())
     (given.folder / "RESULTS.md").write_text(text)
+    results.record(recorded, found)
     print(f"wrote {given.folder / 'RESULTS.md'} and {len(pictures)} pictures")
 
 
@@ -56,19 +58,25 @@ def render(found: Mapping[str, Result], *, pictures: list[str], tried: str) -> s
         pictures: file names.
         tried: the section that is kept by hand, without its heading.
     """
+    first = [name for name in pictures if name == OVERVIEW]
     sections = [
         "# Results of the benchmarks",
+        *_shown(first),
         _INTRODUCTION,
-        "## Machine",
-        *_machines(found),
         "## Targets",
         _targets(found),
+        "## Machine",
+        *_machines(found),
         *_details(found),
-        *(f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in pictures),
+        *_shown(name for name in pictures if name not in first),
         "## What was tried and what it gave",
         tried.strip(),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _shown(pictures: Iterable[str]) -> Iterator[str]:
+    return (f"![{Path(name).stem.replace('_', ' ')}]({name})" for name in pictures)
 
 
 def _targets(found: Mapping[str, Result]) -> str:

@@ -1,14 +1,20 @@
-"""Results: one line of JSON for each benchmark that was run, behind those of earlier runs, in ``.cache/benchmarks``."""
+"""Results: a line of JSON for each run of a benchmark.
+
+All runs of a checkout are in ``.cache/benchmarks``. The newest of each that RESULTS.md was made of stands beside it, so
+that one benchmark can be measured again without the others.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 DEFAULT_FILE = Path(".cache/benchmarks/results.jsonl")
+RECORDED_FILE = Path(__file__).with_name("results.jsonl")
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,16 @@ def append(file: Path, result: Result) -> None:
         lines.write(json.dumps(vars(result)) + "\n")
 
 
-def newest(file: Path) -> dict[str, Result]:
-    """The newest result of each benchmark, by its name; none where nothing was run."""
-    if not file.exists():
-        return {}
-    found = (Result(**json.loads(line)) for line in file.read_text().splitlines())
+def newest(*files: Path) -> dict[str, Result]:
+    """The newest result of each benchmark in some files, by its name; none where nothing was run."""
+    lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
+    found = sorted((Result(**json.loads(line)) for line in lines), key=lambda result: result.at)
     return {result.benchmark: result for result in found}
+
+
+def record(file: Path, found: Mapping[str, Result]) -> None:
+    """Keep these results, and no others, in the order of their benchmarks' names."""
+    file.write_text("".join(json.dumps(vars(found[name])) + "\n" for name in sorted(found)))
 
 
 def now() -> str:

@@ -207,6 +207,13 @@ def test_a_report_of_everything_shows_the_pictures_and_leaves_nothing_open() -> 
     assert "MISSED" not in text
 
 
+def test_a_report_begins_with_the_picture_that_compares_all() -> None:
+    text = render({"price": result("price")}, pictures=["curve_tasks.svg", "overview.svg"], tried="")
+    assert text.startswith("# Results of the benchmarks\n\n![overview](overview.svg)\n")
+    assert text.index("![curve tasks](curve_tasks.svg)") > text.index("## Machine")
+    assert text.count("overview.svg") == 1
+
+
 def test_results_of_another_machine_are_marked() -> None:
     other = result("price", machine={**MACHINE, "cores": 64}, at="2029-01-01T00:00:00+00:00")
     text = render({"price": other, "latency": result("latency")}, pictures=[], tried="")
@@ -219,6 +226,19 @@ def test_the_newest_result_of_each_benchmark_counts(tmp_path: Path) -> None:
     for seconds in (1.0, 2.0):
         results.append(file, result("price", seconds=seconds))
     assert results.newest(file)["price"].seconds == 2.0
+
+
+def test_what_is_recorded_stays_until_the_benchmark_runs_again(tmp_path: Path) -> None:
+    """One benchmark can be measured again without the others."""
+    recorded, file = tmp_path / "recorded.jsonl", tmp_path / "results.jsonl"
+    results.record(recorded, {name: result(name, seconds=1.0) for name in ("price", "latency")})
+    results.append(file, result("price", seconds=2.0, at="2030-01-02T00:00:00+00:00"))
+    results.append(file, result("latency", seconds=0.5, at="2029-01-01T00:00:00+00:00"))
+    found = results.newest(recorded, file)
+    assert {name: each.seconds for name, each in found.items()} == {"price": 2.0, "latency": 1.0}
+    results.record(recorded, found)
+    assert results.newest(recorded) == found
+    assert len(recorded.read_text().splitlines()) == 2
 
 
 def test_the_points_of_a_curve_keep_their_order(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from tests.harness.providers import Broker, Database
 from tests.integration.faults.conftest import MakeJob
 
 BATCH = 1
+#: Rows of two batches that the driver leaves to tasks.
+FOR_TASKS = (30_000, 30_000)
 #: Of a server that a test fills.
 CONNECTIONS = 20
 DEADLINE_S = 60.0
@@ -226,4 +228,27 @@ def test_the_driver_has_no_memory_left(place: str, kafka_without_2pc: Broker, ma
     driver.go_on()
     wait_until(lambda: not driver.running, deadline_s=DEADLINE_S, what=f"the driver to end: {driver.log_tail()}")
     job.run()
+    job.check()
+
+
+def workers(driver: DriverProcess) -> list[int]:
+    """The processes of its tasks' Python, and the one that forks them."""
+    return [pid for pid in driver.session() if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.mark.thorough
+def test_the_workers_have_no_file_descriptor_left(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
+    """D16: from the second batch on. Spark starts others, which have no such limit, and the next attempt writes it.
+
+    A worker that the kernel ends for want of memory is one that is killed: `tests/chaos` does it.
+    """
+    job = make_job(kafka_without_2pc, sizes=FOR_TASKS, spark=True)
+    driver = job.stop_at("step:BEGIN", batch=BATCH)
+    limited = workers(driver)
+    assert limited
+    for pid in limited:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, 3))
+    driver.go_on()
+    job.finished(driver)
+    assert "Too many open files" in driver.log_tail()
     job.check()

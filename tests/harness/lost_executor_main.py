@@ -80,12 +80,20 @@ class _Strike:
 
     def one_of(self, processes: Iterable[psutil.Process]) -> None:
         """To the first executor among processes."""
-        executor = next(each for each in processes if _EXECUTOR in " ".join(each.cmdline()))
+        executor = next(filter(_is_executor, processes))
         try:
             os.close(os.open(self._marker, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
         executor.send_signal(self._number)
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return _EXECUTOR in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        # It has ended since it was listed, perhaps as one that nobody has reaped.
+        return False
 
 
 def _while_reading(strike: _Strike) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from benchmarks.scale import Scale
-    from jdbc_state import DecidingTransaction, Decision, StoreSettings
+    from jdbc_state import Actor, DecidingTransaction, Decision, StoreSettings
 
 ROWS = 1_000_000
 #: The name under which the product calls what writes the pair into a batch.
@@ -114,8 +114,11 @@ class _RowsOnly:
 class _NoStateRow(MemoryStateStore):
     """The state row in memory; the rows in a database transaction of their own."""
 
-    def __init__(self, url: str, settings: StoreSettings) -> None:
-        super().__init__()
+    def __init__(
+        self, url: str, settings: StoreSettings, *, actor: Actor, shown_while: Callable[[], bool] | None = None
+    ) -> None:
+        del shown_while  # nobody sees who holds a row in memory
+        super().__init__(actor=actor)
         self.database = Database(url, settings)
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,8 @@ def _overview(figures: Mapping[str, Any], file: Path) -> Path:
     for axes, (part, what) in zip(both, parts.items(), strict=True):
         rates = {side: figures[part][f"{side}_rows_per_s"] for side in _SIDES}
         middle = [rate["median"] / 1e3 for rate in rates.values()]
-        ends = [[abs(rate["median"] - rate[end]) / 1e3 for rate in rates.values()] for end in ("low", "high")]
         names, colours = zip(*_SIDES.values(), strict=True)
-        bars = axes.barh(names, middle, xerr=ends, color=colours, capsize=3)
+        bars = axes.barh(names, middle, xerr=_ends(rates.values(), 1e3), color=colours, capsize=3)
         axes.bar_label(bars, fmt="%.0f", padding=12)
         # Room for the number behind the longest bar.
         axes.margins(x=0.35)
@@ -82,9 +81,7 @@ def _curve(name: str, points: Mapping[str, Mapping[str, float]], file: Path) -> 
     figure, axes = _axes()
     counts = [int(count) for count in points]
     middle = [point["median"] / 1e3 for point in points.values()]
-    below = [(point["median"] - point["low"]) / 1e3 for point in points.values()]
-    above = [(point["high"] - point["median"]) / 1e3 for point in points.values()]
-    axes.errorbar(counts, middle, yerr=[below, above], marker="o", capsize=3)
+    axes.errorbar(counts, middle, yerr=_ends(points.values(), 1e3), marker="o", capsize=3)
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_ylim(bottom=0)
@@ -113,8 +110,7 @@ def _past(points: Mapping[str, Mapping[str, Any]], file: Path) -> Path:
     batches = [int(count) for count in points]
     speeds = [point["speed"] for point in points.values()]
     middle = [speed["median"] for speed in speeds]
-    ends = [[abs(speed["median"] - speed[end]) for speed in speeds] for end in ("low", "high")]
-    axes.errorbar(batches, middle, yerr=ends, marker="o", capsize=3, label="speed, a young sink's is 1")
+    axes.errorbar(batches, middle, yerr=_ends(speeds, 1), marker="o", capsize=3, label="speed, a young sink's is 1")
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("batches behind the sink")
@@ -127,6 +123,12 @@ def _past(points: Mapping[str, Mapping[str, Any]], file: Path) -> Path:
     sizes.set_ylabel("MB")
     figure.legend(loc="outside upper center", ncols=2)
     return _saved(figure, file)
+
+
+def _ends(spreads: Iterable[Mapping[str, float]], unit: float) -> list[list[float]]:
+    """How far both ends of some spreads are from their medians, as matplotlib takes error bars."""
+    found = list(spreads)
+    return [[abs(each["median"] - each[end]) / unit for each in found] for end in ("low", "high")]
 
 
 def _axes() -> tuple[Any, Any]:

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=results.DEFAULT_FILE, help="default: %(default)s")
     parser.add_argument("--folder", type=Path, default=_FOLDER, help="for RESULTS.md and the pictures")
     given = parser.parse_args()
-    recorded = given.folder / results.RECORDED_FILE.name
+    recorded = given.folder / results.RECORDED_NAME
     found = results.newest(recorded, given.results)
     if not found:
         parser.error(f"there are no results in {given.results}: run `make bench`, or `python -m benchmarks`")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_FILE = Path(".cache/benchmarks/results.jsonl")
-RECORDED_FILE = Path(__file__).with_name("results.jsonl")
+#: The file beside RESULTS.md.
+RECORDED_NAME = "results.jsonl"
 
 
 @dataclass(frozen=True)

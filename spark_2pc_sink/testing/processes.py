@@ -31,6 +31,8 @@ _SIGNAL_DEADLINE_S = 30.0
 _ENDED = frozenset("ZX")
 #: States of a thread in which it does nothing any more: stopped, traced, or ended.
 _STILL = frozenset("Tt") | _ENDED
+#: Of a process's stat, as proc(5) has it, behind its name: its parent, and its process group.
+_PARENT, _GROUP = 1, 2
 #: The reaper gives servers two seconds to end in an orderly way.
 _REAPER_DEADLINE_S = 10.0
 
@@ -158,11 +160,15 @@ class ServerProcess:
 
 def children(pid: int) -> Iterator[int]:
     """The pids of a process's children, not of their children."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
-                    yield int(entry.name)
+    return _processes_with(_PARENT, pid)
+
+
+def _processes_with(field: int, number: int) -> Iterator[int]:
+    """The pids of processes of whose stat a field is this number; none where there is no proc(5)."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[field]) == number:
+                yield int(stat.parent.name)
 
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
@@ -202,18 +208,10 @@ def wait_for_group(group: int) -> None:
         DeadlineError: one did not end within half a minute.
     """
     wait_until(
-        lambda: all(_all_threads(pid, _ENDED) for pid in _members(group)),
+        lambda: all(_all_threads(pid, _ENDED) for pid in _processes_with(_GROUP, group)),
         deadline_s=_SIGNAL_DEADLINE_S,
         what=f"the killed process group {group} to end",
     )
-
-
-def _members(group: int) -> Iterator[int]:
-    """The pids of a process group; none where there is no proc(5)."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[2]) == group:
-                yield int(stat.parent.name)
 
 
 def _signal_until(pids: list[int], number: signal.Signals, states: frozenset[str], what: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_2pc_sink.testing import DeadlineError, wait_until
-from spark_2pc_sink.testing.processes import pause_all
+from spark_2pc_sink.testing.processes import pause_all, wait_for_group
 from spark_2pc_sink.testing.spark import spark_environment
 from tests.harness import ROOT
 from tests.harness.driver_config import KILL, DriverConfig
@@ -29,7 +29,7 @@ DRIVER_DEADLINE_S = 90.0
 SPARK_DEADLINE_S = 180.0
 _GONE_DEADLINE_S = 30.0
 #: Places in the list that `_stat` returns.
-_STATE, _GROUP, _SESSION, _START_TIME = 0, 2, 3, 19
+_STATE, _SESSION, _START_TIME = 0, 3, 19
 _STOPPED = ("T", "t")
 _GONE = ("Z", "X", "")
 _LOG_TAIL_CHARACTERS = 4_000
@@ -140,7 +140,8 @@ class DriverProcess:
         wait_until(happened, deadline_s=self._deadline_s, what=f"{fault}; the log ends:\n{self.log_tail()}")
         assert self.running == (fault.do != KILL)
         if not self.running:
-            self._wait_for_group()
+            # Its virtual machine takes a moment to give its memory back; until then it may still act.
+            wait_for_group(self.pid)
 
     def order_stop(self, place: str) -> None:
         """Tell it to stop itself when it comes to ``place`` next; see `DriverConfig.orders`."""
@@ -216,14 +217,6 @@ class DriverProcess:
         """The state letter of proc(5), '' when it is gone."""
         stat = _stat(self.pid)
         return stat[_STATE] if stat and stat[_START_TIME] == self._start else ""
-
-    def _wait_for_group(self) -> None:
-        """A killed driver's virtual machine takes a moment to give its memory back; until then it may still act."""
-        wait_until(
-            lambda: not any(stat[_GROUP] == str(self.pid) for pid in self.session() if (stat := _stat(pid))),
-            deadline_s=_GONE_DEADLINE_S,
-            what="the process group of the killed driver to be gone",
-        )
 
     def session(self) -> list[int]:
         """Processes of its session that run: also those that Spark's workers have made groups of their own."""

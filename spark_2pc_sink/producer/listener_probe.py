@@ -37,6 +37,10 @@ _ALERT_S: Final = 0.3
 _READ_BYTES: Final = 64 * 1024
 
 
+#: The other end closes in the handshake; which of them Python raises depends on what has arrived by then.
+_CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+
+
 @dataclass(frozen=True)
 class Listener:
     """What a probe has found out.
@@ -68,7 +72,7 @@ def probe(host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
             with closing(tls.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)) as sock:
                 return _probe_tls(sock, end_s)
     except TlsFailedError as failed:
-        if isinstance(failed.error, ssl.SSLEOFError) and tls is not None:
+        if isinstance(failed.error, _CLOSED) and tls is not None:
             return Listener(without_tls=_answers_without_tls(host, port, end_s))
         return Listener(tls_failed=failed)
     except (OSError, LibraryError):

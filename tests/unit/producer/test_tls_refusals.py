@@ -15,6 +15,7 @@ import trustme
 
 from spark_2pc_sink.errors import TlsRefusedError
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer import listener_probe
 from spark_2pc_sink.producer.listener_probe import Listener, probe
 from spark_2pc_sink.producer.tls import client_context
 from spark_2pc_sink.producer.tls_refusals import TlsFailedError, protocol_refusal, tls_refusal
@@ -159,6 +160,20 @@ def test_a_listener_that_says_nothing_is_nothing_to_report(context: tuple[ssl.SS
     with listener(lambda connection: server.wrap_socket(connection, server_side=True).close()) as port:
         assert probe("localhost", port, client) == Listener()
     assert probe("127.0.0.1", port, client) == Listener()
+
+
+@pytest.mark.parametrize("error", [ssl.SSLEOFError(), ssl.SSLZeroReturnError()])
+def test_a_listener_that_closes_in_the_handshake_is_nothing_to_report(
+    error: ssl.SSLError, context: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python has two errors for it."""
+
+    def closed(*_: object) -> Listener:
+        raise TlsFailedError(error)
+
+    monkeypatch.setattr(listener_probe, "_probe_tls", closed)
+    with listener(lambda _: None) as port:
+        assert probe("127.0.0.1", port, context[1]) == Listener()
 
 
 def test_a_certificate_that_is_refused_is_found(context: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:

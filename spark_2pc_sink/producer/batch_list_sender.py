@@ -23,10 +23,9 @@ from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header
-from spark_2pc_sink.wire.messages import RecordBytes, produce_request
+from spark_2pc_sink.wire.framed_request import RecordBytes, produce_request
 from spark_2pc_sink.wire.record_batch import assign_producer
 from spark_2pc_sink.wire.replies import ProducedPartition
-from spark_2pc_sink.wire.responses import read_produce
 
 _log = sink_log(__name__)
 
@@ -129,7 +128,7 @@ class BatchListSender:
                 version=self._cluster.version(leader, Api.PRODUCE, deadline, at_most=version_max),
                 timeout_ms=self._options.request_timeout_ms,
             )
-            answers = read_produce(self._cluster.request(leader, request, deadline))
+            answers = self._cluster.request(leader, request, deadline)
         except NodeUnavailableError as error:
             _log.info("Produce: %s; sending again", error)
             return None

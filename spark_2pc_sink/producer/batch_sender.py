@@ -24,10 +24,10 @@ from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRODUCE_RETRIED, produce_error
 from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
-from spark_2pc_sink.wire import api_versions, messages, responses
+from spark_2pc_sink.wire import api_versions
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.messages import RecordBytes
+from spark_2pc_sink.wire.framed_request import RecordBytes, produce_request
 from spark_2pc_sink.wire.replies import ProducedPartition
 
 #: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added before.
@@ -190,7 +190,7 @@ class BatchSender:
     def _send(self, node_id: int, batches: list[tuple[Lane, Batch]]) -> bool:
         try:
             versions = self._cluster.api_versions(node_id, self._cluster.deadline(self._options.request_timeout_ms))
-            request = messages.produce_request(
+            request = produce_request(
                 self._transactional_id,
                 {lane.queue.partition: batch.payload for lane, batch in batches},
                 version=api_versions.choose_version(versions, Api.PRODUCE, at_most=self._version_max),
@@ -236,7 +236,7 @@ class BatchSender:
             if request.pending.exception is not None:
                 self._lost(request)
                 continue
-            answers = responses.read_produce(request.pending.value)
+            answers = request.pending.value
             for lane, batch in request.batches:
                 answer = answers.get(lane.queue.partition)
                 if answer is None:

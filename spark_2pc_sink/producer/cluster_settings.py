@@ -11,6 +11,7 @@ from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import ConfigResource
 from spark_2pc_sink.wire.replies import TopicMetadata
 
@@ -83,7 +84,7 @@ def may_write(cluster: Cluster, transactional_id: str) -> bool:
     """
     code = CoordinatorCalls(cluster, transactional_id).ask(
         Api.END_TXN,
-        lambda version: messages.end_txn_request(transactional_id, _NOBODY, commit=False, version=version),
+        lambda version: end_txn_request(transactional_id, _NOBODY, commit=False, version=version),
         lambda response: responses.read_end_txn(response).error_code,
         lambda found: found,
         cluster.deadline(),

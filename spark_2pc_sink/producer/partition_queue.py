@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.wire.messages import RecordBytes
+from spark_2pc_sink.wire.framed_request import RecordBytes
 
 #: Back-off doubles with each failure in a row; beyond this the maximum is reached for any sensible setting.
 _DOUBLINGS_MAX: Final = 16

@@ -19,7 +19,7 @@ from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
 from spark_2pc_sink.wire.arrow_records import RecordsSection, encode_sections
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES
 from spark_2pc_sink.wire.digest import batch_digest
-from spark_2pc_sink.wire.messages import RecordBytes
+from spark_2pc_sink.wire.framed_request import RecordBytes
 from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
 from spark_2pc_sink.wire.record_rows import Rows
 

@@ -40,6 +40,7 @@ from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.replies import DescribedTransaction, EndTxnReply
 from spark_2pc_sink.wire.responses import KafkaResponse
@@ -342,7 +343,7 @@ class TransactionClient:
             if bumps and version < _BUMPING_END_VERSION:
                 # Ended without the bump, the pair would no longer name one transaction.
                 raise kafka_error("EndTxn", Code.UNSUPPORTED_VERSION, "the coordinator cannot bump the epoch")
-            return messages.end_txn_request(self.transactional_id, producer, commit=commit, version=version)
+            return end_txn_request(self.transactional_id, producer, commit=commit, version=version)
 
         return self._calls.ask(
             Api.END_TXN,

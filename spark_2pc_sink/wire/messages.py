@@ -1,4 +1,4 @@
-"""Every Kafka request that this package sends: the one place that imports ``kafka.protocol``.
+"""Every Kafka request that this package sends but Produce and EndTxn, which are in `framed_request`, by kafka-python.
 
 For each API there is a function ``<api>_request`` that builds the request at an explicit version. Its answer is read
 by ``read_<api>`` of `spark_2pc_sink.wire.responses`. Nothing here waits, retries or judges.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
@@ -22,18 +22,13 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import (
     AddPartitionsToTxnRequest,
-    EndTxnRequest,
     InitProducerIdRequest,
-    ProduceRequest,
     WriteTxnMarkersRequest,
 )
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api, check_version
-
-#: What a request can be made of: whatever exposes its bytes without a copy.
-RecordBytes: TypeAlias = bytes | bytearray | memoryview
 
 _Part = TypeVar("_Part")
 _INT32_MAX: Final = 2**31 - 1
@@ -43,7 +38,6 @@ TWO_PHASE_COMMIT_VERSION: Final = 6
 #: The versions of ListTransactions that carry a filter by duration (KIP-994) and by pattern (KIP-1152).
 _DURATION_FILTER_VERSION: Final = 1
 _PATTERN_FILTER_VERSION: Final = 2
-_ALL_IN_SYNC_REPLICAS: Final = -1
 _CONSUMER: Final = -1
 _TRANSACTION_COORDINATOR: Final = 1
 
@@ -162,48 +156,6 @@ def add_partitions_request(
         v3_and_below_producer_id=producer.producer_id,
         v3_and_below_producer_epoch=producer.epoch,
         v3_and_below_topics=[topic(name=name, partitions=indexes) for name, indexes in _indexes(partitions).items()],
-    )
-
-
-def produce_request(
-    transactional_id: str,
-    batches: Mapping[TopicPartition, RecordBytes],
-    *,
-    version: int,
-    timeout_ms: int,
-) -> KafkaRequest:
-    """Append one record batch per partition, acknowledged by all in-sync replicas.
-
-    Args:
-        transactional_id: of the producer whose pair the batches carry.
-        batches: exactly one encoded batch for each partition; the bytes are copied once, into the frame.
-        version: 12 to add the partitions to the transaction on the way, 11 where they were added before.
-        timeout_ms: how long the broker waits for replicas.
-    """
-    topic_data, partition_data = ProduceRequest.TopicProduceData, ProduceRequest.TopicProduceData.PartitionProduceData
-    by_topic = _by_topic(
-        (partition, partition_data(index=partition.partition, records=records))
-        for partition, records in batches.items()
-    )
-    return _request(
-        ProduceRequest,
-        version,
-        transactional_id=transactional_id,
-        acks=_ALL_IN_SYNC_REPLICAS,
-        timeout_ms=timeout_ms,
-        topic_data=[topic_data(name=name, partition_data=data) for name, data in by_topic.items()],
-    )
-
-
-def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int) -> KafkaRequest:
-    """Commit or abort. Version 5 speaks transaction.version 2 and answers a bumped pair, 4 and below do not."""
-    return _request(
-        EndTxnRequest,
-        version,
-        transactional_id=transactional_id,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        committed=commit,
     )
 
 

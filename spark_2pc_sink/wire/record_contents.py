@@ -23,7 +23,7 @@ from spark_2pc_sink.wire.varints import BITS, LOW_BITS, MORE_FOLLOW, read_varint
 
 if TYPE_CHECKING:
     from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn, Int64Array
-    from spark_2pc_sink.wire.messages import RecordBytes
+    from spark_2pc_sink.wire.framed_request import RecordBytes
 
 
 def contents_of(batch: RecordBytes | ArrowBuffer, record_count: int) -> ArrowColumn:

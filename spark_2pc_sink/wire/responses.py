@@ -13,6 +13,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire import replies
+from spark_2pc_sink.wire.framed_request import EndTxnResponse
 from spark_2pc_sink.wire.replies import VersionRange
 
 #: A decoded response of ``kafka.protocol``, whose classes are made at run time from Kafka's own schemas.
@@ -117,25 +118,7 @@ def read_add_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
     }
 
 
-def read_produce(response: KafkaResponse) -> dict[TopicPartition, replies.ProducedPartition]:
-    """Read Produce, by partition."""
-    return {
-        TopicPartition(topic.name, part.index): replies.ProducedPartition(
-            error_code=part.error_code,
-            base_offset=part.base_offset,
-            log_append_time_ms=part.log_append_time_ms,
-            error_message=part.error_message,
-            record_errors=tuple(
-                (error.batch_index, error.batch_index_error_message) for error in part.record_errors or ()
-            ),
-            leader_id=part.current_leader.leader_id if part.current_leader else -1,
-        )
-        for topic in response.responses
-        for part in topic.partition_responses
-    }
-
-
-def read_end_txn(response: KafkaResponse) -> replies.EndTxnReply:
+def read_end_txn(response: EndTxnResponse) -> replies.EndTxnReply:
     """Read EndTxn."""
     return replies.EndTxnReply(response.error_code, _pair(response.producer_id, response.producer_epoch))
 

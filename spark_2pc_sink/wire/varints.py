@@ -20,8 +20,12 @@ _LONG_BYTES_MAX: Final = 10
 
 def encode_varint(number: int) -> bytes:
     """The zigzag varint of a signed number."""
-    rest = number << 1 if number >= 0 else ~number << 1 | 1
-    encoded = bytearray()
+    return encode_unsigned(number << 1 if number >= 0 else ~number << 1 | 1)
+
+
+def encode_unsigned(number: int) -> bytes:
+    """The varint of a number that is not negative, not zigzagged."""
+    encoded, rest = bytearray(), number
     while rest > LOW_BITS:
         encoded.append(rest & LOW_BITS | MORE_FOLLOW)
         rest >>= BITS

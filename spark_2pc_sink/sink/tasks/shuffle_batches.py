@@ -31,7 +31,7 @@ from spark_2pc_sink.sink.contract.shuffle_schema import (
     SALT,
     SHUFFLE_SCHEMA,
 )
-from spark_2pc_sink.wire.messages import RecordBytes
+from spark_2pc_sink.wire.framed_request import RecordBytes
 
 if TYPE_CHECKING:
     from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFile, ShuffleFiles

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
-    from spark_2pc_sink.wire.messages import RecordBytes
+    from spark_2pc_sink.wire.framed_request import RecordBytes
 
 
 class ShuffleFile:

@@ -9,8 +9,8 @@ import pyarrow as pa
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.leader_lookup import ask_leader
-from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.framed_request import produce_request
 from tests.harness.record_batches import batch_of, section_of
 from tests.integration.writer.writers import options_for
 
@@ -37,8 +37,8 @@ def produce_raw(
             cluster,
             where,
             Api.PRODUCE,
-            lambda _: messages.produce_request("raw", {where: batch}, version=_VERIFYING_PRODUCE, timeout_ms=5_000),
-            lambda response: (responses.read_produce(response)[where].error_code, None),
+            lambda _: produce_request("raw", {where: batch}, version=_VERIFYING_PRODUCE, timeout_ms=5_000),
+            lambda response: (response[where].error_code, None),
             deadline=cluster.deadline(),
         )
     assert code == 0

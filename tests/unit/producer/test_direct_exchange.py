@@ -16,7 +16,8 @@ from kafka.protocol.producer import EndTxnResponse
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.producer.direct_exchange import at_rest, exchange
 from spark_2pc_sink.producer.sockets import PlainSocket
-from spark_2pc_sink.wire.messages import KafkaRequest, end_txn_request
+from spark_2pc_sink.wire.framed_request import end_txn_request
+from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.responses import read_end_txn
 
 _NEXT = ProducerIdAndEpoch(7, 3)

@@ -16,15 +16,14 @@ from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import (
     AddPartitionsToTxnResponse,
-    EndTxnResponse,
     InitProducerIdResponse,
-    ProduceResponse,
 )
 
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire import api_versions, messages, replies, responses
 from spark_2pc_sink.wire.api_versions import VERSIONS, Api
+from spark_2pc_sink.wire.framed_request import end_txn_request, produce_request
 from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, OffsetSpec
 from spark_2pc_sink.wire.replies import VersionRange
 
@@ -120,26 +119,6 @@ def test_add_partitions() -> None:
     }
 
 
-@pytest.mark.parametrize("version", versions(Api.PRODUCE))
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_produce_waits_for_all_replicas_and_carries_the_bytes(version: int, kind: Any) -> None:
-    batches = {ORDERS_3: kind(b"three"), AUDIT_1: kind(b"one"), ORDERS_0: kind(b"zero")}
-    seen = as_broker_sees_it(messages.produce_request("tid", batches, version=version, timeout_ms=5))
-    assert (seen["transactional_id"], seen["acks"], seen["timeout_ms"]) == ("tid", -1, 5)
-    assert seen["topic_data"] == [
-        {"name": "orders", "partition_data": [{"index": 3, "records": b"three"}, {"index": 0, "records": b"zero"}]},
-        {"name": "audit", "partition_data": [{"index": 1, "records": b"one"}]},
-    ]
-
-
-@pytest.mark.parametrize("version", versions(Api.END_TXN))
-@pytest.mark.parametrize("commit", [True, False])
-def test_end_txn(version: int, commit: bool) -> None:
-    request = messages.end_txn_request("tid", PRODUCER, commit=commit, version=version)
-    expected = {"transactional_id": "tid", "producer_id": 2**40, "producer_epoch": 32_766, "committed": commit}
-    assert as_broker_sees_it(request) == expected
-
-
 @pytest.mark.parametrize("version", versions(Api.DESCRIBE_TRANSACTIONS))
 def test_describe_transactions(version: int) -> None:
     seen = as_broker_sees_it(messages.describe_transactions_request(["a", "b"], version=version))
@@ -205,7 +184,7 @@ def test_list_offsets(version: int) -> None:
 
 
 BUILDERS: dict[Api, Any] = {
-    Api.PRODUCE: lambda version: messages.produce_request("tid", {}, version=version, timeout_ms=1),
+    Api.PRODUCE: lambda version: produce_request("tid", {}, version=version, timeout_ms=1),
     Api.FETCH: lambda version: messages.fetch_request(
         {}, version=version, isolation=IsolationLevel.READ_COMMITTED, max_wait_ms=1, partition_bytes_max=1
     ),
@@ -217,7 +196,7 @@ BUILDERS: dict[Api, Any] = {
     Api.API_VERSIONS: lambda version: messages.api_versions_request(version=version, client_name="", client_version=""),
     Api.INIT_PRODUCER_ID: lambda version: messages.init_producer_id_request("tid", version=version, timeout_ms=1),
     Api.ADD_PARTITIONS_TO_TXN: lambda version: messages.add_partitions_request("tid", PRODUCER, [], version=version),
-    Api.END_TXN: lambda version: messages.end_txn_request("tid", PRODUCER, commit=True, version=version),
+    Api.END_TXN: lambda version: end_txn_request("tid", PRODUCER, commit=True, version=version),
     Api.DESCRIBE_CONFIGS: lambda version: messages.describe_configs_request(
         ConfigResource.TOPIC, "t", [], version=version
     ),
@@ -409,59 +388,6 @@ def test_read_add_partitions() -> None:
         ],
     )
     assert responses.read_add_partitions(answered(response)) == {ORDERS_0: 55, ORDERS_3: 3}
-
-
-@pytest.mark.parametrize("version", versions(Api.PRODUCE))
-def test_read_produce(version: int) -> None:
-    topic = ProduceResponse.TopicProduceResponse
-    part = topic.PartitionProduceResponse
-    refused = part(
-        version=version, index=3, error_code=87, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
-        record_errors=[part.BatchIndexAndErrorMessage(version=version, batch_index=2, batch_index_error_message="no")],
-        error_message="bad",
-    )  # fmt: skip
-    fine = part(
-        version=version, index=0, error_code=0, base_offset=40, log_append_time_ms=-1, log_start_offset=7,
-        record_errors=[], error_message=None,
-    )  # fmt: skip
-    response = ProduceResponse(
-        version=version,
-        responses=[topic(version=version, name="orders", partition_responses=[fine, refused])],
-        throttle_time_ms=9,
-    )
-    assert responses.read_produce(answered(response)) == {
-        ORDERS_0: replies.ProducedPartition(0, 40, -1),
-        ORDERS_3: replies.ProducedPartition(87, -1, -1, "bad", ((2, "no"),)),
-    }
-
-
-def test_read_produce_names_the_new_leader() -> None:
-    """KIP-951: with NOT_LEADER_OR_FOLLOWER the broker says who leads now."""
-    topic = ProduceResponse.TopicProduceResponse
-    part = topic.PartitionProduceResponse
-    moved = part(
-        version=12, index=0, error_code=6, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
-        record_errors=[], error_message=None,
-        current_leader=part.LeaderIdAndEpoch(version=12, leader_id=4, leader_epoch=9),
-    )  # fmt: skip
-    response = ProduceResponse(
-        version=12, responses=[topic(version=12, name="orders", partition_responses=[moved])], throttle_time_ms=0
-    )
-    assert responses.read_produce(answered(response))[ORDERS_0].leader_id == 4
-
-
-@pytest.mark.parametrize(
-    ("version", "fields", "expected"),
-    [
-        (5, {"error_code": 0, "producer_id": 5, "producer_epoch": 2}, (0, ProducerIdAndEpoch(5, 2))),
-        (5, {"error_code": 48, "producer_id": -1, "producer_epoch": -1}, (48, None)),
-        (4, {"error_code": 0}, (0, None)),
-        (3, {"error_code": 90}, (90, None)),
-    ],
-)
-def test_read_end_txn(version: int, fields: dict[str, int], expected: tuple[int, Any]) -> None:
-    read = responses.read_end_txn(answered(EndTxnResponse(version=version, throttle_time_ms=0, **fields)))
-    assert (read.error_code, read.producer) == expected
 
 
 def test_read_describe_transactions() -> None:

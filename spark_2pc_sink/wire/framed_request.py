@@ -1,0 +1,269 @@
+"""Framed request: Produce and EndTxn, the two that every transaction sends, from and to their bytes.
+
+A service sends them a thousand times a second, and kafka-python's objects for them, with their headers, take longer
+than the sockets do (benchmarks/tried.md). To its connections a `FramedRequest` is a request like any other: it has the
+few things that they ask of one.
+
+Both are *flexible* in every version that this package speaks (KIP-482): lengths are varints, one greater than what they
+count, and each structure ends with its tags.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sized
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.wire.api_versions import Api, check_version
+from spark_2pc_sink.wire.replies import ProducedPartition
+from spark_2pc_sink.wire.varints import VARINT_BYTES_MAX, encode_unsigned, read_unsigned
+
+#: What a request can be made of: whatever exposes its bytes without a copy.
+RecordBytes: TypeAlias = bytes | bytearray | memoryview
+
+_Reply = TypeVar("_Reply")
+#: Length of what follows, API key, version, correlation id, length of the client id.
+_HEAD: Final = struct.Struct(">ihhih")
+_LENGTH_BYTES: Final = 4
+_CORRELATION_BYTES: Final = 4
+_NO_TAGS: Final = b"\x00"
+_ALL_IN_SYNC_REPLICAS: Final = -1
+_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_INDEX: Final = struct.Struct(">i")
+#: Producer id, epoch, whether to commit.
+_END: Final = struct.Struct(">qh?")
+#: Of one partition: index, error code, base offset, time of append, start of the log.
+_PRODUCED: Final = struct.Struct(">ihqqq")
+#: Throttle time, error code; from version 5 on producer id and epoch.
+_ENDED: Final = struct.Struct(">ih")
+_ENDED_WITH_PAIR: Final = struct.Struct(">ihqh")
+_PAIR_IN_END_VERSION: Final = 5
+#: The tag of a partition that has another leader (KIP-951), from version 10 on.
+_CURRENT_LEADER: Final = 0
+_NO_LEADER: Final = -1
+
+
+class FramedRequest(Generic[_Reply]):
+    """One request, for one connection, once.
+
+    Args:
+        api: what is asked.
+        version: of it.
+        body: what comes behind the header, in parts.
+        read: reads what comes behind the header of the answer.
+
+    Raises:
+        LocalProtocolError: a version that this package does not speak.
+    """
+
+    def __init__(
+        self, api: Api, version: int, body: Iterable[RecordBytes], read: Callable[[bytes, int], _Reply]
+    ) -> None:
+        check_version(api, version)
+        self.API_KEY: int = api
+        self.API_VERSION: int = version
+        self._body = list(body)
+        self._read = read
+        self._client_id = b""
+        #: Which answer is this one's.
+        self.correlation_id: int = 0
+
+    def __repr__(self) -> str:
+        return f"{Api(self.API_KEY).name} version {self.API_VERSION}"
+
+    def with_header(self, *, correlation_id: int, client_id: str) -> None:
+        """The connection that sends it numbers it."""
+        self.correlation_id, self._client_id = correlation_id, client_id.encode()
+
+    def encode(self, **_: bool) -> bytes:
+        """All of it, with header and length, as connections send it."""
+        client_id = self._client_id
+        length = _HEAD.size - _LENGTH_BYTES + len(client_id) + len(_NO_TAGS) + sum(map(len, self._body))
+        head = _HEAD.pack(length, self.API_KEY, self.API_VERSION, self.correlation_id, len(client_id))
+        return b"".join((head, client_id, _NO_TAGS, *self._body))
+
+    def expect_response(self) -> bool:
+        """Whether the broker answers it."""
+        return True
+
+    @property
+    def header(self) -> FramedRequest[_Reply]:
+        """What a connection keeps until the answer is there."""
+        return self
+
+    def get_response_class(self) -> FramedRequest[_Reply]:
+        """What reads the answer."""
+        return self
+
+    def parse_header(self, answer: Any) -> _AnswerHeader:
+        """Read of an answer which request it answers.
+
+        Args:
+            answer: a buffer of kafka-python's, at its beginning.
+        """
+        return _AnswerHeader(answer.read(_CORRELATION_BYTES))
+
+    def decode(self, answer: Any) -> _Reply:
+        """Read the rest of an answer.
+
+        Args:
+            answer: a buffer of kafka-python's, behind what `parse_header` has read.
+
+        Raises:
+            ValueError: it is none, as connections expect it.
+        """
+        data: bytes = answer.read()
+        try:
+            _, position = _read_tags(data, 0)
+            return self._read(data, position)
+        except (IndexError, struct.error) as error:
+            raise ValueError(f"{self!r} was answered with {len(data)} bytes that end in the middle") from error
+
+
+class _AnswerHeader:
+    """What a connection compares."""
+
+    def __init__(self, data: bytes) -> None:
+        self.correlation_id: int = int.from_bytes(data, "big", signed=True)
+
+
+def produce_request(
+    transactional_id: str,
+    batches: Mapping[TopicPartition, RecordBytes],
+    *,
+    version: int,
+    timeout_ms: int,
+) -> FramedRequest[dict[TopicPartition, ProducedPartition]]:
+    """Append one record batch per partition, acknowledged by all in-sync replicas.
+
+    Args:
+        transactional_id: of the producer whose pair the batches carry.
+        batches: exactly one encoded batch for each partition; the bytes are copied once, into the frame.
+        version: 12 to add the partitions to the transaction on the way, 11 where they were added before.
+        timeout_ms: how long the broker waits for replicas.
+
+    Raises:
+        LocalProtocolError: a version that this package does not speak.
+    """
+    topics: dict[str, list[tuple[int, RecordBytes]]] = {}
+    for partition, records in batches.items():
+        topics.setdefault(partition.topic, []).append((partition.partition, records))
+    body: list[RecordBytes] = [_text(transactional_id), _ACKS_AND_TIMEOUT.pack(_ALL_IN_SYNC_REPLICAS, timeout_ms)]
+    body.append(_length(topics))
+    for name, of_topic in topics.items():
+        body += (_text(name), _length(of_topic))
+        for index, records in of_topic:
+            body += (_INDEX.pack(index), _length(records), records, _NO_TAGS)
+        body.append(_NO_TAGS)
+    body.append(_NO_TAGS)
+    return FramedRequest(Api.PRODUCE, version, body, _read_produced)
+
+
+def end_txn_request(
+    transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
+) -> FramedRequest[EndTxnResponse]:
+    """Commit or abort. Version 5 speaks transaction.version 2 and answers a bumped pair, 4 and below do not.
+
+    The answer is read by `spark_2pc_sink.wire.responses.read_end_txn`.
+
+    Raises:
+        LocalProtocolError: a version that this package does not speak.
+    """
+    body = (_text(transactional_id), _END.pack(producer.producer_id, producer.epoch, commit), _NO_TAGS)
+    return FramedRequest(
+        Api.END_TXN, version, body, _read_ended_with_pair if version >= _PAIR_IN_END_VERSION else _read_ended
+    )
+
+
+class EndTxnResponse(NamedTuple):
+    """What a coordinator has answered, as it stands there."""
+
+    error_code: int
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = -1
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def _read_produced(data: bytes, position: int) -> dict[TopicPartition, ProducedPartition]:
+    found: dict[TopicPartition, ProducedPartition] = {}
+    topics, position = _read_length(data, position)
+    for _ in range(topics):
+        topic, position = _read_text(data, position)
+        partitions, position = _read_length(data, position)
+        for _ in range(partitions):
+            index, code, base_offset, append_time_ms, _ = _PRODUCED.unpack_from(data, position)
+            errors, position = _read_record_errors(data, position + _PRODUCED.size)
+            message, position = _read_text(data, position)
+            tags, position = _read_tags(data, position)
+            leader = _INDEX.unpack_from(tags[_CURRENT_LEADER])[0] if _CURRENT_LEADER in tags else _NO_LEADER
+            found[TopicPartition(topic or "", index)] = ProducedPartition(
+                code, base_offset, append_time_ms, message, errors, leader
+            )
+        _, position = _read_tags(data, position)
+    return found
+
+
+def _read_record_errors(data: bytes, position: int) -> tuple[tuple[tuple[int, str | None], ...], int]:
+    count, position = _read_length(data, position)
+    errors = []
+    for _ in range(count):
+        (number,) = _INDEX.unpack_from(data, position)
+        message, position = _read_text(data, position + _INDEX.size)
+        _, position = _read_tags(data, position)
+        errors.append((number, message))
+    return tuple(errors), position
+
+
+def _read_ended(data: bytes, position: int) -> EndTxnResponse:
+    return EndTxnResponse(_ENDED.unpack_from(data, position)[1])
+
+
+def _read_ended_with_pair(data: bytes, position: int) -> EndTxnResponse:
+    return EndTxnResponse(*_ENDED_WITH_PAIR.unpack_from(data, position)[1:])
+
+
+# --- parts of messages -----------------------------------------------------------------------------------------------
+
+
+def _length(counted: Sized) -> bytes:
+    return encode_unsigned(len(counted) + 1)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _length(encoded) + encoded
+
+
+def _read_length(data: bytes, position: int) -> tuple[int, int]:
+    """What a length counts, and where it ends; -1 for what is null."""
+    length, position = read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)
+    return length - 1, position
+
+
+def _read_text(data: bytes, position: int) -> tuple[str | None, int]:
+    length, position = _read_length(data, position)
+    if length < 0:
+        return None, position
+    stop = position + length
+    return _whole(data, position, stop).decode(), stop
+
+
+def _read_tags(data: bytes, position: int) -> tuple[dict[int, bytes], int]:
+    count, position = read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)
+    tags = {}
+    for _ in range(count):
+        tag, position = read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)
+        length, position = read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)
+        tags[tag] = _whole(data, position, position + length)
+        position += length
+    return tags, position
+
+
+def _whole(data: bytes, start: int, stop: int) -> bytes:
+    """A slice that is as long as it was announced."""
+    if stop > len(data):
+        raise IndexError
+    return data[start:stop]

@@ -1,0 +1,208 @@
+"""Produce and EndTxn: the requests as kafka-python decodes them, and its answers as they are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.frame import KafkaBytes
+from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, ProduceRequest, ProduceResponse
+
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.ids import EPOCH_LIMIT, PRODUCER_ID_MAX, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.wire import replies
+from spark_2pc_sink.wire.api_versions import VERSIONS, Api
+from spark_2pc_sink.wire.framed_request import FramedRequest, end_txn_request, produce_request
+from spark_2pc_sink.wire.responses import read_end_txn
+
+PRODUCER = ProducerIdAndEpoch(2**40, 32_766)
+ORDERS_0, ORDERS_3, AUDIT_1 = TopicPartition("orders", 0), TopicPartition("orders", 3), TopicPartition("audit", 1)
+#: Partition 3 without an error: offset 40, and neither a time nor a start of the log.
+_ANSWERED = bytes.fromhex("00000003 0000 0000000000000028 ffffffffffffffff ffffffffffffffff")
+#: A text whose length takes two bytes, and more bytes than characters.
+LONG_TEXT = "é" * 100
+
+
+def versions(api: Api) -> list[int]:
+    return list(range(VERSIONS[api].oldest, VERSIONS[api].newest + 1))
+
+
+def produce(version: int = 12) -> FramedRequest[dict[TopicPartition, replies.ProducedPartition]]:
+    return produce_request("tid", {ORDERS_0: b"zero"}, version=version, timeout_ms=5)
+
+
+def end(version: int = 5) -> FramedRequest[Any]:
+    return end_txn_request("tid", PRODUCER, commit=True, version=version)
+
+
+def as_broker_sees_it(kind: Any, request: FramedRequest[Any]) -> dict[str, Any]:
+    """By kafka-python, which refuses bytes that are left over."""
+    request.with_header(correlation_id=2**31 - 1, client_id="tést")
+    seen = kind.decode(request.encode(framed=True, header=True), version=request.API_VERSION, header=True, framed=True)
+    head = seen.header
+    assert (head.request_api_key, head.request_api_version) == (request.API_KEY, request.API_VERSION)
+    assert (head.correlation_id, head.client_id) == (2**31 - 1, "tést")
+    fields: dict[str, Any] = seen.to_dict(json=False)
+    return fields
+
+
+def buffer(data: bytes) -> KafkaBytes:
+    """What connections hand over."""
+    made = KafkaBytes(len(data))
+    made.write(data)
+    made.seek(0)
+    return made
+
+
+def answer_to(request: FramedRequest[Any], response: Any) -> Any:
+    """What is read of an answer that kafka-python has encoded."""
+    response.with_header(correlation_id=7)
+    received = buffer(bytes(response.encode(header=True)))
+    assert request.get_response_class().parse_header(received).correlation_id == 7
+    return request.get_response_class().decode(received)
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions(Api.PRODUCE))
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_produce_waits_for_all_replicas_and_carries_the_bytes(version: int, kind: Any) -> None:
+    batches = {ORDERS_3: kind(b"three"), AUDIT_1: kind(b"one"), ORDERS_0: kind(b"zero")}
+    seen = as_broker_sees_it(ProduceRequest, produce_request("tid", batches, version=version, timeout_ms=5))
+    assert (seen["transactional_id"], seen["acks"], seen["timeout_ms"]) == ("tid", -1, 5)
+    assert seen["topic_data"] == [
+        {"name": "orders", "partition_data": [{"index": 3, "records": b"three"}, {"index": 0, "records": b"zero"}]},
+        {"name": "audit", "partition_data": [{"index": 1, "records": b"one"}]},
+    ]
+
+
+def test_lengths_of_more_than_one_byte() -> None:
+    batches = {TopicPartition(LONG_TEXT, number): b"v" * 20_000 for number in range(300)}
+    seen = as_broker_sees_it(ProduceRequest, produce_request(LONG_TEXT, batches, version=12, timeout_ms=5))
+    (topic,) = seen["topic_data"]
+    assert (seen["transactional_id"], topic["name"]) == (LONG_TEXT, LONG_TEXT)
+    assert [(part["index"], part["records"]) for part in topic["partition_data"]] == [
+        (number, b"v" * 20_000) for number in range(300)
+    ]
+
+
+@pytest.mark.parametrize("version", versions(Api.END_TXN))
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("producer", [PRODUCER, ProducerIdAndEpoch(PRODUCER_ID_MAX, EPOCH_LIMIT)], ids=str)
+def test_end_txn(version: int, commit: bool, producer: ProducerIdAndEpoch) -> None:
+    request = end_txn_request("tid", producer, commit=commit, version=version)
+    assert as_broker_sees_it(EndTxnRequest, request) == {
+        "transactional_id": "tid",
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.epoch,
+        "committed": commit,
+    }
+
+
+def test_connections_find_what_they_ask_of_a_request() -> None:
+    """kafka-python puts the request in its log, waits for an answer, and takes the number from the header."""
+    request = end()
+    request.with_header(correlation_id=3, client_id="test")
+    assert (repr(request), request.expect_response()) == ("END_TXN version 5", True)
+    assert request.header.correlation_id == 3
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def part(version: int, index: int, **fields: Any) -> Any:
+    """The answer for a partition, by kafka-python."""
+    usual = {"log_append_time_ms": -1, "log_start_offset": -1, "record_errors": [], "error_message": None}
+    kind = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
+    return kind(version=version, index=index, **{**usual, **fields})
+
+
+def produced(version: int, **topics: list[Any]) -> Any:
+    topic = ProduceResponse.TopicProduceResponse
+    responses = [topic(version=version, name=name, partition_responses=parts) for name, parts in topics.items()]
+    return ProduceResponse(version=version, responses=responses, throttle_time_ms=9)
+
+
+@pytest.mark.parametrize("version", versions(Api.PRODUCE))
+def test_produced_partitions(version: int) -> None:
+    record_error = ProduceResponse.TopicProduceResponse.PartitionProduceResponse.BatchIndexAndErrorMessage
+    errors = [
+        record_error(version=version, batch_index=2, batch_index_error_message="no"),
+        record_error(version=version, batch_index=300, batch_index_error_message=None),
+    ]
+    refused = part(version, 3, error_code=87, base_offset=-1, record_errors=errors, error_message=LONG_TEXT)
+    fine = part(version, 0, error_code=0, base_offset=2**40)
+    other = part(version, 1, error_code=0, base_offset=7, log_append_time_ms=99)
+    assert answer_to(produce(version), produced(version, orders=[fine, refused], audit=[other])) == {
+        ORDERS_0: replies.ProducedPartition(0, 2**40, -1),
+        ORDERS_3: replies.ProducedPartition(87, -1, -1, LONG_TEXT, ((2, "no"), (300, None))),
+        AUDIT_1: replies.ProducedPartition(0, 7, 99),
+    }
+
+
+@pytest.mark.parametrize("version", [10, 11, 12])
+def test_a_partition_that_has_moved_names_its_leader(version: int) -> None:
+    """KIP-951: with NOT_LEADER_OR_FOLLOWER the broker says who leads now, and where it listens."""
+    leader = ProduceResponse.TopicProduceResponse.PartitionProduceResponse.LeaderIdAndEpoch
+    moved = part(
+        version, 0, error_code=6, base_offset=-1,
+        current_leader=leader(version=version, leader_id=4, leader_epoch=9),
+    )  # fmt: skip
+    response = produced(version, orders=[moved, part(version, 3, error_code=0, base_offset=1)])
+    node = ProduceResponse.NodeEndpoint
+    response.node_endpoints = [node(version=version, node_id=4, host="four", port=9092, rack=None)]
+    found = answer_to(produce(version), response)
+    assert (found[ORDERS_0].leader_id, found[ORDERS_3].leader_id) == (4, -1)
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "expected"),
+    [
+        (5, {"error_code": 0, "producer_id": 5, "producer_epoch": 2}, (0, ProducerIdAndEpoch(5, 2))),
+        (5, {"error_code": 48, "producer_id": -1, "producer_epoch": -1}, (48, None)),
+        (4, {"error_code": 0}, (0, None)),
+        (3, {"error_code": 90}, (90, None)),
+    ],
+)
+def test_ended_transaction(version: int, fields: dict[str, int], expected: tuple[int, Any]) -> None:
+    answer = answer_to(end(version), EndTxnResponse(version=version, throttle_time_ms=0, **fields))
+    read = read_end_txn(answer)
+    assert (read.error_code, read.producer) == expected
+
+
+def test_a_pair_that_no_coordinator_hands_out_is_refused() -> None:
+    answer = answer_to(
+        end(), EndTxnResponse(version=5, throttle_time_ms=0, error_code=0, producer_id=5, producer_epoch=-2)
+    )
+    with pytest.raises(RemoteProtocolError, match="5:-2"):
+        read_end_txn(answer)
+
+
+def test_unknown_tags_are_left_aside() -> None:
+    """KIP-482: whoever does not know a tag passes it by. In the header, behind a partition, and behind a topic."""
+    tags = b"\x02\x05\x03abc\x90\x01\x00"
+    answer = tags + b"\x02\x07orders\x02" + _ANSWERED + b"\x01\x00" + tags + tags + bytes(4) + tags
+    assert produce().decode(buffer(answer)) == {ORDERS_3: replies.ProducedPartition(0, 40, -1)}
+
+
+_WHOLE = b"\x00\x02\x07orders\x02" + _ANSWERED + b"\x01\x03no\x00\x00"
+
+
+@pytest.mark.parametrize("size", range(len(_WHOLE)))
+def test_an_answer_that_ends_in_the_middle_is_none(size: int) -> None:
+    """A ValueError is what connections close themselves for."""
+    assert produce().decode(buffer(_WHOLE)) == {ORDERS_3: replies.ProducedPartition(0, 40, -1, "no")}
+    with pytest.raises(ValueError, match=rf"PRODUCE version 12 was answered with {size} bytes"):
+        produce().decode(buffer(_WHOLE[:size]))
+
+
+@given(st.binary(max_size=200))
+def test_whatever_is_answered_is_read_or_refused(data: bytes) -> None:
+    for request in (produce(), end(), end(4)):
+        try:
+            request.decode(buffer(data))
+        except ValueError:
+            continue

@@ -99,7 +99,10 @@ class IdPool:
         self._make_line = make_line
         self._clock = clock
         self._log = sink_log(__name__, options.transactional_id)
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        # The keeper waits here: else every transaction that gives its id back would wake it.
+        self._to_settle = threading.Condition(lock)
         self._lines: dict[str, Line] = {}
         self._free: deque[IdWriter] = deque()
         self._unsettled: deque[IdWriter] = deque()
@@ -151,6 +154,7 @@ class IdPool:
         with self._changed:
             self._open = False
             self._changed.notify_all()
+            self._to_settle.notify_all()
             self._changed.wait_for(lambda: self._lent == 0, limit_s)
         if self._keeper is not None:
             self._keeper.join(limit_s)
@@ -192,15 +196,23 @@ class IdPool:
         """The transaction is over, or has failed: then the keeper settles the id."""
         with self._changed:
             self._lent -= 1
-            (self._unsettled if writer.unsettled else self._free).append(writer)
-            self._changed.notify_all()
+            self._put(writer)
+
+    def _put(self, writer: IdWriter) -> None:
+        """Let somebody have an id; in the lock."""
+        if writer.unsettled:
+            self._unsettled.append(writer)
+            self._to_settle.notify()
+        else:
+            self._free.append(writer)
+        self._changed.notify_all()
 
     # --- the keeper ----------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._unsettled or not self._open, NOTE_S)
+                self._to_settle.wait_for(lambda: self._unsettled or not self._open, NOTE_S)
                 if not self._open:
                     return
                 unsettled = [self._unsettled.popleft() for _ in range(len(self._unsettled))]
@@ -212,7 +224,7 @@ class IdPool:
             with self._changed:
                 self._unsettled.extend(failed)
                 if failed:
-                    self._changed.wait_for(lambda: not self._open, NOTE_S)
+                    self._to_settle.wait_for(lambda: not self._open, NOTE_S)
 
     def _recovered(self, writer: IdWriter) -> bool:
         """Settle one id; False where it has to be tried again."""
@@ -250,8 +262,7 @@ class IdPool:
         for writer in idle:
             self._note(writer)
             with self._changed:
-                (self._unsettled if writer.unsettled else self._free).append(writer)
-                self._changed.notify_all()
+                self._put(writer)
 
     def _note(self, writer: IdWriter) -> None:
         try:

@@ -28,6 +28,9 @@ from spark_2pc_sink.wire.varints import encode_varint
 
 #: A header's key and its value, which may be absent.
 HeaderList = Sequence[tuple[str, "bytes | None"]]
+#: Less than this is not compressed. Making zstd ready takes longer than all else that is done to a record, and saves
+#: less than the headers and end markers of its transaction take.
+COMPRESSED_BYTES_MIN: Final = 512
 #: Bytes of a record beside its content: its length and offset delta (5 each), attributes and timestamp delta.
 RECORD_BYTES: Final = 12
 _NO_EPOCH: Final = -1
@@ -77,7 +80,7 @@ def encode_listed_batch(
         topic: of the records, for their digest.
         contents: from `record_content`, at least one.
         timestamp_ms: of every record, milliseconds since 1970.
-        compression: none, gzip, snappy, lz4 or zstd.
+        compression: none, gzip, snappy, lz4 or zstd, for `COMPRESSED_BYTES_MIN` or more.
         level: of the compression, see `compress`.
 
     Raises:
@@ -87,8 +90,10 @@ def encode_listed_batch(
     for number, content in enumerate(contents):
         body = _ZEROS + encode_varint(number) + content
         parts += [encode_varint(len(body)), body]
-    codec = Compression.named(compression)
     section = b"".join(parts)
+    codec = Compression.named(compression)
+    if len(section) < COMPRESSED_BYTES_MIN:
+        codec = Compression.NONE
     payload = section if codec is Compression.NONE else compress(pa.py_buffer(section), codec, level)
     count = len(contents)
     header = HEADER.pack(

@@ -201,6 +201,19 @@ def test_what_has_failed_is_settled_before_it_is_lent_again(monkeypatch: pytest.
         wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], deadline_s=10, what="it is lent again")
 
 
+def test_the_keeper_hears_of_a_failure_and_of_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of nothing else: what comes back settled is no business of its."""
+    monkeypatch.setattr(module, "NOTE_S", 600)
+    with pool(Lines(), wait_for_id_ms=10_000) as ids:
+        (keeper,) = (each for each in threading.enumerate() if each.name == "spark_2pc_sink ids")
+        writer = cast("FakeWriter", ids.lend())
+        writer.unsettled = True
+        ids.give_back(cast("IdWriter", writer))
+        wait_until(lambda: not writer.unsettled, deadline_s=10, what="the keeper has settled it")
+        ids.close(limit_s=10)
+        assert not keeper.is_alive()
+
+
 @pytest.mark.parametrize("error", [SUPERSEDED, HALT])
 def test_an_id_that_is_lost_or_halts_is_dropped(error: Exception) -> None:
     lines = Lines()

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.wire.arrow_records import encode_sections
+from spark_2pc_sink.wire.batch_format import TRANSACTIONAL_BIT, read_header
+from spark_2pc_sink.wire.compression import Compression
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
-from spark_2pc_sink.wire.record_list import encode_listed_batch, partition_for_key, record_content
+from spark_2pc_sink.wire.record_list import (
+    COMPRESSED_BYTES_MIN,
+    encode_listed_batch,
+    partition_for_key,
+    record_content,
+)
 from spark_2pc_sink.wire.record_rows import Rows
 
 CONTENT = st.none() | st.binary(max_size=200)
@@ -27,11 +35,21 @@ def test_a_batch_is_that_of_the_columns(
     pairs = pa.array([[{"key": key, "value": value} for key, value in each] for each in headers], PAIRS)
     rows = Rows.of(pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pairs)
     (section,) = encode_sections(rows, [len(records)])
-    expected = bytes(encode_unassigned_batch(section, timestamp_ms=7, compression=compression))
+    used = compression if section.buffer.size >= COMPRESSED_BYTES_MIN else "none"
+    expected = bytes(encode_unassigned_batch(section, timestamp_ms=7, compression=used))
     contents = [record_content(*record) for record in records]
     batch = encode_listed_batch("orders", contents, timestamp_ms=7, compression=compression)
     assert batch.payload == expected
     assert (batch.record_count, batch.digest) == (len(records), batch_digest("orders", section))
+
+
+@pytest.mark.parametrize(("size", "compressed"), [(502, False), (503, True)])
+def test_little_is_not_compressed(size: int, compressed: bool) -> None:
+    """A record of 502 bytes takes 511 with what is around it."""
+    contents = [record_content(None, bytes(size), ())]
+    batch = encode_listed_batch("orders", contents, timestamp_ms=7, compression="zstd")
+    attributes = read_header(batch.payload).attributes
+    assert attributes == TRANSACTIONAL_BIT | (Compression.ZSTD if compressed else Compression.NONE).value
 
 
 @given(keys=st.lists(st.binary(max_size=40), min_size=1), partitions=st.integers(1, 1_000))

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import psycopg2
 import psycopg2.extensions
 
-#: The thread that watches ends when there was nothing to watch for so long.
+#: How long the thread that watches sleeps at most, and it ends where nothing is to be watched then.
 _IDLE_S: Final = 10.0
 
 
@@ -108,6 +108,7 @@ class _Watch:
     _changed: threading.Condition
     _ends_s: dict[socket.socket, float]
     _thread: threading.Thread | None
+    _looks_at_s: float
 
     def __init__(self) -> None:
         self.reset()
@@ -117,18 +118,19 @@ class _Watch:
         self._changed = threading.Condition()
         self._ends_s = {}
         self._thread = None
+        self._looks_at_s = 0.0
 
     def add(self, watched: socket.socket, end_s: float) -> None:
         """Cut ``watched`` at ``end_s``, on the monotonic clock, unless it is removed before."""
         with self._changed:
-            first = end_s < min(self._ends_s.values(), default=float("inf"))
             self._ends_s[watched] = end_s
             if self._thread is None:
                 # Noted when it runs: one that could not be started must not be taken for one that watches.
                 thread = threading.Thread(target=self._run, name="jdbc_state watchdog", daemon=True)
                 thread.start()
                 self._thread = thread
-            elif first:
+            elif end_s < self._looks_at_s:
+                # Most may take longer than until then, and to wake the thread for each costs as much as a block.
                 self._changed.notify()
 
     def remove(self, watched: socket.socket) -> None:
@@ -138,14 +140,15 @@ class _Watch:
 
     def _run(self) -> None:
         with self._changed:
-            while self._ends_s or self._changed.wait_for(lambda: self._ends_s, _IDLE_S):
+            while True:
                 now_s = time.monotonic()
                 for watched in [one for one, end_s in self._ends_s.items() if end_s <= now_s]:
                     del self._ends_s[watched]
                     _shut_down(watched)
-                if self._ends_s:
-                    # A block that is left does not wake this thread, so it looks again now and then.
-                    self._changed.wait(min(min(self._ends_s.values()) - now_s, _IDLE_S))
+                # Neither does a block that is left wake this thread, so it looks again now and then.
+                self._looks_at_s = min([now_s + _IDLE_S, *self._ends_s.values()])
+                if not self._changed.wait(self._looks_at_s - now_s) and not self._ends_s:
+                    break
             self._thread = None
 
 

@@ -1,7 +1,7 @@
 """Transactions of a service: `DualWrite` beside a plain COMMIT, and beside an outbox table with a poller.
 
 Clients of one process, threads or tasks, insert a row by an ORM session, and each transaction tells one record. The
-ways take turns on the same servers, for each number of clients:
+ways take turns on the same servers, set up as for a job, for each number of clients:
 
 * ``commit``: the row alone, which is the floor.
 * ``outbox``: the row and a row of an outbox, by one COMMIT. A poller in a process of its own reads the outbox in order,
@@ -33,6 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from benchmarks.figures import Spread, quantile
+from benchmarks.workbench import KAFKA_JVM, POSTGRES_SETTINGS
 from spark_2pc_sink import AsyncDualWrite, DualWrite
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer, ReferenceCoordinator, read_topic, wait_until
 
@@ -47,14 +48,17 @@ CLIENTS: Final = (1, 8, 32)
 IDS_EACH: Final = 2
 VALUE: Final = "v" * 200
 FULL_SECONDS, QUICK_SECONDS = 10.0, 3.0
-FULL_ROUNDS, QUICK_ROUNDS = 5, 2
+FULL_ROUNDS, QUICK_ROUNDS = 5, 3
+#: Of the first turn of each way. The broker's virtual machine compiles for a minute, and needs a processor for it.
+FULL_WARM_S, QUICK_WARM_S = 15.0, 6.0
 POLLED_ROWS_MAX: Final = 500
 POLL_PAUSE_S: Final = 0.005
 TOPIC: Final = "service"
+SETTINGS: Final = POSTGRES_SETTINGS | {"max_connections": "200"}
 DRAIN_DEADLINE_S: Final = 120
 
 BROKERS: Final[dict[str, Callable[[], LocalBroker]]] = {
-    "kafka": lambda: KafkaBroker(two_phase_commit=False),
+    "kafka": lambda: KafkaBroker(two_phase_commit=False, jvm_options=KAFKA_JVM),
     "keeps_prepared": ReferenceCoordinator,
 }
 #: Runs one transaction, in a thread or as a part of a task.
@@ -90,20 +94,25 @@ def measure(scale: Scale) -> dict[str, Any]:
     """Figures by broker and way."""
     seconds = scale.pick(full=FULL_SECONDS, quick=QUICK_SECONDS)
     rounds = scale.pick(full=FULL_ROUNDS, quick=QUICK_ROUNDS)
+    warm_s = scale.pick(full=FULL_WARM_S, quick=QUICK_WARM_S)
     found: dict[str, Any] = {"seconds": seconds}
     for name, make in BROKERS.items():
-        with make() as broker, PostgresServer(settings={"max_connections": "200"}) as postgres:
+        with make() as broker, PostgresServer(settings=SETTINGS) as postgres:
             broker.create_topic(TOPIC, partitions=8)
             url = postgres.create_database("shop")
             for clients in CLIENTS:
-                figures = found[f"{name}, {clients} clients"] = _measure_on(broker, url, clients, seconds, rounds)
+                figures = found[f"{name}, {clients} clients"] = _measure_on(
+                    broker, url, clients, seconds=seconds, rounds=rounds, warm_s=warm_s
+                )
                 print(f"{name}, {clients} clients, load {os.getloadavg()[0]:.1f}")
                 for way, line in figures.items():
                     print(_line(way, line), flush=True)
     return found
 
 
-def _measure_on(broker: LocalBroker, url: str, clients: int, seconds: float, rounds: int) -> dict[str, Any]:
+def _measure_on(
+    broker: LocalBroker, url: str, clients: int, *, seconds: float, rounds: int, warm_s: float
+) -> dict[str, Any]:
     engine = create_engine(url, pool_size=clients)
     Base.metadata.create_all(engine)
     per_s: dict[str, list[float]] = {}
@@ -114,7 +123,7 @@ def _measure_on(broker: LocalBroker, url: str, clients: int, seconds: float, rou
         for name, way in WAYS.items():
             with way(engine, url, broker, clients) as run:
                 begun_s = time.process_time()
-                taken_ms = run(1.0 if not turn else seconds)
+                taken_ms = run(seconds if turn else warm_s)
                 used_s = time.process_time() - begun_s
             if turn:
                 per_s.setdefault(name, []).append(len(taken_ms) / seconds)

@@ -45,7 +45,9 @@ def draw(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
             drawn.append(_overview(figures["cluster"]["keyed"], folder / OVERVIEW))
         if "curves" in figures:
             curves = figures["curves"]
-            drawn += [_curve(name, curves[name], folder / f"curve_{name}.svg") for name in ("tasks", "partitions")]
+            drawn.append(_curve("tasks", curves["tasks"], folder / "curve_tasks.svg"))
+            beside = {"a bare producer, without Spark and PostgreSQL": curves.get("bare_producer", {})}
+            drawn.append(_curve("partitions", curves["partitions"], folder / "curve_partitions.svg", beside))
         if "growth" in figures:
             drawn.append(_growth(figures["growth"], folder / "curve_growth.svg"))
         if "many_sinks" in figures:
@@ -77,11 +79,21 @@ def _overview(figures: Mapping[str, Any], file: Path) -> Path:
     return _saved(figure, file)
 
 
-def _curve(name: str, points: Mapping[str, Mapping[str, float]], file: Path) -> Path:
+def _curve(
+    name: str,
+    points: Mapping[str, Mapping[str, float]],
+    file: Path,
+    beside: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
+) -> Path:
+    """Rows each second, and beside it the same of others, by what they are called."""
     figure, axes = _axes()
     counts = [int(count) for count in points]
-    middle = [point["median"] / 1e3 for point in points.values()]
-    axes.errorbar(counts, middle, yerr=_ends(points.values(), 1e3), marker="o", capsize=3)
+    for label, curve in {"the sink": points, **(beside or {})}.items():
+        if curve:
+            middle = [point["median"] / 1e3 for point in curve.values()]
+            axes.errorbar(counts, middle, yerr=_ends(curve.values(), 1e3), marker="o", capsize=3, label=label)
+    if any((beside or {}).values()):
+        axes.legend()
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_ylim(bottom=0)

@@ -267,8 +267,33 @@ def _curves(figures: Mapping[str, Any]) -> Iterator[str]:
     for name in ("tasks", "partitions"):
         yield table(
             (name, *figures[name]),
-            [("thousand rows/s", *(f"{point['median'] / 1e3:.0f}" for point in figures[name].values()))],
+            [
+                ("thousand rows/s", *(f"{point['median'] / 1e3:.0f}" for point in figures[name].values())),
+                *_beside(name, figures),
+            ],
         )
+    if "bare_producer" in figures:
+        yield (
+            "The bare producer is librdkafka in one process: the same records in transactions, without Spark and "
+            "PostgreSQL. The first two batches into a new topic, for which the broker makes logs and indexes, stand in "
+            "their own lines."
+        )
+
+
+def _beside(name: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The rows of a bare producer, of the CPU and of topics that are new."""
+    if name != "partitions" or "bare_producer" not in figures:
+        return
+    yield "CPU s per million rows", *(f"{point['all']:.2f}" for point in figures["partitions_cpu_s"].values())
+    yield "of them Kafka's", *(f"{point['kafka']:.2f}" for point in figures["partitions_cpu_s"].values())
+    bare = figures["bare_producer"].values()
+    yield "a bare producer, thousand records/s", *(f"{point['median'] / 1e3:.0f}" for point in bare)
+    yield "Kafka's CPU s for it", *(f"{point['kafka']:.2f}" for point in figures["bare_producer_cpu_s"].values())
+    for side, what in {
+        "partitions": "first two batches into a new topic, s",
+        "bare_producer": "the bare producer's, s",
+    }.items():
+        yield what, *(f"{point['median']:.1f}" for point in figures[f"{side}_new_topic_s"].values())
 
 
 def _json_columns(figures: Mapping[str, Any]) -> Iterator[str]:

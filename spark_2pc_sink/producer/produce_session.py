@@ -73,6 +73,8 @@ class ProduceSession:
         self._limits = dict(limits or {})
         self._digest = EMPTY_DIGEST
         self._record_bytes = 0
+        #: Since the connections were let go on.
+        self._queued_bytes = 0
         self._failure: Exception | None = None
 
     @property
@@ -88,8 +90,8 @@ class ProduceSession:
     def append(self, partition: TopicPartition, rows: Rows) -> None:
         """Append rows to one partition, in order.
 
-        Returns when they are on their way, not when they are acknowledged. Blocks while more than
-        `UNACKNOWLEDGED_BYTES_MAX` bytes are unacknowledged.
+        Returns when they are queued, not when they are acknowledged. What is queued is sent as soon as it fills a
+        request of ``max_request_bytes``. Blocks while more than `UNACKNOWLEDGED_BYTES_MAX` bytes are unacknowledged.
 
         Raises:
             FencedError: the pair is not the newest of its transactional id.
@@ -189,17 +191,20 @@ class ProduceSession:
         return known
 
     def _send_kept(self) -> None:
-        """Queue what is left of each partition: together, so that one request carries as much of it as fits."""
-        queued_bytes = 0
+        """Queue what is left of each partition."""
         for batch in self._encoder.finish():
-            queued_bytes += self._queue(batch)
-            if queued_bytes > self._options.max_request_bytes:
-                self._let_go()
-                queued_bytes = 0
+            self._send(batch)
 
     def _send(self, batch: EncodedBatch) -> None:
-        self._queue(batch)
-        self._let_go()
+        """Queue one batch, and let what is queued go once it fills a request.
+
+        One request for each batch would be dear where a topic has many partitions. With each request that adds some of
+        them to the transaction, the coordinator writes down all that it has by then.
+        """
+        self._queued_bytes += self._queue(batch)
+        too_much = self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX
+        if too_much or self._queued_bytes > self._options.max_request_bytes:
+            self._let_go()
 
     def _queue(self, batch: EncodedBatch) -> int:
         """Put one batch behind the others of its partition; its bytes."""
@@ -213,6 +218,7 @@ class ProduceSession:
 
     def _let_go(self) -> None:
         """Let the connections go on, and wait while too much is unacknowledged."""
+        self._queued_bytes = 0
         self._sender.pump(0)
         while self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:  # bounded: every batch has a deadline
             self._sender.pump(self._options.retry_backoff_ms / 1000)

@@ -16,7 +16,7 @@ from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, TaskReceipt
 from spark_2pc_sink.sink.contract.task_plan import owner_of
 from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
-from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex, ShuffleBatch
+from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex, ShuffleBatch, ShuffleRows
 from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFile
 from spark_2pc_sink.sink.tasks.task_input import TaskInput
 from spark_2pc_sink.sink.tasks.upsert_records import IndexBuilder, PartitionedIndex, row_index
@@ -44,7 +44,7 @@ def run_encode_task(
     try:
         yield from encoding.encode(batches)
     except DualWriteError as error:
-        yield encoding.shuffled(EncodeReceipt(identity.task, identity.task_attempt, error=error))
+        yield from encoding.give_up(error)
 
 
 def run_reread_task(
@@ -103,6 +103,7 @@ class _EncodeTask:
         self._lanes = _encoders(plan)
         folder = plan.shuffle_folder
         self._file = None if folder is None else ShuffleFile(folder, identity.task, identity.task_attempt)
+        self._rows = ShuffleRows()
         self._shuffle_batches = 0
         self._shuffle_bytes = 0
         self._digest = EMPTY_DIGEST
@@ -117,9 +118,16 @@ class _EncodeTask:
                     yield from self._records(each, each.encoder.finish())
             for each in self._lanes.values():
                 made = () if each.index is None else each.index.finish()
-                yield from (self.shuffled(index, owner, each.plan.index) for owner, index in made)
+                for owner, index in made:
+                    yield from self._shuffled(index, owner, each.plan.index)
             rows.finish()
-            yield self.shuffled(self._receipt(rows))
+            yield from self._shuffled(self._receipt(rows))
+            yield from self._rows.finish()
+
+    def give_up(self, error: DualWriteError) -> Iterator[pa.RecordBatch]:
+        """The receipt of an attempt of which nothing may be used."""
+        yield from self._shuffled(EncodeReceipt(self._identity.task, self._identity.task_attempt, error=error))
+        yield from self._rows.finish()
 
     def _encode(self, lane: _LaneEncoder, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         upsert_records = lane.plan.upsert_records
@@ -129,10 +137,10 @@ class _EncodeTask:
                 lane.index.append(part.partition, partitioned.of(part))
             yield from self._records(lane, lane.encoder.append(part.partition, part.rows))
 
-    def shuffled(
+    def _shuffled(
         self, content: EncodedBatch | RowIndex | EncodeReceipt, owner: int | None = None, lane: int = 0
-    ) -> pa.RecordBatch:
-        """The next shuffle batch, on its way to the task ``owner``; the receipt goes to any one."""
+    ) -> Iterator[pa.RecordBatch]:
+        """Put the next shuffle batch on its way to the task ``owner``; the receipt goes to any one."""
         if isinstance(content, RowIndex):
             self._count(content.nbytes)
         elif isinstance(content, EncodedBatch) and self._file is None:
@@ -140,7 +148,7 @@ class _EncodeTask:
         salt = self._plan.salts[self._identity.task % self._plan.tasks if owner is None else owner]
         number, self._shuffle_batches = self._shuffle_batches, self._shuffle_batches + 1
         made = ShuffleBatch(self._identity.task, self._identity.task_attempt, number, content, lane)
-        return made.to_row(salt, self._file)
+        yield from self._rows.add(made.cells(salt, self._file))
 
     def _count(self, shuffle_bytes: int) -> None:
         self._shuffle_bytes += shuffle_bytes
@@ -155,10 +163,10 @@ class _EncodeTask:
         for batch in batches:
             self._digest = combine_digests(self._digest, batch.digest)
             owner = owner_of(batch.partition.topic, batch.partition.partition, self._plan.tasks)
-            yield self.shuffled(batch, owner, lane.plan.index)
+            yield from self._shuffled(batch, owner, lane.plan.index)
             index = None if lane.index is None else lane.index.encoded(batch, owner)
             if index is not None:
-                yield self.shuffled(index, owner, lane.plan.index)
+                yield from self._shuffled(index, owner, lane.plan.index)
 
     def _receipt(self, rows: TaskInput) -> EncodeReceipt:
         return replace(

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _DIGEST_BYTES: Final = 16
 #: Where a shuffle batch begins in its file, and how many bytes it has.
 _PLACE: Final = struct.Struct("!qi")
+#: Bytes of payloads in one Arrow batch, or more where the last one is larger. A larger payload is not copied for it.
+ROWS_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -114,25 +116,54 @@ class ShuffleBatch:
     content: EncodedBatch | RowIndex | EncodeReceipt
     lane: int = 0
 
-    def to_row(self, salt: int, file: ShuffleFile | None = None) -> pa.RecordBatch:
-        """The row.
+    def cells(self, salt: int, file: ShuffleFile | None = None) -> tuple[Any, ...]:
+        """The cells of its row, in the order of `SHUFFLE_SCHEMA`; the last one is the payload.
 
         Args:
             salt: says which task gets it.
             file: where a record batch is put; None for the row itself.
         """
         content = self.content
-        cells: list[Any] = [salt, self.encode_task, self.task_attempt, self.number, self.lane]
+        place: tuple[Any, ...]
+        payload: RecordBytes | ArrowBuffer
         if isinstance(content, EncodedBatch):
             digest = content.digest.to_bytes(_DIGEST_BYTES, "big")
-            place = (content.partition.topic, content.partition.partition)
-            cells += [FILED_KIND if file else RECORDS_KIND, *place, content.record_count, digest, content.row_key]
+            partition = content.partition
+            kind = FILED_KIND if file else RECORDS_KIND
+            place = (partition.topic, partition.partition, content.record_count, digest, content.row_key)
             payload = _PLACE.pack(*file.append(content.payload)) if file else content.payload
         else:
-            cells += [INDEX_KIND if isinstance(content, RowIndex) else RECEIPT_KIND, None, None, None, None, None]
+            kind = INDEX_KIND if isinstance(content, RowIndex) else RECEIPT_KIND
+            place = (None,) * 5
             payload = content.to_bytes() if isinstance(content, RowIndex) else pickle.dumps(content)
-        arrays = [pa.array([cell], field.type) for cell, field in zip(cells, SHUFFLE_SCHEMA, strict=False)]
-        return pa.RecordBatch.from_arrays([*arrays, _binary_cell(payload)], schema=SHUFFLE_SCHEMA)
+        return (salt, self.encode_task, self.task_attempt, self.number, self.lane, kind, *place, payload)
+
+
+class ShuffleRows:
+    """Puts small shuffle batches together, in their order, into Arrow batches.
+
+    Each Arrow batch costs the worker and Spark a fifth of a millisecond, whatever it holds, and a topic of 1 000
+    partitions has 1 000 shuffle batches for each encode task.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+        self._payload_bytes = 0
+
+    def add(self, cells: tuple[Any, ...]) -> Iterator[pa.RecordBatch]:
+        """Take the cells of a row; yields what has become large enough."""
+        self._rows.append(cells)
+        self._payload_bytes += memoryview(cells[-1]).nbytes
+        if self._payload_bytes >= ROWS_BYTES:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """The rows that are left, if any."""
+        if self._rows:
+            *columns, payloads = zip(*self._rows, strict=True)
+            arrays = [pa.array(cells, field.type) for cells, field in zip(columns, SHUFFLE_SCHEMA, strict=False)]
+            yield pa.RecordBatch.from_arrays([*arrays, _binary_column(payloads)], schema=SHUFFLE_SCHEMA)
+        self._rows, self._payload_bytes = [], 0
 
 
 def partitions_of(batch: pa.RecordBatch) -> set[TopicPartition]:
@@ -180,7 +211,9 @@ def read_shuffle_batches(batch: pa.RecordBatch, files: ShuffleFiles | None = Non
 _PLAIN: Final = frozenset(SHUFFLE_SCHEMA.names) - {SALT, "payload"}
 
 
-def _binary_cell(payload: RecordBytes | pa.Buffer) -> pa.Array:
-    """A binary column of one row that is ``payload`` itself, not a copy."""
-    offsets = pa.array([0, len(memoryview(payload))], pa.int32()).buffers()[1]
-    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(payload)])
+def _binary_column(payloads: Sequence[RecordBytes | ArrowBuffer]) -> pa.Array:
+    """A binary column; one row alone is the payload itself, not a copy."""
+    if len(payloads) > 1:
+        return pa.array([memoryview(payload) for payload in payloads], pa.binary())
+    offsets = pa.array([0, memoryview(payloads[0]).nbytes], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(payloads[0])])

@@ -248,3 +248,23 @@ def test_the_points_of_a_curve_keep_their_order(tmp_path: Path) -> None:
     results.append(file, result("curves", figures=curves))
     text = render(results.newest(file), pictures=[], tried="")
     assert "| partitions | 1 | 2 | 4 | 16 | 8 |" in text
+
+
+def test_a_bare_producer_stands_beside_the_partitions(tmp_path: Path) -> None:
+    """So that a reader sees whether what falls is the sink's."""
+    file = tmp_path / "results.jsonl"
+    beside = {
+        "bare_producer": {"1": spread(300e3), "2": spread(150e3)},
+        "partitions_cpu_s": {"1": {"all": 3.0, "kafka": 0.5}, "2": {"all": 4.0, "kafka": 1.0}},
+        "bare_producer_cpu_s": {"1": {"all": 1.0, "kafka": 0.4}, "2": {"all": 2.0, "kafka": 2.1}},
+        "partitions_new_topic_s": {"1": spread(2.0), "2": spread(20.0)},
+        "bare_producer_new_topic_s": {"1": spread(1.0), "2": spread(19.0)},
+    }
+    results.append(file, result("curves", figures={**figures(1.0)["curves"], **beside}))
+    text = render(results.newest(file), pictures=[], tried="")
+    assert "| a bare producer, thousand records/s | 300 | 150 |" in text
+    assert "| CPU s per million rows | 3.00 | 4.00 |" in text
+    assert "| of them Kafka's | 0.50 | 1.00 |" in text
+    assert "| Kafka's CPU s for it | 0.40 | 2.10 |" in text
+    assert "| first two batches into a new topic, s | 2.0 | 20.0 |" in text
+    assert "| the bare producer's, s | 1.0 | 19.0 |" in text

@@ -369,6 +369,18 @@ def test_append_waits_while_too_much_is_unacknowledged(
     assert session.flush()[T0].records == 100
 
 
+def test_batches_are_sent_as_soon_as_they_fill_a_request(fake: FakeCluster, cluster: Cluster) -> None:
+    """One request for each batch would have the coordinator write down all partitions of the transaction each time."""
+    session = session_on(cluster, batch_bytes_max=200, max_request_bytes=3_000)
+    for partition in (T0, T1):
+        one_batch_each(session, partition, *"abc")
+    assert not session._sender._requests
+    one_batch_each(session, T0, *"defghijklmnopqrst")
+    assert len(session._sender._requests[0].batches) == 2
+    session.flush()
+    assert (fake.partitions[T0].values, fake.partitions[T1].values) == (20, 3)
+
+
 def test_rows_kept_for_fuller_batches_are_bounded(
     fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,13 +29,13 @@ from spark_2pc_sink.sink.contract.shuffle_schema import SALT, SHUFFLE_DDL
 from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.contract.topics import Connections, Topics, worker_connections
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
-from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
 from spark_2pc_sink.sink.tasks.send_task import run_send_task
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.digest import batch_digest
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_batch import decode_record_batches
 from tests.harness.record_batches import section_of
+from tests.harness.shuffle_rows import encoded_rows
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
 from tests.unit.fakes.wire import answer
@@ -110,7 +110,7 @@ def exchange(plan: TaskPlan, inputs: list[list[pa.RecordBatch]]) -> TaskResults:
     made = [
         each
         for encode_task, batches in enumerate(inputs)
-        for each in run_encode_task(batches, plan, TaskIdentity(encode_task, 50 + encode_task))
+        for each in encoded_rows(batches, plan, TaskIdentity(encode_task, 50 + encode_task))
     ]
     results = [
         result for task in range(TASKS) for result in run_send_task(shuffled(made, task), plan, TaskIdentity(task, 1))
@@ -158,7 +158,7 @@ def test_rows_arrive_where_their_keys_say_each_once_and_in_order(fake: FakeClust
 def test_few_large_pieces_are_shuffled_and_not_rows(plan: TaskPlan) -> None:
     """What this is for: 2 000 rows, some hundred times fewer made."""
     large = replace(plan, kafka=replace(plan.kafka, batch_bytes_max=100_000, max_request_bytes=200_000))
-    made = list(run_encode_task([keyed(0, 1_000), keyed(1_000, 2_000)], large, TaskIdentity(0, 1)))
+    made = list(encoded_rows([keyed(0, 1_000), keyed(1_000, 2_000)], large, TaskIdentity(0, 1)))
     assert len(made) == PARTITIONS + 1
     assert [field.name for field in made[0].schema] == [part.split()[0] for part in SHUFFLE_DDL.split(", ")]
 
@@ -197,14 +197,14 @@ def test_topic_and_partition_columns_go_first(fake: FakeCluster, plan: TaskPlan)
 )
 def test_a_row_that_cannot_be_sent_fails_the_task_that_sends(plan: TaskPlan, column: str, value: Any) -> None:
     """C1: the error of an encode task reaches the driver through the task that gets its receipt."""
-    made = list(run_encode_task([rows(["a"], ["1"], **{column: value})], plan, TaskIdentity(1, 1)))
+    made = list(encoded_rows([rows(["a"], ["1"], **{column: value})], plan, TaskIdentity(1, 1)))
     error = error_of(run_send_task(shuffled(made, 1), plan, TaskIdentity(1, 1)))
     assert isinstance(error, UnstorableValueError)
 
 
 def test_a_second_attempt_sends_nothing(fake: FakeCluster, plan: TaskPlan) -> None:
     """A4, A5, B30: neither a task's nor a stage's, and where the stage's cannot be read, none."""
-    made = list(run_encode_task([keyed(0, 50)], plan, TaskIdentity(0, 1)))
+    made = list(encoded_rows([keyed(0, 50)], plan, TaskIdentity(0, 1)))
     stage = FIRST_ATTEMPT.replace("stage 2.0", "stage 2.1")
     refused = [
         error_of(run_send_task(shuffled(made, 0), plan, TaskIdentity(0, 2, 1))),
@@ -224,8 +224,8 @@ def shuffled_rows(*, thread: str) -> list[pa.RecordBatch]:
 
 def test_an_encode_task_may_run_again_but_its_attempts_are_never_mixed(plan: TaskPlan) -> None:
     """A4: shuffle files are lost, and one task has sent of the first run, the other of the second."""
-    first = list(run_encode_task([keyed(0, 100)], plan, TaskIdentity(0, 1)))
-    second = list(run_encode_task([keyed(0, 100)], plan, TaskIdentity(0, 2)))
+    first = list(encoded_rows([keyed(0, 100)], plan, TaskIdentity(0, 1)))
+    second = list(encoded_rows([keyed(0, 100)], plan, TaskIdentity(0, 2)))
     results = [
         *run_send_task(shuffled(first, 0), plan, TaskIdentity(0, 1)),
         *run_send_task(shuffled(second, 1), plan, TaskIdentity(1, 1)),
@@ -236,7 +236,7 @@ def test_an_encode_task_may_run_again_but_its_attempts_are_never_mixed(plan: Tas
 
 def test_pieces_out_of_order_are_refused(plan: TaskPlan) -> None:
     """Rows with one key would be out of order."""
-    made = list(run_encode_task([keyed(0, 200)], plan, TaskIdentity(0, 1)))
+    made = list(encoded_rows([keyed(0, 200)], plan, TaskIdentity(0, 1)))
     error = error_of(run_send_task(shuffled(made[::-1], 0), plan, TaskIdentity(0, 1)))
     assert isinstance(error, BatchRetryError)
     assert "order" in str(error)
@@ -244,7 +244,7 @@ def test_pieces_out_of_order_are_refused(plan: TaskPlan) -> None:
 
 def test_a_piece_for_another_task_is_refused(plan: TaskPlan) -> None:
     """B30: two tasks would write one partition."""
-    made = list(run_encode_task([keyed(0, 200)], plan, TaskIdentity(0, 1)))
+    made = list(encoded_rows([keyed(0, 200)], plan, TaskIdentity(0, 1)))
     error = error_of(run_send_task(shuffled(made, 0), plan, TaskIdentity(1, 1)))
     assert isinstance(error, BatchRetryError)
     assert "does not own" in str(error)
@@ -300,7 +300,7 @@ def test_what_fails_in_the_driver_is_raised_and_its_connections_closed(fake: Fak
 
 def test_pieces_whose_file_is_gone_throw_the_attempt_away(plan: TaskPlan, tmp_path: Path) -> None:
     plan = replace(plan, shuffle_folder=tmp_path / "shuffle")
-    made = [*run_encode_task([keyed(0, 200)], plan, TaskIdentity(0, 1))]
+    made = [*encoded_rows([keyed(0, 200)], plan, TaskIdentity(0, 1))]
     shutil.rmtree(tmp_path / "shuffle")
     error = error_of(run_send_task(shuffled(made, 0), plan, TaskIdentity(0, 1)))
     assert isinstance(error, BatchRetryError)
@@ -313,7 +313,7 @@ def test_tasks_end_without_failing_where_the_database_has_refused_a_row(plan: Ta
     """Whatever they make of that attempt is thrown away. The file may come in the middle of a task."""
     refusal = tmp_path / "refusal"
     plan = replace(plan, refusal=refusal)
-    made = [*run_encode_task([keyed(0, 200)], plan, TaskIdentity(0, 1))]
+    made = [*encoded_rows([keyed(0, 200)], plan, TaskIdentity(0, 1))]
     taken: list[int] = []
 
     def rows_of_a_task() -> Iterator[pa.RecordBatch]:
@@ -322,7 +322,7 @@ def test_tasks_end_without_failing_where_the_database_has_refused_a_row(plan: Ta
             yield keyed(start, start + 100)
             refusal.touch()
 
-    (*_, last) = run_encode_task(rows_of_a_task(), plan, TaskIdentity(1, 2))
+    (*_, last) = encoded_rows(rows_of_a_task(), plan, TaskIdentity(1, 2))
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert "the database has refused a row" in str(account.error)
     assert taken == [0, 100]
@@ -334,11 +334,11 @@ def test_tasks_end_without_failing_where_the_database_has_refused_a_row(plan: Ta
 def test_an_encode_task_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> None:
     """`arrow_batch_size`: else a task would be handed all made of a batch that has grown, at once."""
     plan = replace(plan, shuffle_folder=None)
-    counted = [*run_encode_task([keyed(0, 200)], plan, TaskIdentity(0, 1))]
+    counted = [*encoded_rows([keyed(0, 200)], plan, TaskIdentity(0, 1))]
     limit = sum(len(each.column("payload")[0].as_py()) for each in counted[:-1])
-    fits = [*run_encode_task([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit), TaskIdentity(0, 1))]
+    fits = [*encoded_rows([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit), TaskIdentity(0, 1))]
     assert len(fits) == len(counted)
-    (*_, last) = run_encode_task([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit - 1), TaskIdentity(0, 1))
+    (*_, last) = encoded_rows([keyed(0, 200)], replace(plan, shuffle_bytes_max=limit - 1), TaskIdentity(0, 1))
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert isinstance(account.error, BatchRetryError)
     assert "far larger than the one before" in str(account.error)
@@ -346,7 +346,7 @@ def test_an_encode_task_gives_up_where_nobody_counts_bytes(plan: TaskPlan) -> No
 
 def test_encode_tasks_say_how_much_they_were_handed_and_have_made(plan: TaskPlan) -> None:
     batches = [keyed(0, 150), keyed(150, 200)]
-    (*made, last) = run_encode_task(batches, plan, TaskIdentity(0, 1))
+    (*made, last) = encoded_rows(batches, plan, TaskIdentity(0, 1))
     account = pickle.loads(last.column("payload")[0].as_buffer())  # noqa: S301 - made above
     assert account.arrow_bytes == sum(batch.nbytes for batch in batches)
     moved = made if plan.shuffle_folder is None else []

@@ -26,11 +26,11 @@ from spark_2pc_sink.sink.contract.topics import Topics
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.tasks import upsert_records
 from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
-from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
 from spark_2pc_sink.sink.tasks.send_task import run_count_task, run_send_task
 from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.record_contents import contents_of
+from tests.harness.shuffle_rows import encoded_rows
 from tests.unit.producer.support import PAIR, options_for
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def exchange(plan: TaskPlan, inputs: list[list[pa.RecordBatch]], *, count: bool 
     made = [
         each
         for encode_task, batches in enumerate(inputs)
-        for each in run_encode_task(batches, plan, TaskIdentity(encode_task, 50 + encode_task))
+        for each in encoded_rows(batches, plan, TaskIdentity(encode_task, 50 + encode_task))
     ]
     results = [
         result
@@ -254,7 +254,7 @@ def encoded_by(plan: Plan, *, inputs: int = 1) -> list[pa.RecordBatch]:
     made = [
         each
         for encode_task in range(inputs)
-        for each in run_encode_task([batch_of(DOUBLED)], plan, TaskIdentity(encode_task, 1))
+        for each in encoded_rows([batch_of(DOUBLED)], plan, TaskIdentity(encode_task, 1))
     ]
     return in_order(made, 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
-from tests.harness.left_behind import LeftBehind
+from tests.harness.left_behind import FilesEndWhatTheyStart
 from tests.harness.pgbouncer import PgBouncer
 from tests.harness.providers import (
     PROVIDERS,
@@ -48,8 +48,6 @@ settings.register_profile("fast", settings.get_profile("dev"), max_examples=10)
 settings.register_profile("ci", settings.get_profile("dev"), print_blob=True, max_examples=60)
 settings.register_profile("nightly", settings.get_profile("ci"), max_examples=5_000)
 
-#: What there was before each file.
-_LEFT_BEHIND = pytest.StashKey[LeftBehind]()
 #: Files with a slow test: long ones, even where their slow tests are left out.
 _SLOW_FILES = pytest.StashKey[set[Path]]()
 
@@ -77,8 +75,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Note what runs already, and choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev."""
-    config.stash[_LEFT_BEHIND] = LeftBehind()
+    """Look behind each file, and choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev."""
+    # Registered, as hooks of this file are not called for fixtures of the session, which are not below it.
+    config.pluginmanager.register(FilesEndWhatTheyStart(ROOT))
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if _in_ci() else "dev"))
 
 
@@ -119,33 +118,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _paths(items: list[pytest.Item], markers: set[str]) -> set[Path]:
     """The files with a test that has one of these markers."""
     return {item.path for item in items if any(marker.name in markers for marker in item.iter_markers())}
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
-) -> Generator[None, object, object]:
-    """What a fixture of the session starts is left behind by no file."""
-    if fixturedef.scope != "session":
-        return (yield)
-    with _left_behind(request.config).for_all_files():
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
-    """Behind the last test of a file, and its fixtures: what it has started has ended."""
-    yield
-    if nextitem is None or nextitem.path != item.path:
-        left = _left_behind(item.config)
-        found = left.found()
-        left.begin()
-        if found:
-            pytest.fail(f"{item.path.relative_to(ROOT)} leaves behind {', '.join(found)}", pytrace=False)
-
-
-def _left_behind(config: pytest.Config) -> LeftBehind:
-    return config.stash[_LEFT_BEHIND]
 
 
 def _in_ci() -> bool:

@@ -8,10 +8,12 @@ look: when it is collected, Python warns, and warnings are errors here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from spark_2pc_sink.testing import DeadlineError, wait_until
 
@@ -68,6 +70,37 @@ class LeftBehind:
             for pid, command in processes.items()
             if not any(part in command for part in _PROCESSES_ALLOWED)
         ]
+
+
+class FilesEndWhatTheyStart:
+    """A plugin of pytest: fails the last test of a file that leaves something behind.
+
+    Args:
+        root: of the project.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._left = LeftBehind()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+        """What a fixture of the session starts is left behind by no file."""
+        if fixturedef.scope != "session":
+            return (yield)
+        with self._left.for_all_files():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+        """Behind the last test of a file, and its fixtures: what it has started has ended."""
+        yield
+        if nextitem is None or nextitem.path != item.path:
+            found = self._left.found()
+            self._left.begin()
+            if found:
+                name = item.path.relative_to(self._root)
+                pytest.fail(f"{name} leaves behind {', '.join(found)}", pytrace=False)
 
 
 def _children() -> set[int]:

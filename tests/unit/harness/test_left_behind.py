@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.harness import left_behind
+from tests.harness import ROOT, left_behind
 from tests.harness.left_behind import LeftBehind
 
 
@@ -67,3 +69,43 @@ def test_a_fixture_of_the_session_and_what_is_allowed_are_of_no_file(
         start(end, "of the session")
     start(end, "decode_0")
     assert before.found() == []
+
+
+CONFTEST = """
+import threading
+from pathlib import Path
+import pytest
+from tests.harness.left_behind import FilesEndWhatTheyStart
+
+def pytest_configure(config):
+    config.pluginmanager.register(FilesEndWhatTheyStart(Path(__file__).parent))
+
+@pytest.fixture(scope="session")
+def server():
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait, name="server")
+    thread.start()
+    yield
+    end.set()
+"""
+LEAVES = (
+    "import threading\ndef test(): threading.Thread(target=threading.Event().wait, daemon=True, name='lost').start()"
+)
+
+
+def test_the_file_is_named_and_a_server_of_all_files_is_none_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    # A conftest below the root, as here: its own hooks are not called for fixtures of the session.
+    for name, text in {"conftest": CONFTEST, "test_a": "def test(server): pass", "test_b": LEAVES}.items():
+        (tmp_path / "tests" / f"{name}.py").write_text(text)
+    (tmp_path / "tests" / "test_c.py").write_text("def test(): pass")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "3 passed, 1 error" in ran.stdout
+    assert "test_b.py leaves behind the thread 'lost' of threading" in ran.stdout

@@ -149,8 +149,8 @@ format: .venv/stamp ## Format the source and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-audit: $(RELEASE_PYTHON)/stamp ## Look for known vulnerabilities of what is locked; needs a network
-	@$(RELEASE_PYTHON)/bin/pip-audit --strict --require-hashes --disable-pip --requirement $(LOCK) $(ARGS)
+audit: .venv/stamp $(RELEASE_PYTHON)/stamp ## Look for known vulnerabilities of what is locked; needs a network
+	@$(BIN)/python tools/audit.py $(RELEASE_PYTHON)/bin/pip-audit $(LOCK) $(ARGS)
 
 sbom: $(RELEASE_PYTHON)/stamp ## Write the parts of what is locked into dist/sbom.json (CycloneDX)
 	@mkdir -p dist

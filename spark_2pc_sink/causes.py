@@ -1,8 +1,14 @@
-"""An error, and those that it was made of."""
+"""An error, those that it was made of, and what it says."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
+
+#: A line of Java's stack; "... 12 more" stands for those that the error before it has too.
+_JAVA_FRAME: Final = re.compile(r"\n\s+(at \S+\(.*\)|\.\.\. \d+ more)")
+_LINES: Final = re.compile(r"\s*\n\s*")
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -17,3 +23,10 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         yield found
         wrapped = found.args[0] if found.args and isinstance(found.args[0], BaseException) else None
         found = wrapped or found.__cause__ or found.__context__
+
+
+def in_words(error: BaseException) -> str:
+    """Kind and text of an error, on one line where it was one of Java: the stack belongs to the traceback alone."""
+    text = str(error)
+    told = _JAVA_FRAME.sub("", text)
+    return f"{type(error).__name__}: {text if told == text else _LINES.sub('; ', told.strip())}"

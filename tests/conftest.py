@@ -15,6 +15,7 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink.testing import CapabilityError
 from spark_2pc_sink.testing.spark import start_spark
+from tests.harness.left_behind import FilesEndWhatTheyStart
 from tests.harness.pgbouncer import PgBouncer
 from tests.harness.providers import (
     PROVIDERS,
@@ -74,7 +75,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev."""
+    """Look behind each file, and choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev."""
+    # Registered, as hooks of this file are not called for fixtures of the session, which are not below it.
+    config.pluginmanager.register(FilesEndWhatTheyStart(ROOT))
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if _in_ci() else "dev"))
 
 

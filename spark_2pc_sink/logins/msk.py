@@ -6,10 +6,12 @@ logs in: on executors by the role of the machine or container, for instance.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import extra
+from spark_2pc_sink.logins import signer_log
 
 with extra("msk"):
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
@@ -36,15 +38,23 @@ def msk_iam(config: str) -> tuple[str, float]:
         Exception: what boto3 raises where there are no credentials.
     """
     said = _read(config)
-    if "role_arn" in said:
-        token, expires_ms = MSKAuthTokenProvider.generate_auth_token_from_role_arn(
-            said["region"], said["role_arn"], said.get("session", _SESSION)
-        )
-    elif "profile" in said:
-        token, expires_ms = MSKAuthTokenProvider.generate_auth_token_from_profile(said["region"], said["profile"])
-    else:
-        token, expires_ms = MSKAuthTokenProvider.generate_auth_token(said["region"])
+    with signer_log.quiet():
+        token, expires_ms = _signed(said)
     return token, expires_ms / _MS
+
+
+def _signed(said: Mapping[str, str]) -> tuple[str, int]:
+    """What the vendor's signer makes: the token, and when it expires in milliseconds."""
+    signer, region = MSKAuthTokenProvider, said["region"]
+    signed: tuple[str, int]
+    if "role_arn" in said:
+        session = said.get("session", _SESSION)
+        signed = signer.generate_auth_token_from_role_arn(region, said["role_arn"], session)
+    elif "profile" in said:
+        signed = signer.generate_auth_token_from_profile(region, said["profile"])
+    else:
+        signed = signer.generate_auth_token(region)
+    return signed
 
 
 def _read(config: str) -> dict[str, str]:

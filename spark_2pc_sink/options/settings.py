@@ -161,4 +161,4 @@ def nearest(name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, st
 
 
 def _folded(name: str) -> str:
-    return "".join(character for character in name.lower() if character.isalnum())
+    return "".join(filter(str.isalnum, name.lower()))

@@ -21,6 +21,7 @@ from spark_2pc_sink.sink.check.executor_side import active_session
 from spark_2pc_sink.sink.check.findings import CheckReport
 from spark_2pc_sink.sink.check.schema_side import rows_with
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
+from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.backfill import Backfill, check_frame
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
 from spark_2pc_sink.sink.job.connect_query import ConnectQuery, session_id_here
@@ -283,6 +284,8 @@ class DualWriteSink:
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark Connect pickles the sink where the stream is started, and tells the copy nothing of the query.
+        # Then it logs the request that has it.
+        gateway_log.install()
         return {"_options": self._options, "_started_in": self._started_in or session_id_here()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

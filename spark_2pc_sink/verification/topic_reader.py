@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,8 @@ _NO_LEADER_YET: Final = frozenset(
 )
 #: What a reader is told at the end of a log, and where its beginning has moved past what was asked for.
 _NOT_THERE: Final = frozenset({LibraryError._PARTITION_EOF, LibraryError._AUTO_OFFSET_RESET})  # noqa: SLF001 - public names
+#: Closing leaves no group and commits nothing, so it waits for nobody else.
+_CLOSE_S: Final = 10.0
 #: Brokers that let a client in answer its first question long before; see `check_login`.
 _LOGIN_S: Final = 1.0
 _EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -134,9 +137,9 @@ class TopicReader:
         try:
             with translated("Fetch", deadline_ms=self._deadline_ms):
                 consumer.assign([LibraryPartition(at.topic, at.partition, start) for at, (start, _) in wanted.items()])
-                yield from self._records(consumer, ends)
+                yield from self._records(consumer, wanted, ends)
         finally:
-            consumer.close()
+            _close(consumer)
 
     def pick(
         self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = False
@@ -166,7 +169,7 @@ class TopicReader:
                         continue
                     yield partition, found
         finally:
-            consumer.close()
+            _close(consumer)
 
     def _next_at(
         self, consumer: Consumer, partition: TopicPartition, offset: int, ready: deque[Message]
@@ -185,23 +188,22 @@ class TopicReader:
                 ready.popleft()
             ready.extend(consumer.consume(_LEAP, timeout=_POLL_S))
             if not ready and time.monotonic() > deadline:
-                raise KafkaTimeoutError(
-                    operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"nothing came of {partition}"
-                )
+                raise self._nothing_came({partition: (offset, offset + 1)})
 
     def _records(
-        self, consumer: Consumer, ends: dict[tuple[str, int], int]
+        self,
+        consumer: Consumer,
+        bounds: Mapping[TopicPartition, tuple[int, int]],
+        ends: dict[tuple[str, int], int],
     ) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
         heard_at = time.monotonic()
+        reached = {(at.topic, at.partition): start for at, (start, _) in bounds.items()}
         topics = {topic for topic, _ in ends}
         while ends:
             messages = consumer.consume(_MESSAGES_MAX, timeout=_POLL_S)
             if not messages:
                 if time.monotonic() - heard_at > self._timeout_s:
-                    left = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(ends))
-                    raise KafkaTimeoutError(
-                        operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"no record came of {left}"
-                    )
+                    raise self._nothing_came({TopicPartition(*at): (reached[at], ends[at]) for at in sorted(ends)})
                 continue
             heard_at = time.monotonic()
             # The topic of each record is looked at only where there are several.
@@ -209,8 +211,24 @@ class TopicReader:
                 run = list(together)
                 place = _place(run[0])
                 records = self._run(run, place, ends)
+                reached[place] = (run[-1].offset() or 0) + 1
                 if records:
                     yield TopicPartition(*place), records
+
+    def _nothing_came(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> KafkaTimeoutError:
+        """The error where brokers have said nothing for too long.
+
+        Raises:
+            KafkaError: a batch is the reason.
+        """
+        # Only here: see the module.
+        from spark_2pc_sink.verification.stalled_read import check_batches  # noqa: PLC0415
+
+        check_batches(self._options, ranges, bytes_max=_FETCH_BYTES)
+        left = ", ".join(map(str, ranges))
+        return KafkaTimeoutError(
+            operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"no record came of {left}"
+        )
 
     def _run(self, messages: list[Message], place: tuple[str, int], ends: dict[tuple[str, int], int]) -> list[Message]:
         """The records among messages of one partition; notes where its end is reached."""
@@ -275,6 +293,15 @@ def offsets_of(messages: Sequence[Message]) -> list[int]:
 def headers_of(message: Message) -> Headers | None:
     """The headers of a record; librdkafka's types allow more than a consumer ever gets."""
     return cast("Headers | None", message.headers())
+
+
+def _close(consumer: Consumer) -> None:
+    """Close a consumer. One that does not end, because librdkafka is lost in a batch, is left to the process's end."""
+    closing = threading.Thread(target=consumer.close, name="close a consumer", daemon=True)
+    closing.start()
+    closing.join(_CLOSE_S)
+    if closing.is_alive():
+        _log.warning("a consumer of librdkafka does not end; its thread is left behind, and takes a processor")
 
 
 def _must_ascend(messages: Sequence[Message], place: tuple[str, int]) -> None:

@@ -16,7 +16,7 @@ from tests.fuzz.checked_in import CORPUS, NAMES
 from tests.harness import ROOT
 
 #: Longer inputs find no more in these targets, and fewer of them are tried.
-INPUT_BYTES_MAX = 4096
+INPUT_BYTES_MAX = 1024
 #: Of one input: what takes longer has no end.
 INPUT_S_MAX = 20
 _COUNT = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
@@ -32,12 +32,13 @@ def fuzz(target: str) -> None:
     atheris.Fuzz()
 
 
-def run(target: str, *, seconds: int, work: Path) -> tuple[int, bool]:
+def run(target: str, *, seconds: int, inputs: int, work: Path) -> tuple[int, bool]:
     """Run one target in a process of its own: how many inputs, and whether all went well."""
     found = work / "corpus" / target
     found.mkdir(parents=True, exist_ok=True)
     flags = [
         f"-max_total_time={seconds}",
+        f"-runs={inputs}",
         f"-max_len={INPUT_BYTES_MAX}",
         f"-timeout={INPUT_S_MAX}",
         "-rss_limit_mb=2048",
@@ -56,11 +57,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(NAMES)}; all without one")
     parser.add_argument("--seconds", type=int, default=300, help="for each target (default: %(default)s)")
+    parser.add_argument("--inputs", type=int, default=-1, help="end a target after so many (default: by time alone)")
     parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "fuzz", help="where inputs and logs are kept")
     given = parser.parse_args()
     inputs, failed = 0, []
     for target in given.targets or NAMES:
-        count, well = run(target, seconds=given.seconds, work=given.work)
+        count, well = run(target, seconds=given.seconds, inputs=given.inputs, work=given.work)
         inputs += count
         failed += [] if well else [target]
         outcome = "no failure" if well else f"FAILED, see {given.work / target}.log"

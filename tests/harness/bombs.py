@@ -14,6 +14,7 @@ import lz4.frame
 import pyarrow as pa
 
 from spark_2pc_sink.reference.storage.batches import build_batch
+from spark_2pc_sink.reference.storage.records import encode_records
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT
 from spark_2pc_sink.wire.compression import Compression, compress
 from spark_2pc_sink.wire.varints import encode_varint
@@ -30,6 +31,8 @@ _LZ4_BLOCK_BYTES: Final = 4 * _MIB
 _SNAPPY_ANNOUNCED: Final = b"\xff\xff\xff\xff\x0f" + bytes(64)
 #: The timestamps in it are 1970: nothing here depends on them.
 _TIMESTAMP_MS: Final = 0
+#: More than one block in each format.
+_CUT_RECORDS: Final = 20_000
 
 
 def bomb(name: str, *, control: bool = False) -> bytes:
@@ -42,6 +45,14 @@ def bomb(name: str, *, control: bool = False) -> bytes:
     codec, records, make = _SECTIONS[name]
     attributes = codec.value | (CONTROL_BIT if control else 0)
     return build_batch(make(), record_count=records, timestamp_ms=_TIMESTAMP_MS, attributes=attributes)
+
+
+def cut_off(codec: Compression) -> bytes:
+    """A batch whose compressed data ends in the middle; all else is right, its checksum too."""
+    section = encode_records([(b"%d" % n, b"%d" % (n * 7919)) for n in range(_CUT_RECORDS)])
+    whole = bytes(memoryview(compress(pa.py_buffer(section), codec)))
+    half = whole[: len(whole) // 2]
+    return build_batch(half, record_count=_CUT_RECORDS, timestamp_ms=_TIMESTAMP_MS, attributes=codec.value)
 
 
 def _zstd_zeros(plain_bytes: int) -> bytes:

@@ -15,6 +15,7 @@ from spark_2pc_sink.testing.spark import quick_java_options, spark_environment, 
 from tests.harness import ROOT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 _MAIN: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -28,11 +29,13 @@ class ConnectServer:
     Args:
         folder: for its log and Spark's files.
         master: Spark's master.
+        settings: more of Spark.
     """
 
-    def __init__(self, folder: Path, *, master: str = "local[2]") -> None:
+    def __init__(self, folder: Path, *, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> None:
         self._folder = folder
         self._master = master
+        self._settings = dict(settings or {})
         self._port = free_port()
         self._process: ServerProcess | None = None
 
@@ -68,6 +71,7 @@ class ConnectServer:
             "spark.driver.extraJavaOptions": quick_java_options(),
             # The Python beside the server imports pandas first, which takes long on a busy machine.
             "spark.python.authenticate.socketTimeout": "120s",
+            **self._settings,
         }
         submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         options = [word for name, value in settings.items() if value for word in ("--conf", f"{name}={value}")]

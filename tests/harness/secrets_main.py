@@ -45,8 +45,9 @@ import http.client, logging, os
 _handler = logging.FileHandler(os.path.join(os.environ["PLANTED_LOGS"], f"python-{os.getpid()}.log"))
 _handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
 logging.basicConfig(level=1, handlers=[_handler])
-# A library that makes itself quiet is heard all the same.
-logging.Logger.setLevel = lambda logger, level: None
+# A library that makes itself quiet is heard all the same, one that is born quiet too.
+_set_level = logging.Logger.setLevel
+logging.Logger.setLevel = lambda logger, level: _set_level(logger, 1)
 http.client.HTTPConnection.debuglevel = 1
 """
 #: As docs/logins.md has it.

@@ -15,6 +15,7 @@ from jdbc_state.actions import ACCEPT_REPLAY
 from jdbc_state.model import lost_commits_error
 from jdbc_state.sessions import application_name
 from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.causes import in_words
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -203,8 +204,9 @@ class BatchDriver:
                 return self._figures.report(self._claimed(), batch_id, first, attempts=attempt)
             # An attempt after which bad rows were found has its next one in any case.
             failed += not isinstance(error, DataError)
+        assert error is not None
         raise BatchAttemptsExhaustedError(
-            batch_id=batch_id, attempts=self._attempts_max, last_error=f"{type(error).__name__}: {error}"
+            batch_id=batch_id, attempts=self._attempts_max, last_error=in_words(error)
         ) from error
 
     def _try(self, batch_id: int, work: BatchWork, attempt: int, placement: Placement) -> Exception | None:

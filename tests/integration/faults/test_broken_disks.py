@@ -1,4 +1,4 @@
-"""Disks under a broker, the coordinator and PostgreSQL that are full, or cannot make data durable (EIO of fsync).
+"""Disks under a broker, the coordinator, PostgreSQL and Spark that are full, or cannot sync (EIO of fsync).
 
 A server that cannot write ends, or refuses; the driver waits for it. What is in the table is in the topic afterwards.
 """
@@ -33,6 +33,8 @@ SIZES = (10, 16_000, 10)
 ENOUGH_BYTES = 512 * MIB
 ROOM_BYTES = MIB
 DEADLINE_S = 15.0
+#: Rows of two batches that the driver leaves to tasks.
+FOR_TASKS = (30_000, 30_000)
 UNCOMPRESSED: dict[str, Any] = {"compression.type": "none"}
 BROKERS: dict[str, Callable[..., LocalBroker]] = {
     "kafka": partial(KafkaBroker, properties={"log.flush.interval.messages": "1"}),
@@ -149,4 +151,26 @@ def test_the_disk_of_the_database_cannot_sync(
     server.kill()
     server.start()
     job.finished(driver)
+    job.check()
+
+
+def test_the_disk_of_spark_is_full(
+    kafka_without_2pc: Broker,
+    pytestconfig: pytest.Config,
+    stack: ExitStack,
+    make_job: MakeJob,
+) -> None:
+    """D16: tasks keep the rows of a batch there. The query ends, undecided; with room, the next start writes it."""
+    disk = stack.enter_context(or_skip(pytestconfig, lambda: SmallDisk(ENOUGH_BYTES)))
+    job = make_job(kafka_without_2pc, sizes=FOR_TASKS, spark=True)
+    (job.checkpoint.parent / "spark").symlink_to(disk.path)  # where a driver of these tests has it
+    driver = job.stop_at("step:BEGIN", batch=BATCH)
+    disk.resize(disk.used_bytes)
+    driver.go_on()
+    outcome = driver.outcome()
+    assert outcome.error == "BatchAttemptsExhaustedError"
+    assert "No space left on device" in outcome.text
+    assert "\n" not in outcome.text
+    disk.resize(ENOUGH_BYTES)
+    job.run()
     job.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.storage.batches import build_batch, checksum, inspect, stamp_batch, whole
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.storage.records import build_marker, decode_records, encode_records, read_marker
@@ -209,3 +211,22 @@ def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
     script = f"import spark_2pc_sink.reference.log.partition_log, sys; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+def test_compressed_data_that_is_cut_off_anywhere_is_refused_by_both_readers(codec: Compression) -> None:
+    """D13. Snappy has no end of its own and an empty zstd is nothing: there the number of records tells."""
+    chance = random.Random(codec.value)
+    section = encode_records([(b"%d" % n, chance.randbytes(250)) for n in range(300)])
+    packed = bytes(memoryview(compress(pa.py_buffer(section), codec)))
+    edges = {*range(40), *range(len(packed) - 40, len(packed))}
+    for size in sorted(edges | {chance.randrange(len(packed)) for _ in range(100)}):
+        batch = build_batch(packed[:size], record_count=300, timestamp_ms=NOW_MS, attributes=codec.value)
+        with pytest.raises(BatchError) as caught:
+            list(decode_records(batch, read_header(batch)))
+        assert caught.value.code == Code.CORRUPT_MESSAGE
+        (decoded,) = decode_record_batches(batch)
+        with pytest.raises(RemoteProtocolError):
+            list(decoded.records())
+    whole_batch = build_batch(packed, record_count=300, timestamp_ms=NOW_MS, attributes=codec.value)
+    assert len(list(decode_records(whole_batch, read_header(whole_batch)))) == 300

@@ -35,6 +35,9 @@ ARGS ?=
 WORKERS ?= 2
 PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Where the environment forbids to keep bytecode, each process of a test compiles the package anew: a fifth of test-fast.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Read by spark_2pc_sink/testing, from wherever a test or an example is started.
 export SPARK_2PC_KAFKA_LIBS := $(CURDIR)/$(KAFKA_HOME)/libs
 export SPARK_2PC_KAFKA_TOOLS := $(CURDIR)/$(KAFKA_TOOLS)/libs
@@ -66,7 +69,7 @@ setup: ## Make .venv/ with the package and its command, and fetch the servers un
 demo: setup ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
 	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
 
-test-fast: setup ## Run the tests that need no server, in a good minute
+test-fast: setup ## Run the tests that need no server, in less than a minute
 	@HYPOTHESIS_PROFILE=fast $(BIN)/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
 
 # `make test TESTS=…` runs what it is told, slow or not.

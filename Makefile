@@ -162,7 +162,7 @@ sbom: $(RELEASE_PYTHON)/stamp ## Write the parts of what is locked into dist/sbo
 	@echo "dist/sbom.json"
 
 dist: $(RELEASE_PYTHON)/stamp ## Build the wheel and the source archive into dist/
-	@rm -rf dist
+	@rm -rf dist *.egg-info
 	@$(RELEASE_PYTHON)/bin/python -m build --outdir dist .
 
 # What a user gets, before anybody gets it: ARGS=--rehearse leaves the check out that the commit is a release at all.
@@ -172,11 +172,9 @@ release: setup $(RELEASE_PYTHON)/stamp ## Build, check and try what a release up
 	@$(RELEASE_PYTHON)/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	@$(BIN)/python tools/release.py notes >dist/CHANGES.md
 	@$(MAKE) -s --no-print-directory sbom
-	@rm -rf build/clean-python && $(PYTHON) -m venv build/clean-python
-	@build/clean-python/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[testing]"
-	@build/clean-python/bin/spark-2pc --version
-	@FIRST_JOB_PYTHON=$(CURDIR)/build/clean-python/bin/python $(BIN)/python -m pytest -q \
-	    tests/integration/docs/test_first_job.py
+	@rm -rf build/first-job
+	@$(PYTHON) -m tools.first_job build/first-job dist/*.whl
+	@build/first-job/python/bin/spark-2pc --version
 
 publish: $(RELEASE_PYTHON)/stamp ## Upload what is in dist/: from the workflow of a release alone
 	@$(RELEASE_PYTHON)/bin/uv publish --trusted-publishing always dist/*.whl dist/*.tar.gz

@@ -123,12 +123,13 @@ coverage: setup ## Check that tests reach every branch of the pure packages
 reference-pages: .venv/stamp ## Make the pages of docs/reference that are made of the code
 	@$(BIN)/python -m tools.reference_pages
 
-docs: .venv/stamp ## Build the manual as a site in build/site; a warning is an error
+docs: .venv/stamp ## Build the manual as a site in build/site, and search in it; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
+	@$(BIN)/python -m pytest -q --thorough tests/integration/docs/test_site.py
 	@echo "the site is build/site/index.html"
 
 links: .venv/stamp ## Look whether links out of the manual still lead somewhere; needs a network
-	@$(BIN)/sphinx-build -q -W --keep-going -b linkcheck -c docs . build/links
+	@$(BIN)/python -m tools.links
 
 lint: .venv/stamp ## Check style, types, direction of imports, spelling
 	$(BIN)/ruff check .

@@ -56,7 +56,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard setup.py spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry kafka-streams other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs links lint types verify-types format lock audit sbom dist release publish clean matrix
+.PHONY: help setup demo schema-registry kafka-streams other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs site links lint types verify-types format lock audit sbom dist release publish clean matrix
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -123,10 +123,12 @@ coverage: setup ## Check that tests reach every branch of the pure packages
 reference-pages: .venv/stamp ## Make the pages of docs/reference that are made of the code
 	@$(BIN)/python -m tools.reference_pages
 
-docs: .venv/stamp ## Build the manual as a site in build/site, and search in it; a warning is an error
+docs: .venv/stamp ## Build the manual as a site in build/site; a warning is an error
 	@$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
-	@$(BIN)/python -m pytest -q --thorough tests/integration/docs/test_site.py
 	@echo "the site is build/site/index.html"
+
+site: docs ## Look at the first page of the site in Chromium, and search in it
+	@$(BIN)/python -m pytest -q --thorough tests/integration/docs/test_site.py
 
 links: .venv/stamp ## Look whether links out of the manual still lead somewhere; needs a network
 	@$(BIN)/python -m tools.links

@@ -1,6 +1,6 @@
 """The manual as a site, in Chromium: its first page, its search, and the index for programs that read.
 
-``make docs`` builds the site and runs this; build/first-page.png is the picture of the first page, to be looked at.
+``make site`` builds the site and runs this; build/first-page.png is the picture of the first page, to be looked at.
 """
 
 from __future__ import annotations

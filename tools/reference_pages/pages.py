@@ -10,7 +10,7 @@ from tools.reference_pages.command_line import command_line_page
 from tools.reference_pages.errors import errors_page
 from tools.reference_pages.json_output import json_page
 from tools.reference_pages.metrics import metrics_page
-from tools.reference_pages.state_tables import state_tables_page
+from tools.reference_pages.state_tables import state_tables_page, with_picture
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "options.md": options_page,
@@ -20,3 +20,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "metrics.md": metrics_page,
     "state-tables.md": state_tables_page,
 }
+
+#: Pages written by hand, of which a part is made: from the root.
+PARTS: Final[Mapping[str, Callable[[str], str]]] = {"docs/how-it-works.md": with_picture}

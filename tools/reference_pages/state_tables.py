@@ -11,10 +11,14 @@ from sqlalchemy.dialects import postgresql
 from jdbc_state import Actor, HistoryLine, KeptRecords, StateRow, StoreSettings
 from jdbc_state.actions import ACTIONS, ActionLine
 from jdbc_state.history import EVENTS
-from jdbc_state.model import TRANSITIONS
+from jdbc_state.model import STATUSES, TRANSITIONS
 from jdbc_state.schema import ACTIONS_PRIVILEGES, HISTORY_PRIVILEGES, STATE_PRIVILEGES, VERSION, StateTables
 from tools.reference_pages.markdown import attributes_of, code, plain, table
 
+#: Of the picture of the moves: the longest status, and where an arrow ends.
+_STATUS_COLUMNS: Final = 8
+_ARROW_COLUMNS: Final = 56
+_MARKS: Final = ("<!-- moves -->\n", "<!-- end of moves -->\n")
 _PAGE: Final = """\
 # State tables
 
@@ -84,6 +88,28 @@ def state_tables_page() -> str:
         kinds=table(("`action`", "what was done"), ((code(name), plain(text)) for name, text in ACTIONS.items())),
         records=_columns(tables.records, records),
     )
+
+
+def moves_picture() -> str:
+    """The statuses and the moves between them, drawn: a line for each pair of statuses."""
+    lines = []
+    for before in STATUSES:
+        operations: dict[str, list[str]] = {}
+        for move in TRANSITIONS:
+            if move.before == before:
+                operations.setdefault(move.after, []).append(move.operation)
+        for number, (after, names) in enumerate(operations.items(), 1):
+            branch = ("─" if len(operations) == 1 else "┬") if number == 1 else "├" if number < len(operations) else "└"
+            start = f"{before:<{_STATUS_COLUMNS}}─" if number == 1 else " " * (_STATUS_COLUMNS + 1)
+            lines.append(f"{start}{branch}─ {', '.join(names)} ".ljust(_ARROW_COLUMNS, "─") + f"▶ {after}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def with_picture(page: str) -> str:
+    """A page with the picture between its marks as the moves are now."""
+    before, begin, rest = page.partition(_MARKS[0])
+    _, end, after = rest.partition(_MARKS[1])
+    return f"{before}{begin}```\n{moves_picture()}```\n{end}{after}"
 
 
 def _columns(of: Table, about: Mapping[str, str], leave_out: Mapping[str, Any] | None = None) -> str:

@@ -1,16 +1,19 @@
-"""The first job of README.md runs as it is pasted, by itself, and both sides are the same."""
+"""The first job of README.md runs as it is pasted, by itself, and both sides are the same.
+
+``make release`` does it with the wheel in a new environment, and takes the time: tools/first_job.py.
+"""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.harness import ROOT
+from tools.first_job import job_of
 
 
 @pytest.mark.slow
@@ -18,19 +21,12 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.timeout(200)
 def test_the_first_job_of_the_readme(tmp_path: Path) -> None:
     """In a directory of its own, with the PATH of an environment that is activated."""
-    readme = (ROOT / "README.md").read_text()
-    (job,) = re.findall("```python\n(.*?)```", readme.split("## A first job")[1].split("\n## ")[0], re.DOTALL)
-    (expected,) = re.findall("It ends with `(.*?)`", readme)
+    job, expected = job_of((ROOT / "README.md").read_text())
     (tmp_path / "first_job.py").write_text(job)
-    # `make release` names the Python of a clean environment that has the wheel alone.
-    python = os.environ.get("FIRST_JOB_PYTHON", sys.executable)
-    env = {**os.environ, "PATH": os.pathsep.join([str(Path(python).parent), os.environ["PATH"]])}
-    if python != sys.executable:
-        env.pop("PYTHONPATH", None)
     done = subprocess.run(
-        [python, "first_job.py"],
+        [sys.executable, "first_job.py"],
         cwd=tmp_path,
-        env=env,
+        env={**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
         capture_output=True,
         text=True,
         timeout=180,

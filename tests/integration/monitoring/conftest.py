@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_2pc_sink.monitoring.watched import Watched
-from spark_2pc_sink.testing import CapabilityError, wait_until
+from spark_2pc_sink.testing import wait_until
 from tests.harness import ROOT
 from tests.harness.driver_job import Job
 from tests.integration.faults.conftest import make_job, nursery
@@ -28,18 +27,6 @@ Serve = Callable[..., str]
 def watching(job: Job, *, timeout_s: int = 10) -> Watched:
     """Both sides of a job."""
     return Watched(kafka={"bootstrap.servers": job.broker.bootstrap}, database=job.database, timeout_s=timeout_s)
-
-
-def find_chromium() -> str:
-    """The program.
-
-    Raises:
-        CapabilityError: it is not installed.
-    """
-    found = shutil.which("chromium")
-    if found is None:
-        raise CapabilityError("Chromium is not installed; on Debian: apt-get install chromium")
-    return found
 
 
 @pytest.fixture

@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from jdbc_state import DONE
 from spark_2pc_sink.testing import read_topic
 from tests.conftest import or_skip
 from tests.harness import ROOT
+from tests.harness.chromium import chromium_with, find_chromium
 from tests.harness.driver_job import Job
 from tests.harness.providers import Broker
-from tests.integration.monitoring.conftest import Serve, find_chromium
+from tests.integration.monitoring.conftest import Serve
 
 if TYPE_CHECKING:
     from tests.integration.faults.conftest import MakeJob
@@ -39,12 +40,8 @@ PHONE = {"width": 400, "height": 800}
 @pytest.fixture(scope="module")
 def chromium(pytestconfig: pytest.Config) -> Iterator[Browser]:
     """A Chromium without a window."""
-    program = or_skip(pytestconfig, find_chromium)
-    with sync_playwright() as playwright:
-        # Tests may run as root, for whom Chromium has no sandbox.
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    with chromium_with(or_skip(pytestconfig, find_chromium)) as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.monitoring.dashboard.access import Access
 from tests.conftest import or_skip
-from tests.integration.monitoring.conftest import find_chromium
+from tests.harness.chromium import chromium_with, find_chromium
 from tests.unit.monitoring.served import dashboard, figures
 
 EVIL = "evil.example"
@@ -20,13 +20,10 @@ EVIL = "evil.example"
 def rebound(pytestconfig: pytest.Config) -> Iterator[Browser]:
     """A Chromium for which the attacker's name has the address of this machine: DNS rebinding, after the turn."""
     program = or_skip(pytestconfig, find_chromium)
-    with sync_playwright() as playwright:
-        # Newer browsers ask a person before a page may reach this machine; not all browsers do.
-        old = "--disable-features=LocalNetworkAccessChecks"
-        flags = ["--no-sandbox", old, f"--host-resolver-rules=MAP {EVIL} 127.0.0.1"]
-        browser = playwright.chromium.launch(executable_path=program, args=flags)
+    # Newer browsers ask a person before a page may reach this machine; not all browsers do.
+    old = "--disable-features=LocalNetworkAccessChecks"
+    with chromium_with(program, old, f"--host-resolver-rules=MAP {EVIL} 127.0.0.1") as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

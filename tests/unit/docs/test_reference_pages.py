@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
 
+from jdbc_state.model import TRANSITIONS
 from spark_2pc_sink import errors
 from spark_2pc_sink.errors import DualWriteError, HaltCause
 from tools.reference_pages.errors import errors_page
 from tools.reference_pages.markdown import attributes_of, table, text_of
-from tools.reference_pages.pages import PAGES
+from tools.reference_pages.pages import PAGES, PARTS
+from tools.reference_pages.state_tables import moves_picture
 
-FOLDER = Path(__file__).resolve().parents[3] / "docs" / "reference"
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "docs" / "reference"
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_the_code_makes(name: str) -> None:
     """After a change: make reference-pages."""
     assert (FOLDER / name).read_text() == PAGES[name]()
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_a_page_is_what_the_code_makes(name: str) -> None:
+    """After a change: make reference-pages."""
+    page = (ROOT / name).read_text()
+    assert page == PARTS[name](page)
+
+
+def test_each_move_is_an_arrow() -> None:
+    """In the picture of docs/how-it-works.md; a line begins with its status, or belongs to the one above."""
+    drawn = set()
+    before = ""
+    for line in moves_picture().splitlines():
+        before = line[:8].strip() or before
+        names, after = re.sub("[─┬├└]", "", line[8:]).split("▶")
+        drawn |= {(name.strip(), before, after.strip()) for name in names.split(",")}
+    assert drawn == {(move.operation, move.before, move.after) for move in TRANSITIONS}
 
 
 def test_every_error_is_public_and_has_what_to_do() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -64,8 +65,12 @@ def test_a_cell_runs_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "test_cell.py").write_text(test.format("a") + test.format("b"))
     cell = Cell("kafka", "Kafka", "4.0", ("test_cell.py",), lambda: Place("4.0.0", variables={"CELL": "a"}))
     assert "| 1 failed, 1 passed |" in tried(cell, NOW)
+    assert "| 1 passed, 1 deselected |" in tried(replace(cell, left_out=("test_cell.py::test_b",)), NOW)
+    assert "| 1 failed, 1 deselected |" in tried(replace(cell, only="b"), NOW)
 
 
 def test_every_cell_has_tests_that_there_are() -> None:
     assert {cell.kind for cell in cells()} == {"spark", "postgres", "kafka"}
     assert all((matrix.ROOT / name).exists() for cell in cells() for name in cell.tests)
+    left_out = {test.partition("::") for cell in cells() for test in cell.left_out}
+    assert all(f"def {test}(" in (matrix.ROOT / file).read_text() for file, _, test in left_out)

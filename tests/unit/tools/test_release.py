@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from pathlib import Path
 
 import pytest
+import tomli
 
 import spark_2pc_sink
 from tools.release import main, notes_of, problems, version_in
@@ -39,6 +41,16 @@ def test_what_is_missing_is_named(version: str, changelog: str, project: str, ta
 def test_the_version_has_one_place() -> None:
     assert version_in((ROOT / "spark_2pc_sink" / "__init__.py").read_text()) == spark_2pc_sink.__version__
     assert 'version = { attr = "spark_2pc_sink.__version__" }' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_wheel_has_no_bytecode_of_whoever_builds_it() -> None:
+    """It was there: data of the dashboard were all files of its folders, and Python makes one more."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        data = tomli.load(file)["tool"]["setuptools"]["package-data"]
+    made = [path.parent.relative_to(ROOT / "spark_2pc_sink") for path in (ROOT / "spark_2pc_sink").rglob("*.py")]
+    bytecode = {str(folder / "__pycache__" / "a.pyc") for folder in made}
+    assert [pattern for pattern in data["spark_2pc_sink"] if fnmatch.filter(bytecode, pattern)] == []
+    assert all(list((ROOT / "spark_2pc_sink").glob(pattern)) for pattern in data["spark_2pc_sink"])
 
 
 def test_the_notes_are_those_of_one_version() -> None:

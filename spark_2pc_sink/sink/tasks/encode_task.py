@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from spark_2pc_sink.errors import BatchRetryError, DualWriteError
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
@@ -24,8 +26,6 @@ from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    import pyarrow as pa
 
     from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
 
@@ -73,6 +73,12 @@ def run_reread_task(
     yield receipt.to_result()
 
 
+#: An Arrow batch with fewer rows for each partition waits for more: each cut takes as long as encoding some of them.
+_ROWS_EACH: Final = 128
+#: Bytes of Arrow batches that wait, at most; as much as `record_encoder.KEPT_BYTES_MAX`, which they become.
+_WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
+
+
 class _LaneEncoder:
     """Encodes the records of one lane. Rows without a key may go to any partition.
 
@@ -88,6 +94,24 @@ class _LaneEncoder:
         )
         self.encoder = RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
         self.index = None if lane.upsert_records is None else IndexBuilder()
+        self._counts = plan.topics.partition_count
+        self._waiting: list[pa.RecordBatch] = []
+
+    def gathered(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take an Arrow batch; yields those that wait, as one, once they have enough rows for each partition."""
+        self._waiting.append(batch)
+        rows = sum(each.num_rows for each in self._waiting)
+        enough = self.plan.topic is None or rows >= _ROWS_EACH * self._counts(self.plan.topic)
+        if enough or sum(each.nbytes for each in self._waiting) >= _WAITING_BYTES_MAX:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Those that wait, in their order."""
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) == 1:
+            yield from waiting
+        elif waiting:
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def _encoders(plan: TaskPlan) -> dict[int, _LaneEncoder]:
@@ -113,8 +137,11 @@ class _EncodeTask:
             # The receipt follows when the file is closed: who has it reads the shuffle batches.
             with self._file or nullcontext():
                 for lane, batch in rows.read(batches):
-                    yield from self._encode(self._lanes[lane.index], batch)
+                    for gathered in self._lanes[lane.index].gathered(batch):
+                        yield from self._encode(self._lanes[lane.index], gathered)
                 for each in self._lanes.values():
+                    for gathered in each.rest():
+                        yield from self._encode(each, gathered)
                     yield from self._records(each, each.encoder.finish())
             for each in self._lanes.values():
                 made = () if each.index is None else each.index.finish()

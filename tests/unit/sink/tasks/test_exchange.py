@@ -22,13 +22,16 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer.arrow_partitioner import PartitionRows
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, add_up, read_results
 from spark_2pc_sink.sink.contract.shuffle_schema import SALT, SHUFFLE_DDL
 from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.contract.topics import Connections, Topics, worker_connections
+from spark_2pc_sink.sink.tasks import encode_task as encode_task_module
 from spark_2pc_sink.sink.tasks.encode_and_send_task import run_encode_and_send_task, write_alone
+from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
 from spark_2pc_sink.sink.tasks.send_task import run_send_task
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.digest import batch_digest
@@ -351,3 +354,24 @@ def test_encode_tasks_say_how_much_they_were_handed_and_have_made(plan: TaskPlan
     assert account.arrow_bytes == sum(batch.nbytes for batch in batches)
     moved = made if plan.shuffle_folder is None else []
     assert account.shuffle_bytes == sum(len(each.column("payload")[0].as_py()) for each in moved)
+
+
+@pytest.mark.parametrize(("bytes_max", "expected"), [(2**25, [700, 300]), (1, [100] * 10)])
+def test_batches_with_few_rows_for_each_partition_wait_for_more(
+    fake: FakeCluster, plan: TaskPlan, monkeypatch: pytest.MonkeyPatch, bytes_max: int, expected: list[int]
+) -> None:
+    """Each cut into partitions has its price. Rows keep their order, and only so many bytes wait."""
+    monkeypatch.setattr(encode_task_module, "_WAITING_BYTES_MAX", bytes_max)
+    cut: list[int] = []
+    split = RowPartitioner.split_batch
+
+    def counted(self: RowPartitioner, batch: pa.RecordBatch) -> Iterator[PartitionRows]:
+        cut.append(batch.num_rows)
+        return split(self, batch)
+
+    monkeypatch.setattr(RowPartitioner, "split_batch", counted)
+    results = exchange(plan, [[keyed(start, start + 100) for start in range(0, 1_000, 100)]])
+    assert (results.records, cut) == (1_000, expected)
+    for records in logs(fake).values():
+        values = [value for _, value in records]
+        assert values == sorted(values, key=lambda value: value or b"")

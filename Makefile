@@ -33,7 +33,7 @@ TESTS ?=
 ARGS ?=
 # Two processes share the tests by files, in the order of collection: the fast ones first (tests/conftest.py).
 WORKERS ?= 2
-PYTEST := pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Where the environment forbids to keep bytecode, each process of a test compiles the package anew: a fifth of test-fast.
 unexport PYTHONDONTWRITEBYTECODE
@@ -69,6 +69,8 @@ setup: ## Make .venv/ with the package and its command, and fetch the servers un
 demo: setup ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
 	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
 
+# Some of them wait for a thread or a socket, and half of two processors would do nothing meanwhile.
+test-fast: WORKERS := 4
 test-fast: setup ## Run the tests that need no server, in less than a minute
 	@HYPOTHESIS_PROFILE=fast $(BIN)/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
 

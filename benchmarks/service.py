@@ -8,6 +8,7 @@ ways take turns on the same servers, set up as for a job, for each number of cli
   sends by an idempotent producer (librdkafka), and deletes. Its transactions are told when the poller has sent them,
   after the caller is gone; and again, where it dies between sending and deleting.
 * ``before_return``, ``in_background``: `DualWrite`, by its option ``kafka_commit``.
+* ``psycopg``: as ``before_return``, with an engine of psycopg 3, which prepares statements.
 * ``commit_async``, ``async``: the row alone, and `AsyncDualWrite`, by asyncpg on one event loop.
 
 Beside the times there is the processor's time of the process that has the clients, for 1 000 transactions: on a machine
@@ -245,6 +246,17 @@ def _dual(
 
 
 @contextmanager
+def _dual_by_psycopg(engine: Engine, url: str, broker: LocalBroker, clients: int) -> Iterator[Run]:
+    del engine
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), pool_size=clients)
+    try:
+        with _dual(engine, url, broker, clients) as run:
+            yield run
+    finally:
+        engine.dispose()
+
+
+@contextmanager
 def _dual_async(engine: Engine, url: str, broker: LocalBroker, clients: int) -> Iterator[Run]:
     del engine
     with _on_event_loop(url, clients) as (loop, engine_of_loop):
@@ -298,6 +310,7 @@ WAYS: Final[dict[str, Callable[[Engine, str, LocalBroker, int], AbstractContextM
     "commit": _commit,
     "outbox": _outbox,
     "before_return": _dual,
+    "psycopg": _dual_by_psycopg,
     "in_background": partial(_dual, kafka_commit="in_background"),
     "commit_async": _commit_async,
     "async": _dual_async,

@@ -24,9 +24,10 @@ from sqlalchemy import (
     Select,
     Update,
     bindparam,
-    case,
     func,
+    literal_column,
     select,
+    true,
 )
 from sqlalchemy.dialects.postgresql import insert
 
@@ -40,6 +41,8 @@ from jdbc_state.settings import StoreSettings
 _MARK_DONE = "mark_done"
 _KEPT = "kept_"
 _NAME = "session_name"
+#: Literals, as each bound value of a statement costs a microsecond of its sender.
+_DURABLE = "CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
 
 
 @dataclass(frozen=True)
@@ -136,14 +139,13 @@ class JoinedDecisions:
 
         Of its other limits, those of the caller's own statements are the caller's.
         """
-        durable = func.current_setting("synchronous_commit")
-        idle_ms = str(self._settings.idle_in_transaction_timeout_ms)
-        local = {
+        idle_ms = self._settings.idle_in_transaction_timeout_ms
+        local: dict[str, ColumnElement[Any]] = {
             "application_name": bindparam(_NAME),
-            "synchronous_commit": case((durable == "remote_apply", "remote_apply"), else_="on"),
-            "idle_in_transaction_session_timeout": idle_ms,
+            "synchronous_commit": literal_column(_DURABLE),
+            "idle_in_transaction_session_timeout": literal_column(f"'{idle_ms:d}'"),
         }
-        return [func.set_config(name, value, True) for name, value in local.items()]  # noqa: FBT003 - local, as SQL has it
+        return [func.set_config(literal_column(f"'{name}'"), value, true()) for name, value in local.items()]
 
     def _keep(self) -> Any:
         table = self._tables.records

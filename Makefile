@@ -122,7 +122,7 @@ coverage: setup ## Check that tests reach every branch of the pure packages
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report --fail-under=100
 
-reference-pages: .venv/stamp ## Make the pages of docs/reference that are made of the code
+reference-pages: .venv/stamp ## Make the pages of docs/reference and the picture of README, of the code
 	@$(BIN)/python -m tools.reference_pages
 
 docs: .venv/stamp ## Build the manual as a site in build/site; a warning is an error

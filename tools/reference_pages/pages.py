@@ -1,4 +1,4 @@
-"""The pages, by their names in docs/reference."""
+"""What is made of the code: pages, by their names in docs/reference, parts of other pages, and pictures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tools.reference_pages.command_line import command_line_page
 from tools.reference_pages.errors import errors_page
 from tools.reference_pages.json_output import json_page
 from tools.reference_pages.metrics import metrics_page
+from tools.reference_pages.recipe_picture import recipe_picture
 from tools.reference_pages.state_tables import state_tables_page, with_picture
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
@@ -23,3 +24,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 
 #: Pages written by hand, of which a part is made: from the root.
 PARTS: Final[Mapping[str, Callable[[str], str]]] = {"docs/how-it-works.md": with_picture}
+
+#: From the root.
+PICTURES: Final[Mapping[str, Callable[[], str]]] = {"docs/images/recipe.svg": recipe_picture}

@@ -19,10 +19,20 @@ from playwright.sync_api import Page, expect
 from tests.conftest import or_skip
 from tests.harness import ROOT
 from tests.harness.chromium import chromium_with, find_chromium
+from tools.reference_pages.recipe_picture import WIDTH
 
 SITE = ROOT / "build" / "site"
 PICTURE = ROOT / "build" / "first-page.png"
 DEADLINE_MS = 60_000
+#: Texts of an SVG that reach over its edge, or over another text.
+MISPLACED = """svg => {
+    const frame = svg.getBoundingClientRect();
+    const all = [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBoundingClientRect()]);
+    const outside = all.filter(([, box]) => box.left < frame.left + 4 || box.right > frame.right - 4);
+    const over = (a, b) => a.left < b.right && b.left < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom;
+    const on = all.filter(([, a], i) => all.some(([, b], j) => i !== j && over(a, b)));
+    return [...outside, ...on].map(([text]) => text);
+}"""
 
 
 class Silent(http.server.SimpleHTTPRequestHandler):
@@ -66,6 +76,20 @@ def test_the_first_page_leads_on(page: Page, site: str) -> None:
         expect(page.locator(".sidebar-tree .caption", has_text=section)).to_be_visible()
     page.screenshot(path=PICTURE)
     assert [each for each in asked if not each[0].startswith(f"{site}/") or each[1] >= 400] == []
+
+
+@pytest.mark.thorough
+def test_the_first_page_begins_with_its_picture(page: Page, site: str) -> None:
+    """It is there before one scrolls, with its text; and no text in it covers another or is cut off."""
+    page.goto(f"{site}/")
+    picture = page.locator("article img").first
+    expect(picture).to_have_attribute("alt", re.compile("After a crash"))
+    expect(picture).to_be_in_viewport()
+    assert picture.evaluate("image => image.complete && image.naturalWidth") == WIDTH
+    page.goto(f"{site}/{picture.get_attribute('src')}")
+    svg = page.locator("svg")
+    assert svg.locator("text").count() > 20
+    assert svg.evaluate(MISPLACED) == []
 
 
 @pytest.mark.thorough

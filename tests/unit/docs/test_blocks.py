@@ -22,7 +22,6 @@ from tests.harness.page_commands import check_command
 
 #: What a program prints, and pictures: first words, and who compares them with the program. Nothing here is typed.
 SHOWN: Final = {
-    ("README.md", "1. records, in one"): "a picture",
     ("docs/design/state.md", "none ──▶"): "a picture; the moves are in docs/reference/state-tables.md",
     ("docs/after-a-crash.md", "40 sinks:"): "tests/unit/cli/test_status_text.py",
     ("docs/check.md", "ok           brokers"): "tests/unit/cli/test_cli_check.py",

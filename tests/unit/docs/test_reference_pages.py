@@ -1,4 +1,4 @@
-"""docs/reference: the pages that are made of the code are what it makes now, and name all that there is."""
+"""The pages and pictures that are made of the code are what it makes now, and name all that there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_2pc_sink import errors
 from spark_2pc_sink.errors import DualWriteError, HaltCause
 from tools.reference_pages.errors import errors_page
 from tools.reference_pages.markdown import attributes_of, table, text_of
-from tools.reference_pages.pages import PAGES, PARTS
+from tools.reference_pages.pages import PAGES, PARTS, PICTURES
 from tools.reference_pages.state_tables import moves_picture
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,6 +31,12 @@ def test_a_part_of_a_page_is_what_the_code_makes(name: str) -> None:
     """After a change: make reference-pages."""
     page = (ROOT / name).read_text()
     assert page == PARTS[name](page)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_what_the_code_draws(name: str) -> None:
+    """After a change: make reference-pages."""
+    assert (ROOT / name).read_text() == PICTURES[name]()
 
 
 def test_each_move_is_an_arrow() -> None:

@@ -22,9 +22,26 @@ def test_links_go_to_the_address_of_the_project() -> None:
     made = links(index_page(README, with_address))
     assert len(made) == len(links(README)) > 20
     start = "https://host.example/team/sink/blob/main/"
+    assert [link for link in made if "/raw/main/" in link] == [
+        "https://host.example/team/sink/raw/main/docs/images/recipe.svg"
+    ]
     assert [link for link in made if not link.startswith(("https://", "#"))] == []
     assert [ROOT / link.removeprefix(start).partition("#")[0] for link in made if link.startswith(start)] != []
     assert all((ROOT / link.removeprefix(start).partition("#")[0]).exists() for link in made if link.startswith(start))
+
+
+def test_pictures_are_files_and_no_pages_about_them() -> None:
+    readme = "[![a\npicture](one.svg)](page.md) ![two](https://x.example/two.svg) ![three](three.svg) [four](four.md)"
+    made = index_page(readme, '[project.urls]\nSource = "https://host.example/sink"\n')
+    start = "https://host.example/sink"
+    assert links(made) == [
+        f"{start}/raw/main/one.svg",
+        f"{start}/blob/main/page.md",
+        "https://x.example/two.svg",
+        f"{start}/raw/main/three.svg",
+        f"{start}/blob/main/four.md",
+    ]
+    assert "![a\npicture](" in made
 
 
 def test_without_an_address_the_page_is_as_it_stands() -> None:

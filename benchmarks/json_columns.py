@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from benchmarks.scale import Scale
 
 ROWS: Final = 500_000
-#: Batches before the ones that count, while Java compiles.
 #: Spark's share of a column falls until its virtual machine has compiled it: of a struct from 3.4 to 0.8 CPU seconds.
 WARM_UP_BATCHES: Final = 6
 _ZONE: Final = {"spark.sql.session.timeZone": "Europe/Berlin"}

@@ -216,7 +216,7 @@ def test_the_driver_never_gets_a_file_descriptor(place: str, kafka_without_2pc: 
 def test_the_driver_has_no_memory_left(place: str, kafka_without_2pc: Broker, make_job: MakeJob) -> None:
     """D16: what asks for more gets none. However the driver ends, the next start completes what was begun.
 
-    The kernel's answer to a cgroup without memory, SIGKILL, is that of `test_killed_drivers`.
+    Where a cgroup has none left, the kernel kills instead: `test_memory_group`.
     """
     job = make_job(kafka_without_2pc, sizes=LARGE_INPUT)
     driver = job.stop_at(place, batch=BATCH)
@@ -240,7 +240,7 @@ def workers(driver: DriverProcess) -> list[int]:
 def test_the_workers_have_no_file_descriptor_left(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
     """D16: from the second batch on. Spark starts others, which have no such limit, and the next attempt writes it.
 
-    A worker that the kernel ends for want of memory is one that is killed: `tests/chaos` does it.
+    A worker that the kernel ends for want of memory is in `test_memory_group`.
     """
     job = make_job(kafka_without_2pc, sizes=FOR_TASKS, spark=True)
     driver = job.stop_at("step:BEGIN", batch=BATCH)

@@ -1,0 +1,131 @@
+"""A cgroup with a limit of memory, as the container of a driver or an executor has one.
+
+The kernel offers it in two ways. Version 1 has a hierarchy for memory alone, version 2 one for everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_2pc_sink.testing import wait_until
+from spark_2pc_sink.testing.errors import CapabilityError, ServerError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: A process that was killed leaves its group a moment later.
+_EMPTY_DEADLINE_S = 30.0
+#: How much the limit is raised at a time, where the kernel cannot take away what is used.
+_STEP_BYTES = 1 << 20
+_TRIES = 200
+
+
+class MemoryGroup:
+    """An empty group without a limit; leaving the ``with`` block waits until its processes are gone, and removes it.
+
+    What a process takes from the moment on in which it is added counts, and what its children take.
+
+    Raises:
+        CapabilityError: no group can be made here.
+    """
+
+    def __init__(self) -> None:
+        parent, self._version = _hierarchy()
+        self._folder = parent / f"spark-2pc-{secrets.token_hex(4)}"
+        try:
+            self._folder.mkdir()
+            if not self._limit.exists():
+                self._folder.rmdir()
+                raise CapabilityError(f"a cgroup in {parent} gets no limit of memory")
+        except OSError as error:
+            raise CapabilityError(f"no cgroup can be made in {parent}, which takes root: {error}") from error
+
+    @property
+    def processes(self) -> set[int]:
+        """Those that are in it."""
+        return {int(pid) for pid in (self._folder / "cgroup.procs").read_text().split()}
+
+    @property
+    def kills(self) -> int:
+        """How many of its processes the kernel has killed for want of memory."""
+        return self._numbers("memory.oom_control" if self._version == 1 else "memory.events")["oom_kill"]
+
+    def add(self, pid: int) -> None:
+        """Take a process in; the children that it has from now on come with it."""
+        (self._folder / "cgroup.procs").write_text(str(pid))
+
+    def leave(self, free_bytes: int) -> None:
+        """Set the limit to what its processes cannot give back, and this much more.
+
+        Raises:
+            ServerError: the kernel takes no such limit.
+        """
+        # Pages of files are not counted: the kernel drops them where memory is short.
+        limit = self._numbers("memory.stat")["rss" if self._version == 1 else "anon"] + free_bytes
+        for _ in range(_TRIES):
+            try:
+                self._limit.write_text(str(limit))
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                limit += _STEP_BYTES
+            else:
+                return
+        raise ServerError(f"the kernel takes no limit of {limit} bytes for {self._folder}")
+
+    def close(self) -> None:
+        """Wait until nobody is in it, and remove it.
+
+        Raises:
+            DeadlineError: somebody stays.
+        """
+        wait_until(self._removed, deadline_s=_EMPTY_DEADLINE_S, what=f"the end of the processes in {self._folder}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _limit(self) -> Path:
+        return self._folder / ("memory.limit_in_bytes" if self._version == 1 else "memory.max")
+
+    def _numbers(self, name: str) -> dict[str, int]:
+        """A file of lines with a name and a number each."""
+        lines = (self._folder / name).read_text().splitlines()
+        return {key: int(number) for key, number in map(str.split, lines)}
+
+    def _removed(self) -> bool:
+        with contextlib.suppress(OSError):  # as long as a process is in it
+            self._folder.rmdir()
+        return not self._folder.exists()
+
+
+def prefer(pid: int) -> None:
+    """Let the kernel take this process first when its group is out of memory; its later children too."""
+    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+
+
+def _hierarchy() -> tuple[Path, int]:
+    """Where groups with a limit of memory are made, and the version of cgroups there.
+
+    Raises:
+        CapabilityError: nowhere.
+    """
+    mounts = Path("/proc/self/mounts")
+    lines = [line.split() for line in mounts.read_text().splitlines()] if mounts.exists() else []
+    for _, folder, kind, options, *_ in lines:
+        if kind == "cgroup" and "memory" in options.split(","):
+            return Path(folder), 1
+    for _, folder, kind, *_ in lines:
+        controllers = Path(folder) / "cgroup.controllers"
+        if kind == "cgroup2" and "memory" in controllers.read_text().split():
+            with contextlib.suppress(OSError):  # it is on already, or the group will have no limit
+                (Path(folder) / "cgroup.subtree_control").write_text("+memory")
+            return Path(folder), 2
+    raise CapabilityError("no cgroup of memory is mounted")

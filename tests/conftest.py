@@ -75,9 +75,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Look behind each file, and choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev."""
-    # Registered, as hooks of this file are not called for fixtures of the session, which are not below it.
-    config.pluginmanager.register(FilesEndWhatTheyStart(ROOT))
+    """Choose hypothesis's profile: ``HYPOTHESIS_PROFILE``, else ci in CI, else dev; thorough runs look behind files."""
+    if config.getoption("--thorough"):
+        # Registered, as hooks of this file are not called for fixtures of the session, which are not below it.
+        config.pluginmanager.register(FilesEndWhatTheyStart(ROOT))
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if _in_ci() else "dev"))
 
 

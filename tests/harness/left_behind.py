@@ -17,14 +17,15 @@ import pytest
 
 from spark_2pc_sink.testing import DeadlineError, wait_until
 
-#: For what is ending already, on a machine that others use too.
-_END_S: Final = 15.0
+#: For what is ending already.
+_END_S: Final = 5.0
 #: Threads, by the module whose code they run or by their name, and why nobody has to end them.
 _THREADS_ALLOWED: Final = {
     "py4j": "the session of Spark is there for all files, and its connections have threads of their own",
     "pyspark": "its server for accumulators lives as long as its Java process",
     "execnet": "pytest-xdist talks to its workers in these",
     "jdbc_state watchdog": "one for all connections of the process; it ends ten seconds behind the last",
+    "kafka-io": "kafka-python leaves the thread of a client whose login is refused",
     "decode": "the reference coordinator's two decoders are those of the process",
     "tqdm": "one for all progress bars of the process",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -97,7 +98,9 @@ class WrittenPair:
 
     def write_around(self, rows: Sequence[Row], between: Callable[[], None]) -> None:
         """Write a batch, and let something happen when the first half of its records is in Kafka."""
-        self._write(_HalvedWork(self, self._options, list(rows), between))
+        # Record batches leave once they fill a request: here each of them does.
+        kafka = replace(self._options.kafka, max_request_bytes=self._options.kafka.batch_bytes_max)
+        self._write(_HalvedWork(self, replace(self._options, kafka=kafka), list(rows), between))
 
     def _write(self, work: RowsWork) -> None:
         self._times.begin()

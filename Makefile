@@ -129,7 +129,8 @@ docs: .venv/stamp ## Build the manual as a site in build/site; a warning is an e
 	@$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
 	@echo "the site is build/site/index.html"
 
-site: docs ## Look at the first page of the site in Chromium, and search in it
+# The tests build it where a page has changed.
+site: .venv/stamp ## Look at the first page of the site in Chromium, and search in it
 	@$(BIN)/python -m pytest -q --thorough tests/integration/docs/test_site.py
 
 links: .venv/stamp ## Look whether links out of the manual still lead somewhere; needs a network

@@ -64,12 +64,13 @@ _NO_TRANSACTION_TIMEOUT: Final = (
 )
 #: SQL for the beginning of a transaction: it may take as long as its statements may take together.
 UNTIMED: Final = f"SELECT {_NO_TRANSACTION_TIMEOUT}; "
-#: The same, and durable: a decision or a claim that a crash of the server could undo would be no decision. What is
-#: stricter is left alone.
-DURABLE: Final = (
-    "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
-    f"WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true), {_NO_TRANSACTION_TIMEOUT}; "
+#: synchronous_commit of a decision or a claim: what a crash of the server could undo would be none. What is stricter is
+#: left alone.
+DURABLE_LEVEL: Final = (
+    "CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
 )
+#: The same as `UNTIMED`, and durable.
+DURABLE: Final = f"SELECT set_config('synchronous_commit', {DURABLE_LEVEL}, true), {_NO_TRANSACTION_TIMEOUT}; "
 
 
 class Database:

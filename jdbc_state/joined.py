@@ -32,6 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from jdbc_state.claim import row_columns, row_of
+from jdbc_state.connections import DURABLE_LEVEL
 from jdbc_state.model import DECIDE, Decision, Move, StateRow, legal_before
 from jdbc_state.moves import Moves
 from jdbc_state.schema import StateTables
@@ -41,8 +42,6 @@ from jdbc_state.settings import StoreSettings
 _MARK_DONE = "mark_done"
 _KEPT = "kept_"
 _NAME = "session_name"
-#: Literals, as each bound value of a statement costs a microsecond of its sender.
-_DURABLE = "CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
 
 
 @dataclass(frozen=True)
@@ -140,9 +139,10 @@ class JoinedDecisions:
         Of its other limits, those of the caller's own statements are the caller's.
         """
         idle_ms = self._settings.idle_in_transaction_timeout_ms
+        # Literals, as each bound value of a statement costs a microsecond of its sender.
         local: dict[str, ColumnElement[Any]] = {
             "application_name": bindparam(_NAME),
-            "synchronous_commit": literal_column(_DURABLE),
+            "synchronous_commit": literal_column(DURABLE_LEVEL),
             "idle_in_transaction_session_timeout": literal_column(f"'{idle_ms:d}'"),
         }
         return [func.set_config(literal_column(f"'{name}'"), value, true()) for name, value in local.items()]

@@ -243,8 +243,7 @@ class IdPool:
             self._log.warning("%s is not settled yet: %s", writer.transactional_id, error)
             return False
         with self._changed:
-            self._free.append(writer)
-            self._changed.notify_all()
+            self._put(writer)
         return True
 
     def _drop(self, writer: IdWriter) -> None:
@@ -330,8 +329,7 @@ class IdPool:
             return
         with self._changed:
             self._lines[found.transactional_id] = line
-            self._free.append(line.writer)
-            self._changed.notify_all()
+            self._put(line.writer)
 
     def _settle_for_others(self, found: _Found) -> None:
         """Settle what a dead process has left in an id that this process does not need, and hold it no more."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
+from tests.harness.environment import environment
 
 _SOURCE = r"""
 #include <errno.h>
@@ -65,16 +66,8 @@ class FailingSync:
     def preloaded(self) -> Iterator[None]:
         """Processes that begin in the block are those whose fsync can fail."""
         names = {"LD_PRELOAD": str(self._library), "FAILING_SYNC_FILE": str(self._switch)}
-        before = {name: os.environ.get(name) for name in names}
-        os.environ.update(names)
-        try:
+        with environment(names):
             yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
 
     def fail(self) -> None:
         """From now on fsync fails."""

@@ -6,7 +6,6 @@ The monotonic clock goes on as it does, as where somebody sets the clock of a ma
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.testing.errors import CapabilityError
+from tests.harness.environment import environment
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -70,16 +70,8 @@ class MovedClock:
             # Files keep the times that they have when somebody sets a clock.
             "NO_FAKE_STAT": "1",
         }
-        before = {name: os.environ.get(name) for name in names}
-        os.environ.update(names)
-        try:
+        with environment(names):
             yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
 
     def close(self) -> None:
         """Remove its files, and what killed processes have left."""

@@ -32,6 +32,8 @@ LOOK_S: Final = 1.0
 _OPERATION: Final = "showing that a driver lives"
 #: How long what is asked of it may take, in milliseconds.
 _STATEMENT_MS: Final = 5_000
+#: The same of its last statement: whoever ends does not wait long for a server that does not answer.
+_FAREWELL_MS: Final = 1_000
 #: A pooler in transaction mode lends a session to whoever comes next; in session mode it keeps it for its client. So
 #: often two connections are asked which session they have.
 _POOLER_ROUNDS: Final = 3
@@ -76,9 +78,10 @@ class Presence:
                 self._thread.start()
 
     def end(self) -> None:
-        """End the session; nothing happens where there is none."""
+        """End the session; nothing happens where there is none. Whoever looks behind this call sees it no more."""
         with self._changed:
             self._name = ""
+            self._take_name_off()
             self._drop()
             self._changed.notify_all()
 
@@ -152,6 +155,17 @@ class Presence:
             return any(backend_pid(session) == backend_pid(other) for _ in range(_POOLER_ROUNDS))
         finally:
             other.close()
+
+    def _take_name_off(self) -> None:
+        """A server goes on showing a session for some moments behind the end of its client; its name it does not."""
+        session = self._session
+        if session is None or session.closed:
+            return
+        try:
+            with Watchdog(session, _FAREWELL_MS), session.cursor() as cursor:
+                cursor.execute("SET application_name = ''")
+        except psycopg2.Error as error:
+            _log.info("the session that shows this driver ends with its name: %s", describe(error))
 
     def _drop(self) -> None:
         if self._session is not None:

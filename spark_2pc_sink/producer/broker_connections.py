@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from kafka import errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
@@ -27,7 +27,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
 from spark_2pc_sink.producer.broker_tokens import BrokerTokens
 from spark_2pc_sink.producer.connection_failures import ConnectionFailures, NodeUnavailableError
-from spark_2pc_sink.producer.direct_exchange import at_rest, exchange
+from spark_2pc_sink.producer.direct_exchange import SentRequest, at_rest, send
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
 from spark_2pc_sink.producer.tls import client_context
@@ -40,6 +40,8 @@ from spark_2pc_sink.wire.responses import KafkaResponse
 _log = sink_log(__name__)
 
 _Answer = TypeVar("_Answer")
+#: Waits for the answer to a request that was sent, and raises `NodeUnavailableError` where there is none.
+AnswerLater: TypeAlias = "Callable[[], KafkaResponse]"
 
 #: ApiVersions is asked at this version: brokers since 2.4 answer it, the others are too old for us anyway.
 _API_VERSIONS_VERSION: Final = 3
@@ -222,22 +224,41 @@ class BrokerConnections:
             AuthorizationError: the broker refused the credentials.
         """
         self._silent.add(node_id)
+        begun = self.begin(node_id, request, deadline)
+        if begun is not None:
+            return begun()
+        self._connect(node_id, deadline)
+        pending = self.send(node_id, request)
+        self.wait(pending, deadline)
+        if not pending.is_done:
+            raise NodeUnavailableError(f"broker {node_id} has not answered in time")
+        if pending.exception is not None:
+            raise self._unavailable(node_id, pending.exception)
+        self._note_answer(node_id, request)
+        return pending.value
+
+    def begin(self, node_id: int | str, request: KafkaRequest, deadline: Deadline) -> AnswerLater | None:
+        """Send a request at once, and wait for its answer when somebody calls for it.
+
+        Returns:
+            what waits for the answer; nothing else may be asked of these connections before. None where the connection
+            is not there, or is busy.
+
+        Raises:
+            NodeUnavailableError: it was not sent; the broker may have got it all the same.
+        """
         resting = self._at_rest(node_id)
-        if resting is not None:
-            response = self._exchange(node_id, resting, request, deadline)
-        else:
-            self._connect(node_id, deadline)
-            pending = self.send(node_id, request)
-            self.wait(pending, deadline)
-            if not pending.is_done:
-                raise NodeUnavailableError(f"broker {node_id} has not answered in time")
-            if pending.exception is not None:
-                raise self._unavailable(node_id, pending.exception)
-            response = pending.value
-        self._silent.discard(node_id)
-        if request.API_KEY != Api.API_VERSIONS:  # which a listener answers before a login, too
-            self._failed.note_answer(node_id)
-        return response
+        if resting is None:
+            return None
+        timeout_s = min(deadline.remaining_s, self.options.request_timeout_ms / 1000)
+        sent: SentRequest = self._asked(node_id, lambda: send(resting, request, timeout_s=timeout_s))
+
+        def answer() -> KafkaResponse:
+            response = self._asked(node_id, sent.answer)
+            self._note_answer(node_id, request)
+            return response
+
+        return answer
 
     def at_rest(self, node_id: int | str) -> bool:
         """True when there is a connection to this broker on which nothing is under way."""
@@ -319,6 +340,10 @@ class BrokerConnections:
             self._versions[node_id] = known
         return known
 
+    def knows_versions(self, node_id: int | str) -> bool:
+        """Whether `version` can tell without asking the broker."""
+        return node_id in self._versions
+
     def version(self, node_id: int | str, api: Api, deadline: Deadline, *, at_most: int | None = None) -> int:
         """The newest version of ``api`` that this broker and this package speak.
 
@@ -341,13 +366,17 @@ class BrokerConnections:
             self.poll(0)
         return known if at_rest(known) else None
 
-    def _exchange(self, node_id: int | str, connection: Any, request: KafkaRequest, deadline: Deadline) -> Any:
-        timeout_s = min(deadline.remaining_s, self.options.request_timeout_ms / 1000)
+    def _asked(self, node_id: int | str, step: Callable[[], _Answer]) -> _Answer:
         with library_log.quiet(self._events):
             try:
-                return exchange(connection, request, timeout_s=timeout_s)
+                return step()
             except kafka_errors.KafkaError as error:
                 raise self._unavailable(node_id, error) from error
+
+    def _note_answer(self, node_id: int | str, request: KafkaRequest) -> None:
+        self._silent.discard(node_id)
+        if request.API_KEY != Api.API_VERSIONS:  # which a listener answers before a login, too
+            self._failed.note_answer(node_id)
 
     def _connection(self, node_id: int | str) -> Any:
         """The connection to a broker, new or old, in whatever state.

@@ -86,9 +86,9 @@ class Cluster(BrokerConnections):
             KafkaTimeoutError: no broker answered.
         """
         deadline = self.deadline()
+        if age_ms_max and (fresh := self.fresh_features(age_ms_max)) is not None:
+            return fresh
         known = self._features
-        if known is not None and age_ms_max and time.monotonic() - self._features_at_s < age_ms_max / 1000:
-            return known
 
         def attempt() -> BrokerFeatures:
             cluster_id = self._known(deadline).cluster_id or ""
@@ -104,6 +104,10 @@ class Cluster(BrokerConnections):
             return known
         self._features = found
         return found
+
+    def fresh_features(self, age_ms_max: int) -> BrokerFeatures | None:
+        """What a broker has told of its features within ``age_ms_max``; None where it has to be asked."""
+        return self._features if time.monotonic() - self._features_at_s < age_ms_max / 1000 else None
 
     def forget_features(self) -> None:
         """Ask for versions and features again when they are needed next; a cluster may be up- or downgraded."""
@@ -203,13 +207,17 @@ class Cluster(BrokerConnections):
             NodeUnavailableError: nobody knows it now.
             AuthorizationError: the transactional id may not be described (code 53).
         """
-        known = self._coordinators.get(transactional_id)
+        known = self.known_coordinator(transactional_id)
         if known is not None:
             return known
         (found,) = self.find_coordinators([transactional_id], deadline).values()
         if isinstance(found, Exception):
             raise found
         return found
+
+    def known_coordinator(self, transactional_id: str) -> int | None:
+        """The same without asking anybody; None where somebody has to be asked."""
+        return self._coordinators.get(transactional_id)
 
     def find_coordinators(
         self, transactional_ids: Sequence[str], deadline: Deadline

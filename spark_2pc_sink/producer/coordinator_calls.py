@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.producer.broker_connections import AnswerLater
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, COORDINATOR_MOVED
@@ -13,6 +15,8 @@ from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.responses import KafkaResponse
+
+_log = sink_log(__name__)
 
 _Reply = TypeVar("_Reply")
 
@@ -98,3 +102,20 @@ class CoordinatorCalls:
             return reply
 
         return self.at_coordinator(api.name, attempt, deadline)
+
+    def begin(
+        self, api: Api, build: Callable[[int], KafkaRequest], deadline: Deadline, *, version_max: int
+    ) -> AnswerLater | None:
+        """Send a request at once, and wait for its answer when somebody calls for it; see `Cluster.begin`.
+
+        None where somebody has to be asked, or a connection made, before; and where the request could not be sent.
+        """
+        node_id = self._cluster.known_coordinator(self._transactional_id)
+        if node_id is None or not self._cluster.knows_versions(node_id):
+            return None
+        try:
+            version = self._cluster.version(node_id, api, deadline, at_most=version_max)
+            return self._cluster.begin(node_id, build(version), deadline)
+        except NodeUnavailableError as error:
+            _log.info("%s: %s; sending again", api.name, error)
+            return None

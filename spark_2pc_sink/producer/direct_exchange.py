@@ -9,12 +9,15 @@ Connecting, TLS, logins and the codec stay with kafka-python.
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from kafka import errors as kafka_errors
 
 from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.responses import KafkaResponse
+
+_Result = TypeVar("_Result")
 
 #: Read at a time. Most answers are far smaller.
 _READ_BYTES: Final = 64 * 1024
@@ -30,10 +33,82 @@ def at_rest(connection: Any) -> bool:
     )
 
 
-def exchange(connection: Any, request: KafkaRequest, *, timeout_s: float) -> KafkaResponse:
-    """Send a request on a connection `at_rest`, and wait for its answer.
+class SentRequest:
+    """A request on its way, on a connection that was `at_rest`. Nothing else may be asked there until `answer`.
 
-    A connection whose answer was not taken is closed: what is read from it next would be that answer.
+    Made by `send`.
+
+    Args:
+        connection: kafka-python's.
+        timeout_s: how long sending and waiting may take, from now.
+    """
+
+    def __init__(self, connection: Any, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._end_s = time.monotonic() + timeout_s
+
+    def answer(self) -> KafkaResponse:
+        """Wait for the answer. A connection whose answer was not taken is closed: the next one read would be that.
+
+        Raises:
+            kafka.errors.KafkaError: no answer; the broker may have acted on the request.
+        """
+        return self._or_close(self._receive)
+
+    def send(self, request: KafkaRequest) -> None:
+        """Write the request.
+
+        Raises:
+            kafka.errors.KafkaError: it was not written, or not all of it.
+        """
+        self._or_close(lambda: self._write(request))
+
+    def _or_close(self, step: Callable[[], _Result]) -> _Result:
+        try:
+            return step()
+        except TimeoutError as error:
+            late = kafka_errors.RequestTimedOutError(f"no answer within {self._timeout_s:.3f} s")
+            self._connection.close(late)
+            raise late from error
+        except (OSError, kafka_errors.KafkaError) as error:
+            lost = kafka_errors.KafkaConnectionError(str(error))
+            self._connection.close(lost)
+            raise lost from error
+        except BaseException:
+            self._connection.close(kafka_errors.KafkaConnectionError("a request was interrupted"))
+            raise
+
+    def _write(self, request: KafkaRequest) -> None:
+        parser, sock = self._connection.parser, self._socket
+        parser.send_request(request)
+        sock.settimeout(left_s_until(self._end_s))
+        sock.sendall(parser.send_bytes())
+
+    def _receive(self) -> KafkaResponse:
+        parser, transport = self._connection.parser, self._connection.transport
+        if transport is None:
+            message = "closed before the answer was read"
+            raise ConnectionResetError(message)
+        sock = self._socket
+        # bounded: each pass takes bytes of one answer, whose length the parser bounds, and all end at the same time
+        while not (answers := parser.receive_bytes(_read(sock, self._end_s))):
+            pass
+        # As the loop has it; a broken connection is closed, and its socket needs no setting.
+        sock.settimeout(0)
+        # kafka-python closes a connection that nobody has used for long.
+        transport.last_read = time.monotonic()
+        # The parser has compared the correlation id with that of the one request.
+        ((_, response),) = answers
+        return response
+
+    @property
+    def _socket(self) -> Any:
+        return self._connection.transport._sock  # noqa: SLF001 - kafka-python hands it out nowhere
+
+
+def send(connection: Any, request: KafkaRequest, *, timeout_s: float) -> SentRequest:
+    """Send a request on a connection `at_rest`, whose answer is taken later.
 
     Args:
         connection: kafka-python's.
@@ -41,39 +116,11 @@ def exchange(connection: Any, request: KafkaRequest, *, timeout_s: float) -> Kaf
         timeout_s: how long sending and waiting may take.
 
     Raises:
-        kafka.errors.KafkaError: no answer; the broker may have acted on the request.
+        kafka.errors.KafkaError: it was not sent; the broker may have got it all the same.
     """
-    try:
-        return _exchange(connection, request, time.monotonic() + timeout_s)
-    except TimeoutError as error:
-        lost: kafka_errors.KafkaError = kafka_errors.RequestTimedOutError(f"no answer within {timeout_s:.3f} s")
-        connection.close(lost)
-        raise lost from error
-    except (OSError, kafka_errors.KafkaError) as error:
-        lost = kafka_errors.KafkaConnectionError(str(error))
-        connection.close(lost)
-        raise lost from error
-    except BaseException:
-        connection.close(kafka_errors.KafkaConnectionError("a request was interrupted"))
-        raise
-
-
-def _exchange(connection: Any, request: KafkaRequest, end_s: float) -> KafkaResponse:
-    parser, transport = connection.parser, connection.transport
-    sock = transport._sock  # noqa: SLF001 - kafka-python hands it out nowhere
-    parser.send_request(request)
-    sock.settimeout(left_s_until(end_s))
-    sock.sendall(parser.send_bytes())
-    # bounded: each pass takes bytes of one answer, whose length the parser bounds, and all end at end_s
-    while not (answers := parser.receive_bytes(_read(sock, end_s))):
-        pass
-    # As the loop has it; a broken connection is closed, and its socket needs no setting.
-    sock.settimeout(0)
-    # kafka-python closes a connection that nobody has used for long.
-    transport.last_read = time.monotonic()
-    # The parser has compared the correlation id with that of the one request.
-    ((_, response),) = answers
-    return response
+    sent = SentRequest(connection, timeout_s)
+    sent.send(request)
+    return sent
 
 
 def _read(sock: Any, end_s: float) -> bytes:

@@ -13,10 +13,11 @@ fence stragglers, which those of EndTxn v4 do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError, OutcomeUnknownError
@@ -29,9 +30,10 @@ from spark_2pc_sink.ids import (
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
 from spark_2pc_sink.producer.commit_scan import CommitQuery, CommitScan
+from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.producer.descriptions import TransactionDescription, description_of
-from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, kafka_error
+from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, COORDINATOR_BUSY, kafka_error
 from spark_2pc_sink.producer.log_reader import Marker, find_marker, open_since
 from spark_2pc_sink.producer.producer_init import InitializedProducer, ProducerInit
 from spark_2pc_sink.producer.written_logs import view_logs
@@ -44,6 +46,8 @@ from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.replies import DescribedTransaction, EndTxnReply
 from spark_2pc_sink.wire.responses import KafkaResponse
+
+_log = sink_log(__name__)
 
 #: EndTxn bumps the epoch from this version on (KIP-890).
 _BUMPING_END_VERSION: Final = 5
@@ -62,6 +66,10 @@ class EndTxnAnswer:
     code: int
     name: str
     producer: ProducerIdAndEpoch | None
+
+
+#: Waits for the answer to an EndTxn that was sent; None where it has to be sent again.
+EndTxnLater: TypeAlias = "Callable[[], EndTxnAnswer | None]"
 
 
 class TransactionClient:
@@ -144,8 +152,8 @@ class TransactionClient:
         Raises:
             KafkaTimeoutError: no broker answered within ``max_block_ms``.
         """
-        began, age_ms_max = self.transaction_version >= EPOCH_BUMP_VERSION, self._features_age_ms_max
-        return began and self._cluster.features(age_ms_max=age_ms_max).transaction_version >= EPOCH_BUMP_VERSION
+        began = self.transaction_version >= EPOCH_BUMP_VERSION
+        return began and self._bumps(self._cluster.features(age_ms_max=self._features_age_ms_max))
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """Take the next pair, which fences every older one (KIP-98, KIP-939).
@@ -246,7 +254,41 @@ class TransactionClient:
         except KafkaTimeoutError as error:
             operation = f"EndTxn({kind}) of {producer} of {self.transactional_id!r}"
             raise OutcomeUnknownError.of(error, operation) from error
-        return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, reply.producer)
+        return _answer_of(reply)
+
+    def begin_end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnLater | None:
+        """Send EndTxn at once, once, and wait for its answer when somebody calls for it.
+
+        Args:
+            producer: the pair of the transaction to end.
+            commit: False to abort.
+
+        Returns:
+            what waits for the answer, and gives None where `end` has to go on; nothing else may be asked by this client
+            before. None where something else has to be asked first, or the request could not be sent.
+        """
+        features = self._cluster.fresh_features(self._features_age_ms_max)
+        if features is None:
+            return None
+        bumps = self._bumps(features)
+        asked = self._calls.begin(
+            Api.END_TXN,
+            self._end_request(producer, commit=commit, bumps=bumps),
+            self._deadline(),
+            version_max=_end_version_max(bumps=bumps),
+        )
+        if asked is None:
+            return None
+
+        def answer() -> EndTxnAnswer | None:
+            try:
+                reply = responses.read_end_txn(asked())
+            except NodeUnavailableError as error:
+                _log.info("EndTxn of %s: %s", producer, error)
+                return None
+            return None if reply.error_code in COORDINATOR_BUSY else _answer_of(reply)
+
+        return answer
 
     def find_marker(
         self,
@@ -338,27 +380,40 @@ class TransactionClient:
 
     def _end(self, producer: ProducerIdAndEpoch, deadline: Deadline, *, commit: bool) -> EndTxnReply:
         bumps = self.ends_with_bump()
+        return self._calls.ask(
+            Api.END_TXN,
+            self._end_request(producer, commit=commit, bumps=bumps),
+            responses.read_end_txn,
+            lambda found: found.error_code,
+            deadline,
+            version_max=_end_version_max(bumps=bumps),
+        )
 
+    def _end_request(self, producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool) -> Callable[[int], KafkaRequest]:
         def build(version: int) -> KafkaRequest:
             if bumps and version < _BUMPING_END_VERSION:
                 # Ended without the bump, the pair would no longer name one transaction.
                 raise kafka_error("EndTxn", Code.UNSUPPORTED_VERSION, "the coordinator cannot bump the epoch")
             return end_txn_request(self.transactional_id, producer, commit=commit, version=version)
 
-        return self._calls.ask(
-            Api.END_TXN,
-            build,
-            responses.read_end_txn,
-            lambda found: found.error_code,
-            deadline,
-            version_max=_BUMPING_END_VERSION if bumps else _BUMPING_END_VERSION - 1,
-        )
+        return build
+
+    def _bumps(self, features: BrokerFeatures) -> bool:
+        return min(self.transaction_version, features.transaction_version) >= EPOCH_BUMP_VERSION
 
     def _read_description(self, response: KafkaResponse) -> DescribedTransaction:
         found = responses.read_describe_transactions(response).get(self.transactional_id)
         if found is None:
             raise kafka_error("DescribeTransactions", Code.UNKNOWN_SERVER_ERROR, "the answer lacks the id")
         return found
+
+
+def _end_version_max(*, bumps: bool) -> int:
+    return _BUMPING_END_VERSION if bumps else _BUMPING_END_VERSION - 1
+
+
+def _answer_of(reply: EndTxnReply) -> EndTxnAnswer:
+    return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, reply.producer)
 
 
 def _worst(codes: Mapping[TopicPartition, int]) -> tuple[TopicPartition, int]:

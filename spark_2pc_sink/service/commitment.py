@@ -43,13 +43,16 @@ class Commitment:
         """Take an id, send everything, and wait for the acknowledgements. Blocks.
 
         An id whose pair Kafka does not take any more, as it has expired or a recovery was run, is recovered and used
-        once more: nothing is decided yet.
+        once more: nothing is decided yet. So is one whose transaction before Kafka has not followed yet.
 
         Raises:
             Everything that `IdPool.lend`, `IdWriter.recover` and `IdWriter.send` raise; nothing is decided.
         """
         encoded = self._encode(records)
         writer = self._writer = self._pool.lend()
+        writer.end_completion()
+        if writer.unsettled:
+            writer.recover()
         try:
             self._sent = writer.send(encoded)
         except (FencedError, AbortableError) as error:
@@ -97,8 +100,20 @@ class Commitment:
         finally:
             self.end()
 
+    def begin_completion(self) -> bool:
+        """Send the commit in Kafka, wait for nothing, and give the id back: whoever has it next takes the answer.
+
+        Returns:
+            False where it could not be sent at once: `complete` or `complete_in_background` has to follow.
+        """
+        writer, sent = self._parts()
+        if not writer.begin_completion(sent):
+            return False
+        self.end()
+        return True
+
     def complete_in_background(self) -> None:
-        """The same where nobody waits for it: what goes wrong is logged, and the keeper of the ids settles it."""
+        """`complete` where nobody waits for it: what goes wrong is logged, and the keeper of the ids settles it."""
         try:
             self.complete()
         except DualWriteError:

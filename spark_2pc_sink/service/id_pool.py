@@ -163,7 +163,11 @@ class IdPool:
             self._free.clear()
             self._unsettled.clear()
         for line in lines:
+            was_settled = not line.writer.unsettled
             self._note(line.writer)
+            if was_settled and line.writer.unsettled:
+                # Kafka has not followed its last transaction, and nobody comes back for it before the next start.
+                self._recovered(line.writer)
             line.close()
 
     # --- lending -------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.producer.batch_list_sender import AcknowledgedBatches, PlacedBatch, SendBatches, joined
+from spark_2pc_sink.recovery.kafka_side import KafkaSide
 from spark_2pc_sink.recovery.resend import KeepingStore, resend
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from jdbc_state import StateRow
     from spark_2pc_sink.producer.producer_init import InitializedProducer
-    from spark_2pc_sink.recovery.kafka_side import KafkaSide
+    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, EndTxnLater
     from spark_2pc_sink.recovery.recovery import Recovery
     from spark_2pc_sink.service.outgoing import EncodedRecords
 
@@ -64,6 +65,13 @@ class DecidingStore(KeepingStore, Protocol):
         kept: KeptRecords | None = None,
     ) -> None:
         """Write the state row in a transaction of the caller's."""
+
+
+class EndingKafka(KafkaSide, Protocol):
+    """The operations of Kafka that a service needs; `TransactionClient` is the real one."""
+
+    def begin_end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnLater | None:
+        """Send EndTxn at once, and wait for its answer when somebody calls for it."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,7 @@ class IdWriter:
         owner: str,
         run_id: str,
         recovery: Recovery,
-        kafka: KafkaSide,
+        kafka: EndingKafka,
         store: DecidingStore,
         send: SendBatches,
         clock: Clock,
@@ -129,11 +137,14 @@ class IdWriter:
         # The pair that Kafka answered to a commit of which the row does not know yet; None where there is none.
         self._unnoted: str | None = None
         self._unnoted_since_s = 0.0
+        # An EndTxn(commit) that was sent, and whose answer nobody has taken.
+        self._ending: tuple[ProducerIdAndEpoch, EndTxnLater] | None = None
 
     @property
     def unnoted_s(self) -> float | None:
-        """Seconds for which the row says ``decided`` of what Kafka has committed; None where the row says all."""
-        return None if self._unnoted is None else self._clock.now_s() - self._unnoted_since_s
+        """Seconds for which the row says ``decided`` of what Kafka commits or has committed; None where it says all."""
+        noted = self._unnoted is None and self._ending is None
+        return None if noted else self._clock.now_s() - self._unnoted_since_s
 
     # --- recovery ------------------------------------------------------------------------------------------------
 
@@ -271,23 +282,54 @@ class IdWriter:
         except DualWriteError as error:
             self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", sent.producer, error)
             answer = None
-        if answer is None or answer.code != Code.NONE:
+        if not self._has_followed(sent.producer, answer):
             self.settle(sent.producer)
-            return
-        self._unnoted, self._unnoted_since_s = str(answer.producer or sent.producer), self._clock.now_s()
-        self._producer = answer.producer
+
+    def begin_completion(self, sent: SentRecords) -> bool:
+        """Send the commit in Kafka of what is decided, and wait for nothing; `end_completion` has the answer.
+
+        Returns:
+            False where it could not be sent at once: `complete` has to follow.
+        """
+        with at_work_for(self.transactional_id):
+            try:
+                ending = self._kafka.begin_end(sent.producer, commit=True)
+            except DualWriteError as error:
+                self._log.warning("EndTxn(commit) of %s was not sent: %s; sending again", sent.producer, error)
+                return False
+        if ending is None:
+            return False
+        self._ending, self._unnoted_since_s = (sent.producer, ending), self._clock.now_s()
         self.unsettled = False
-        if answer.producer is None:
-            # Below transaction.version 2 the next transaction begins with InitProducerId, which would hide the outcome.
-            self._try_note()
+        return True
+
+    def end_completion(self) -> None:
+        """Take the answer to a commit that `begin_completion` has sent; nothing happens where there is none.
+
+        The writer is unsettled where the answer says anything but that Kafka has followed.
+        """
+        if self._ending is None:
+            return
+        (producer, ending), self._ending = self._ending, None
+        self.unsettled = True
+        with at_work_for(self.transactional_id):
+            try:
+                answer = ending()
+            except DualWriteError as error:
+                self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", producer, error)
+                return
+        if not self._has_followed(producer, answer):
+            told = "no answer" if answer is None else answer.name
+            self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", producer, told)
 
     def note(self) -> None:
-        """Note in the row that Kafka has followed; nothing happens where it says so already.
+        """Note in the row that Kafka has followed; nothing happens where it says so already, or Kafka has not.
 
         Raises:
             SupersededError, HaltError: the claim is not ours any more.
             StateStoreError: the database failed; the row says less than what is true.
         """
+        self.end_completion()
         if self._unnoted is None:
             return
         settled, self._unnoted = self._unnoted, None
@@ -298,6 +340,18 @@ class IdWriter:
             raise
 
     # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _has_followed(self, producer: ProducerIdAndEpoch, answer: EndTxnAnswer | None) -> bool:
+        """Go on behind a commit in Kafka, where its answer says that it was carried out."""
+        if answer is None or answer.code != Code.NONE:
+            return False
+        self._unnoted, self._unnoted_since_s = str(answer.producer or producer), self._clock.now_s()
+        self._producer = answer.producer
+        self.unsettled = False
+        if answer.producer is None:
+            # Below transaction.version 2 the next transaction begins with InitProducerId, which would hide the outcome.
+            self._try_note()
+        return True
 
     def _try_note(self) -> None:
         """Both sides have the transaction: that it could not be noted is the next recovery's business."""

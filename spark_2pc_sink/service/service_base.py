@@ -68,8 +68,12 @@ class ServiceBase:
         self._threads = ThreadPoolExecutor(self._service.options.ids + 1, "spark_2pc_sink service")
 
     def _complete_in_background(self, commitment: Commitment) -> None:
-        """Let a thread commit in Kafka what is decided. At most ``ids`` wait for it: each keeps its id until then."""
-        self._threads.submit(commitment.complete_in_background).add_done_callback(_tell)
+        """Commit in Kafka what is decided, without waiting; a thread does it where that takes more than one request.
+
+        At most ``ids`` are under way so: nobody uses an id before its answer is there.
+        """
+        if not commitment.begin_completion():
+            self._threads.submit(commitment.complete_in_background).add_done_callback(_tell)
 
 
 def _tell(done: Future[None]) -> None:

@@ -27,6 +27,8 @@ _ENDS: Final[dict[str, tuple[type[Any], str, bool]]] = {
     "commit": (IdWriter, "decided", True),
     "complete": (TransactionClient, "end", False),
 }
+#: The same where blocks return before Kafka has followed: nobody waits for EndTxn's answer.
+_BACKGROUND_ENDS: Final = _ENDS | {"complete": (TransactionClient, "begin_end", False)}
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,15 @@ def _serve(run: ServiceRun) -> None:
     with engine_for(run.database) as engine, DualWrite(**run.options) as dual:
         for name in run.names:
             if run.dies_after and name == run.names[-1]:
-                _die_after(run.dies_after)
+                in_background = run.options.get("kafka_commit") == "in_background"
+                _die_after((_BACKGROUND_ENDS if in_background else _ENDS)[run.dies_after])
             with Session(engine) as session, dual.transaction(session) as tx:
                 session.add(Order(id=name))
                 tx.send(run.topic, name, name)
 
 
-def _die_after(step: str) -> None:
-    kind, name, at_begin = _ENDS[step]
+def _die_after(end: tuple[type[Any], str, bool]) -> None:
+    kind, name, at_begin = end
     method: Callable[..., Any] = getattr(kind, name)
 
     def dying(*args: Any, **given: Any) -> None:

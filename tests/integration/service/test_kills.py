@@ -31,9 +31,11 @@ def engine(database: str) -> Iterator[Engine]:
         yield made
 
 
+@pytest.mark.parametrize("kafka_commit", ["before_return", "in_background"])
 @pytest.mark.parametrize("kind", ["stock", "keeping"])
 def test_after_each_step(
     kind: str,
+    kafka_commit: str,
     request: pytest.FixtureRequest,
     engine: Engine,
     database: str,
@@ -44,6 +46,7 @@ def test_after_each_step(
     orders = topic(partitions=2, broker=broker)
     kafka = {"bootstrap.servers": broker.bootstrap}
     options = {"transactional_id": transactional_id, "kafka": kafka, "database": database, "ids": 1}
+    options["kafka_commit"] = kafka_commit
     expected: Counter[str] = Counter()
     for step, decided in STEPS.items():
         names = (f"before {step}", f"killed after {step}")

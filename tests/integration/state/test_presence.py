@@ -27,6 +27,8 @@ from tests.integration.state.state_stores import ID, SETTINGS, claim, decide, ex
 
 #: For a session to be there, or to be gone.
 SOON_S = 30
+#: How often a driver ends in one test: most ends are seen at once anyway.
+ENDS = 50
 
 
 @pytest.fixture
@@ -69,6 +71,27 @@ def test_a_driver_is_seen_from_its_claim_to_its_end(operator: SqlStateStore, dat
         assert states == [("idle", None)]
     wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
     assert "the database has no session of claim 1" in seen(operator).detail
+
+
+def test_a_driver_that_has_ended_is_not_seen_by_whoever_looks_next(operator: SqlStateStore, database: str) -> None:
+    """D10: a server shows a session for some moments behind its client's end; a restart would take it for alive."""
+    seen_alive = 0
+    for _ in range(ENDS):
+        with sql_store(database) as driver:
+            claim(driver)
+        seen_alive += seen(operator).alive is not False
+    assert seen_alive == 0
+
+
+def test_a_server_that_does_not_answer_holds_no_end_up(
+    operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with sql_store(database) as driver, caplog.at_level(logging.INFO):
+        claim(driver)
+        monkeypatch.setattr("jdbc_state.presence._FAREWELL_MS", 0)
+        driver.close()
+    assert "ends with its name" in caplog.text
+    wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
 
 
 def test_what_the_command_line_has_claimed_has_no_driver(operator: SqlStateStore, database: str) -> None:

@@ -20,6 +20,7 @@ from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, kafka_error
 from spark_2pc_sink.producer.producer_init import InitializedProducer
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer
 from spark_2pc_sink.reference.coordinator import Profile
+from spark_2pc_sink.reference.coordinator.plans import EndTxnReply
 from spark_2pc_sink.wire.error_codes import describe_error
 from tests.unit.fakes.broker import FakeBroker
 
@@ -148,6 +149,10 @@ class FakeClient:
             )
         except KafkaTimeoutError as error:
             raise OutcomeUnknownError(operation="EndTxn", deadline_ms=1, last_error=error.last_error) from error
+        return self.answer_of(reply)
+
+    def answer_of(self, reply: EndTxnReply) -> EndTxnAnswer:
+        """What the real client tells of an answer to EndTxn."""
         told = reply.code == Code.NONE and self.transaction_version >= EPOCH_BUMP_VERSION
         pair = ProducerIdAndEpoch(*reply.pair) if told else None
         return EndTxnAnswer(reply.code, describe_error(reply.code).name, pair)

@@ -14,11 +14,11 @@ from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.producer import EndTxnResponse
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.producer.direct_exchange import at_rest, exchange
+from spark_2pc_sink.producer.direct_exchange import at_rest, send
 from spark_2pc_sink.producer.sockets import PlainSocket
 from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import KafkaRequest
-from spark_2pc_sink.wire.responses import read_end_txn
+from spark_2pc_sink.wire.responses import KafkaResponse, read_end_txn
 
 _NEXT = ProducerIdAndEpoch(7, 3)
 
@@ -53,6 +53,10 @@ def request() -> KafkaRequest:
     return end_txn_request("orders", ProducerIdAndEpoch(7, 2), commit=True, version=5)
 
 
+def exchange(connection: Connection, *, timeout_s: float) -> KafkaResponse:
+    return send(connection, request(), timeout_s=timeout_s).answer()
+
+
 def answer(correlation_id: int = 1) -> bytes:
     body = EndTxnResponse(
         version=5, throttle_time_ms=0, error_code=0, producer_id=_NEXT.producer_id, producer_epoch=_NEXT.epoch
@@ -74,7 +78,7 @@ def test_the_answer_is_read_however_it_is_cut(connection: Connection) -> None:
         return found
 
     connection.socket.recv = recv  # type: ignore[assignment, method-assign]
-    assert read_end_txn(exchange(connection, request(), timeout_s=10)).producer == _NEXT
+    assert read_end_txn(exchange(connection, timeout_s=10)).producer == _NEXT
     assert connection.broker.recv(1000)[4:6] == struct.pack(">h", 26)
     assert not connection.closed_for
     assert connection.transport.last_read > 0
@@ -100,15 +104,23 @@ def test_a_connection_whose_answer_was_not_taken_is_closed(
 ) -> None:
     happening(connection)
     with pytest.raises(kafka_errors.KafkaConnectionError):
-        exchange(connection, request(), timeout_s=10)
+        exchange(connection, timeout_s=10)
     assert len(connection.closed_for) == 1
 
 
 @pytest.mark.parametrize("timeout_s", [0, 0.01])
 def test_no_answer_in_time_closes_it(connection: Connection, timeout_s: float) -> None:
     with pytest.raises(kafka_errors.RequestTimedOutError, match="no answer within"):
-        exchange(connection, request(), timeout_s=timeout_s)
+        exchange(connection, timeout_s=timeout_s)
     assert len(connection.closed_for) == 1
+
+
+def test_a_connection_that_was_closed_before_the_answer_was_read_has_none(connection: Connection) -> None:
+    """The answer is taken when somebody needs it, and the loop may have closed the connection by then."""
+    sent = send(connection, request(), timeout_s=10)
+    connection.transport = None  # type: ignore[assignment]
+    with pytest.raises(kafka_errors.KafkaConnectionError, match="closed before the answer"):
+        sent.answer()
 
 
 def test_an_interruption_closes_it(connection: Connection) -> None:
@@ -117,7 +129,7 @@ def test_an_interruption_closes_it(connection: Connection) -> None:
 
     connection.socket.recv = interrupt  # type: ignore[assignment, method-assign]
     with pytest.raises(KeyboardInterrupt):
-        exchange(connection, request(), timeout_s=10)
+        exchange(connection, timeout_s=10)
     assert len(connection.closed_for) == 1
 
 

@@ -20,6 +20,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.reference.coordinator import Profile
 from spark_2pc_sink.testing import wait_until
@@ -273,6 +274,83 @@ def test_no_answer_in_time_is_an_unknown_outcome(fake: FakeCluster, step: Any) -
         fake.script(Api.END_TXN, *[step] * 10_000)
         with pytest.raises(OutcomeUnknownError, match=r"EndTxn\(commit\) of 7:3 of 'orders'"):
             client.end(PAIR, commit=True)
+
+
+@pytest.fixture
+def service(cluster: Cluster) -> TransactionClient:
+    """A client that takes an answer about features for a minute, and knows its coordinator."""
+    client = TransactionClient(cluster, "orders", cluster.options, features_age_ms_max=60_000)
+    client.learn_features()
+    client.describe()
+    return client
+
+
+@pytest.mark.parametrize(("level", "version", "after"), [(2, 5, ProducerIdAndEpoch(7, 4)), (1, 4, None)])
+def test_end_is_sent_now_and_answered_later(
+    fake: FakeCluster, cluster: Cluster, level: int, version: int, after: ProducerIdAndEpoch | None
+) -> None:
+    fake.transaction_version = level
+    fake.know(OPEN)
+    service = TransactionClient(cluster, "orders", cluster.options, features_age_ms_max=60_000)
+    service.learn_features()
+    service.describe()
+    ending = service.begin_end(PAIR, commit=True)
+    wait_until(lambda: fake.of(Api.END_TXN), deadline_s=10, what="EndTxn to arrive")
+    assert ending is not None
+    assert ending() == EndTxnAnswer(0, "NONE", after)
+    (request,) = fake.of(Api.END_TXN)
+    assert (request.version, request.body.committed) == (version, True)
+    assert service.describe().state == "CompleteCommit"
+
+
+@pytest.mark.parametrize(
+    "step", [hang_up, lose_answer, *(pytest.param(answer(code), id=code.name) for code in ASK_AGAIN)]
+)
+def test_where_end_has_to_go_on_there_is_no_answer(fake: FakeCluster, service: TransactionClient, step: Any) -> None:
+    fake.know(OPEN)
+    fake.script(Api.END_TXN, step)
+    ending = service.begin_end(PAIR, commit=True)
+    assert ending is not None
+    assert ending() is None
+    assert service.end(PAIR, commit=True) == EndTxnAnswer(0, "NONE", ProducerIdAndEpoch(7, 4))
+
+
+def test_a_refusal_is_an_answer(fake: FakeCluster, service: TransactionClient) -> None:
+    """B4: it is told, and not judged."""
+    fake.script(Api.END_TXN, answer(Code.PRODUCER_FENCED))
+    ending = service.begin_end(PAIR, commit=True)
+    assert ending is not None
+    told = ending()
+    assert told is not None
+    assert told.code == Code.PRODUCER_FENCED
+
+
+def test_nothing_is_sent_now_where_something_else_has_to_be_asked_before(
+    fake: FakeCluster, cluster: Cluster, client: TransactionClient, service: TransactionClient
+) -> None:
+    """A caller who does not wait for Kafka must not wait for any of it."""
+    client.learn_features()
+    assert client.begin_end(PAIR, commit=True) is None, "how old its features may be it was not told"
+    cluster.forget_coordinator("orders")
+    assert service.begin_end(PAIR, commit=True) is None
+    service.describe()
+    fake.script(Api.API_VERSIONS, keep_silent)
+    cluster.forget_features()
+    assert service.begin_end(PAIR, commit=True) is None, "the versions are not known"
+    assert not fake.of(Api.END_TXN)
+
+
+def test_nor_is_it_on_a_connection_that_is_gone(
+    fake: FakeCluster, cluster: Cluster, service: TransactionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object) -> None:
+        raise NodeUnavailableError("the connection is gone")
+
+    monkeypatch.setattr(cluster, "begin", lost)
+    assert service.begin_end(PAIR, commit=True) is None
+    monkeypatch.setattr(cluster, "begin", lambda *_: None)
+    assert service.begin_end(PAIR, commit=True) is None
+    assert not fake.of(Api.END_TXN)
 
 
 def test_a_cluster_that_is_gone_is_an_unknown_outcome_too(fake: FakeCluster) -> None:

@@ -20,12 +20,8 @@ BROKERS: dict[str, dict[str, Any]] = {
     "stock": {"two_phase_commit": False},
     "transaction.version 0": {"two_phase_commit": False, "transaction_version": 0},
 }
+BROKERS |= {f"{name}, in background": settings | {"in_background": True} for name, settings in BROKERS.items()}
 each_broker = pytest.mark.parametrize("broker", [*BROKERS])
-#: Two faults take as many runs as there are pairs of points.
-with_two_faults = pytest.mark.parametrize(
-    "broker",
-    ["two phase commit", "stock", pytest.param("transaction.version 0", marks=pytest.mark.thorough)],
-)
 
 
 def script(world: World) -> dict[str, bool | None]:
@@ -58,13 +54,43 @@ def test_a_script_without_faults_ends_with_all_of_it_on_both_sides(broker: str) 
     survive(world, {})
 
 
+def test_an_answer_that_is_there_costs_the_next_block_nothing() -> None:
+    """Not even a new pair: the answer has it."""
+    world = World(in_background=True)
+    world.writer.recover()
+    world.kafka.calls.clear()
+    for name in ("first", "second"):
+        assert world.run(name) is True
+    assert "init" not in " ".join(world.kafka.calls)
+    assert world.in_doubt()
+    before = world.writer.unnoted_s
+    world.writer.note()
+    assert (before, world.writer.unnoted_s) == (0.0, None)
+    assert not world.in_doubt()
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_a_lost_end_is_made_good_by_the_next_block(lost: str) -> None:
+    """Which is told nothing of that."""
+    world = World(in_background=True)
+    world.writer.recover()
+    points = World(in_background=True)
+    points.writer.recover()
+    points.run("first")
+    world.fault = Fault(points.points - (lost == "request"), "fail")
+    assert world.run("first") is True
+    assert world.run("second") is True
+    assert world.fault == Fault()
+    world.check()
+
+
 def points_of(broker: str) -> int:
     world = World(**BROKERS[broker])
     script(world)
     return world.points
 
 
-@with_two_faults
+@each_broker
 @pytest.mark.parametrize("time_out", [False, True])
 def test_a_kill_at_any_point_and_one_at_any_point_of_the_recovery(broker: str, time_out: bool) -> None:
     for first in range(points_of(broker)):
@@ -96,7 +122,7 @@ def test_a_request_that_fails_at_any_point_while_the_process_goes_on(broker: str
         survive(world, told)
 
 
-@with_two_faults
+@each_broker
 def test_a_failure_and_then_a_kill_at_any_later_point(broker: str) -> None:
     for at in range(points_of(broker)):
         for later in count(1):

@@ -49,6 +49,7 @@ class FakeWriter:
 
     Attributes:
         fails: what the next recoveries raise.
+        unfollowed: whether Kafka is found not to have followed.
     """
 
     transactional_id: str
@@ -57,6 +58,7 @@ class FakeWriter:
     unnoted_s: float | None = None
     claims: list[StateRow | None] = field(default_factory=list)
     notes: int = 0
+    unfollowed: bool = False
 
     def recover(self, *, beside: StateRow | None = None) -> None:
         self.claims.append(beside)
@@ -67,6 +69,7 @@ class FakeWriter:
     def note(self) -> None:
         self.notes += 1
         self.unnoted_s = None
+        self.unsettled = self.unsettled or self.unfollowed
 
 
 class Lines:
@@ -255,3 +258,14 @@ def test_closing_waits_for_what_is_lent() -> None:
         closing.join(30)
         assert not closing.is_alive()
         assert sorted(lines.closed) == ["shop-0", "shop-1"]
+
+
+def test_what_kafka_has_not_followed_is_settled_before_the_end() -> None:
+    """Once; and where that fails, the next start has to."""
+    lines = Lines()
+    with pool(lines):
+        lines.writers["shop-0"].unfollowed = True
+        lines.writers["shop-1"].unfollowed = True
+        lines.writers["shop-1"].fails = [LOST]
+    assert [len(lines.writers[name].claims) for name in ("shop-0", "shop-1")] == [2, 2]
+    assert [lines.writers[name].unsettled for name in ("shop-0", "shop-1")] == [False, True]

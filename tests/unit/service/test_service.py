@@ -54,6 +54,7 @@ def test_an_error_in_the_background_is_in_the_log(caplog: pytest.LogCaptureFixtu
         raise AssertionError(message)
 
     dual = DualWrite(transactional_id="shop", kafka={"bootstrap.servers": "unused:9092"}, database="postgresql://u/n")
-    dual._complete_in_background(cast("Commitment", SimpleNamespace(complete_in_background=fail)))
+    commitment = SimpleNamespace(begin_completion=lambda: False, complete_in_background=fail)
+    dual._complete_in_background(cast("Commitment", commitment))
     dual.close()
     assert "AssertionError('a defect')" in caplog.text

@@ -20,7 +20,8 @@ from spark_2pc_sink.errors import DualWriteError, InDoubtError, KafkaTimeoutErro
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions, ServiceOptions
 from spark_2pc_sink.producer.batch_list_sender import AcknowledgedBatches, PlacedBatch
-from spark_2pc_sink.producer.error_policy import kafka_error
+from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, kafka_error
+from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, EndTxnLater
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool
@@ -69,6 +70,26 @@ class ScriptedKafka(FakeKafka):
         return self._world.at_points(
             what, lambda: super(ScriptedKafka, self).request(what, effect), lambda: _unanswered(what)
         )
+
+    def begin_end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnLater | None:
+        """EndTxn takes effect now, and its answer is taken later.
+
+        A request that fails was lost on its way; one that stalls could not be sent.
+        """
+        try:
+            self._world.pass_point(lambda: _unanswered("end"))
+        except OutcomeUnknownError:
+            return (lambda: None) if self._world.struck_by == "fail" else None
+        reply = self.broker.end(producer, commit=commit)
+
+        def answer() -> EndTxnAnswer | None:
+            try:
+                self._world.pass_point(lambda: _unanswered("end"))
+            except OutcomeUnknownError:
+                return None
+            return None if reply.code in COORDINATOR_BUSY else self.answer_of(reply)
+
+        return answer
 
     def send(
         self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
@@ -166,20 +187,24 @@ class World:
     Attributes:
         two_phase_commit: whether the broker grants it.
         transaction_version: of the broker.
+        in_background: whether blocks return before Kafka has followed.
         rows: what the table has: names of transactions.
         fault: what goes wrong next.
         points: how many were passed.
         then: what goes wrong after it.
         dead: whether the process was killed.
+        struck_by: the kind of the newest fault.
     """
 
     two_phase_commit: bool = False
     transaction_version: int = 2
+    in_background: bool = False
     rows: list[str] = field(default_factory=list)
     fault: Fault = field(default_factory=Fault)
     points: int = 0
     then: Fault = field(default_factory=Fault)
     dead: bool = False
+    struck_by: str = ""
 
     def __post_init__(self) -> None:
         self.kafka = ScriptedKafka(
@@ -193,16 +218,17 @@ class World:
 
     def at_points(self, what: str, effect: Callable[[], _T], failure: Callable[[], Exception]) -> _T:
         """Carry out a request, unless its point has a fault."""
-        self._pass_point(failure)
+        self.pass_point(failure)
         done = effect()
-        self._pass_point(failure)
+        self.pass_point(failure)
         return done
 
-    def _pass_point(self, failure: Callable[[], Exception]) -> None:
+    def pass_point(self, failure: Callable[[], Exception]) -> None:
+        """Go on, unless there is a fault at this point."""
         number, self.points = self.points, self.points + 1
         if number != self.fault.at:
             return
-        kind = self.fault.kind
+        kind = self.struck_by = self.fault.kind
         self.fault, self.then = self.then, Fault()
         if kind == "kill":
             self.dead = True
@@ -270,7 +296,10 @@ class World:
             except LostConnectionError:
                 return commitment.commit_failed()
             commitment.committed()
-            commitment.complete()
+            if not self.in_background:
+                commitment.complete()
+            elif not commitment.begin_completion():
+                commitment.complete_in_background()
         except InDoubtError:
             return None
         except DualWriteError:

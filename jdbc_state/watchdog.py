@@ -43,26 +43,29 @@ class Watchdog:
     """
 
     def __init__(self, connection: HasFileNumber, limit_ms: int) -> None:
-        # A duplicate: psycopg2 may close its own descriptor meanwhile, and the number may be somebody else's then.
+        # A duplicate: psycopg2 may close its own descriptor meanwhile, and the number may be somebody else's then. Not
+        # as a socket: to make one takes five times as long, and hardly any is cut.
         try:
-            self._socket = socket.socket(fileno=socket.dup(connection.fileno()))
+            self._descriptor = os.dup(connection.fileno())
         except OSError as error:
             raise psycopg2.OperationalError(f"the connection cannot be watched: {error}") from error
         self._limit_s = limit_ms / 1000
 
     def __enter__(self) -> None:
         try:
-            _watch.add(self._socket, time.monotonic() + self._limit_s)
+            _watch.add(self._descriptor, time.monotonic() + self._limit_s)
         except RuntimeError as error:
-            _watch.remove(self._socket)
-            self._socket.close()
+            self._leave()
             raise psycopg2.OperationalError(f"the connection cannot be watched: {error}") from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _watch.remove(self._socket)
-        self._socket.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        _watch.remove(self._descriptor)
+        os.close(self._descriptor)
 
 
 class _WatchedCursor(psycopg2.extensions.cursor):
@@ -106,7 +109,7 @@ class _Watch:
     """Every block of this process, and one thread for all: starting one costs more than the request that is guarded."""
 
     _changed: threading.Condition
-    _ends_s: dict[socket.socket, float]
+    _ends_s: dict[int, float]
     _thread: threading.Thread | None
     _looks_at_s: float
 
@@ -120,8 +123,8 @@ class _Watch:
         self._thread = None
         self._looks_at_s = 0.0
 
-    def add(self, watched: socket.socket, end_s: float) -> None:
-        """Cut ``watched`` at ``end_s``, on the monotonic clock, unless it is removed before."""
+    def add(self, watched: int, end_s: float) -> None:
+        """Cut the connection with this descriptor at ``end_s``, on the monotonic clock, unless it is removed before."""
         with self._changed:
             self._ends_s[watched] = end_s
             if self._thread is None:
@@ -133,7 +136,7 @@ class _Watch:
                 # Most may take longer than until then, and to wake the thread for each costs as much as a block.
                 self._changed.notify()
 
-    def remove(self, watched: socket.socket) -> None:
+    def remove(self, watched: int) -> None:
         """Leave it alone from now on: no cut is under way when this returns."""
         with self._changed:
             self._ends_s.pop(watched, None)
@@ -158,13 +161,13 @@ os.register_at_fork(after_in_child=_watch.reset)
 
 def cut(connection: HasFileNumber) -> None:
     """Shut a connection's socket down now: whoever waits for an answer on it gets an error."""
-    with socket.socket(fileno=socket.dup(connection.fileno())) as duplicate:
-        _shut_down(duplicate)
+    _shut_down(connection.fileno())
 
 
-def _shut_down(connected: socket.socket) -> None:
-    try:
-        connected.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        # The connection ended by itself at the same moment, which is what was wanted.
-        return
+def _shut_down(descriptor: int) -> None:
+    with socket.socket(fileno=os.dup(descriptor)) as connected:
+        try:
+            connected.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            # The connection ended by itself at the same moment, which is what was wanted.
+            return

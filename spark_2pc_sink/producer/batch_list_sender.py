@@ -118,7 +118,7 @@ class BatchListSender:
         leaders = {self._cluster.leader(partition) for partition in payloads}
         leader = leaders.pop() if len(leaders) == 1 else None
         fits = sum(len(each) for each in payloads.values()) + REQUEST_BYTES <= self._options.max_request_bytes
-        if leader is None or len(payloads) < len(batches) or not fits or not self._cluster.at_rest(leader):
+        if leader is None or len(payloads) < len(batches) or not fits:
             return None
         deadline = self._cluster.deadline(self._options.request_timeout_ms)
         try:
@@ -128,7 +128,10 @@ class BatchListSender:
                 version=self._cluster.version(leader, Api.PRODUCE, deadline, at_most=version_max),
                 timeout_ms=self._options.request_timeout_ms,
             )
-            answers = self._cluster.request(leader, request, deadline)
+            answer_later = self._cluster.begin(leader, request, deadline)
+            if answer_later is None:
+                return None
+            answers = answer_later()
         except NodeUnavailableError as error:
             _log.info("Produce: %s; sending again", error)
             return None

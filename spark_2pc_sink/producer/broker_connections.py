@@ -223,10 +223,10 @@ class BrokerConnections:
             NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
             AuthorizationError: the broker refused the credentials.
         """
-        self._silent.add(node_id)
         begun = self.begin(node_id, request, deadline)
         if begun is not None:
             return begun()
+        self._silent.add(node_id)
         self._connect(node_id, deadline)
         pending = self.send(node_id, request)
         self.wait(pending, deadline)
@@ -250,6 +250,7 @@ class BrokerConnections:
         resting = self._at_rest(node_id)
         if resting is None:
             return None
+        self._silent.add(node_id)
         timeout_s = min(deadline.remaining_s, self.options.request_timeout_ms / 1000)
         sent: SentRequest = self._asked(node_id, lambda: send(resting, request, timeout_s=timeout_s))
 
@@ -259,10 +260,6 @@ class BrokerConnections:
             return response
 
         return answer
-
-    def at_rest(self, node_id: int | str) -> bool:
-        """True when there is a connection to this broker on which nothing is under way."""
-        return self._at_rest(node_id) is not None
 
     def by_promise(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
         """Those of equal knowledge, the most promising first: who has not failed us last, and has a connection."""

@@ -54,15 +54,18 @@ class Compression(Enum):
         Raises:
             ConfigurationError: Kafka has none of that name.
         """
-        for compression in cls:
-            if compression.name.lower() == name:
-                return compression
-        raise ConfigurationError(
-            option="compression.type",
-            value=name,
-            rule=f"it is one of {', '.join(compression.name.lower() for compression in cls)}",
-            remedy="choose one of these; zstd is small and fast",
-        )
+        found = _BY_NAME.get(name)
+        if found is None:
+            raise ConfigurationError(
+                option="compression.type",
+                value=name,
+                rule=f"it is one of {', '.join(_BY_NAME)}",
+                remedy="choose one of these; zstd is small and fast",
+            )
+        return found
+
+
+_BY_NAME: Final = {compression.name.lower(): compression for compression in Compression}
 
 
 def compress(records: ArrowBuffer, compression: Compression, level: int | None = None) -> Any:

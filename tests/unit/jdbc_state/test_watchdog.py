@@ -139,7 +139,8 @@ def test_a_connection_that_cannot_be_watched_is_as_one_that_is_lost(monkeypatch:
             watched = Watchdog(near, 60_000)
             with pytest.raises(psycopg2.OperationalError, match="cannot be watched: can't start new thread"), watched:
                 pass
-            assert watched._socket.fileno() == -1
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(watched._descriptor)
             assert not watchdog._watch._ends_s
         with Watchdog(near, 60_000):
             far.send(b"x")

@@ -330,7 +330,7 @@ def test_other_users_of_kafka_python_keep_their_log(caplog: pytest.LogCaptureFix
 def test_timers_run_beside_requests_that_pass_the_loop_by(fake: FakeCluster, cluster: Cluster) -> None:
     """Such as that of a new login (KIP-368)."""
     cluster.features()
-    assert cluster.at_rest(0)
+    assert cluster._at_rest(0) is not None
     run: list[bool] = []
     asked = len(fake.received)
     for after_s, expected in ((60, []), (0, [True])):

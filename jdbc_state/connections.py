@@ -9,6 +9,7 @@ that is stopped after sending it holds no lock.
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +47,9 @@ _KEPT_MAX = 1
 _UNLIMITED = -1
 #: A connection is replaced after this, so that after a failover we soon talk to the new primary.
 KEPT_S_MAX = 60
-_USED = "jdbc_state_used"
+#: A connection that was lent less than so many seconds ago is taken to be one still.
+_TRUSTED_S: Final = 1.0
+_LENT = "jdbc_state_lent_s"
 #: Execution option: SQL that goes before a statement, in the same message.
 _PRELUDE = "jdbc_state_prelude"
 #: A link that is cut without a word is noticed after idle + count x interval = 25 s, while waiting as well as sending.
@@ -365,10 +368,13 @@ def _engine(url: URL, settings: StoreSettings) -> Engine:
 
 
 def _check_kept(driver: Any, record: Any, proxy: object, *, limit_ms: int) -> None:
-    """SQLAlchemy's hook: ask a connection that was kept whether it still is one; if not, a new one takes its place."""
+    """SQLAlchemy's hook: ask a connection that was kept whether it still is one; if not, a new one takes its place.
+
+    One that was lent a moment ago is not asked, unless its server has said something since: that it ends.
+    """
     del proxy
-    if not record.info.get(_USED):
-        record.info[_USED] = True
+    lent_s, record.info[_LENT] = record.info.get(_LENT), time.monotonic()
+    if lent_s is None or (record.info[_LENT] - lent_s < _TRUSTED_S and not _has_something_to_read(driver)):
         return
     try:
         with Watchdog(driver, limit_ms):
@@ -378,6 +384,12 @@ def _check_kept(driver: Any, record: Any, proxy: object, *, limit_ms: int) -> No
             driver.autocommit = False
     except psycopg2.Error as error:
         raise DisconnectionError(str(error)) from error
+
+
+def _has_something_to_read(driver: Any) -> bool:
+    readable = select.poll()
+    readable.register(driver, select.POLLIN)
+    return bool(readable.poll(0))
 
 
 def _prepend_prelude(  # noqa: PLR0917 - SQLAlchemy passes them by position

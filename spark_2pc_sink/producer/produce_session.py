@@ -45,6 +45,7 @@ class ProduceSession:
         options: batch sizes, compression, time-outs.
         timestamp_ms: of every record that is appended as a row, milliseconds since 1970.
         limits: what topics allow, where that is known; others are asked for.
+        ends: where logs ended before the session, where that is known; others are asked for.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class ProduceSession:
         options: KafkaOptions,
         timestamp_ms: int,
         limits: Mapping[str, TopicLimits] | None = None,
+        ends: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         self._cluster = cluster
         self._producer = producer
@@ -71,6 +73,7 @@ class ProduceSession:
         )
         self._lanes: dict[TopicPartition, Lane] = {}
         self._limits = dict(limits or {})
+        self._ends = dict(ends or {})
         self._digest = EMPTY_DIGEST
         self._record_bytes = 0
         #: Since the connections were let go on.
@@ -177,11 +180,12 @@ class ProduceSession:
         new = [partition for partition in dict.fromkeys(partitions) if partition not in self._lanes]
         if not new:
             return
-        deadline = self._cluster.deadline()
-        floors = end_offsets(self._cluster, new, OffsetSpec.LATEST, deadline)
+        unknown = [partition for partition in new if partition not in self._ends]
+        if unknown:
+            self._ends |= end_offsets(self._cluster, unknown, OffsetSpec.LATEST, self._cluster.deadline())
         for partition in new:
             limits = self._limits_of(partition.topic)
-            queue = PartitionQueue(partition, floors[partition])
+            queue = PartitionQueue(partition, self._ends[partition])
             self._lanes[partition] = Lane(queue, LeaderFinder(self._cluster, partition), limits)
 
     def _limits_of(self, topic: str) -> TopicLimits:

@@ -140,6 +140,7 @@ class TaskPlan:
             options=self.kafka,
             timestamp_ms=self.timestamp_ms,
             limits=self.topics.limits,
+            ends=self.topics.ends,
         )
 
     def check_refusal(self) -> None:

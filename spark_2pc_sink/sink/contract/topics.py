@@ -11,6 +11,7 @@ from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.leader_lookup import TopicLimits, topic_limits
 
 if TYPE_CHECKING:
+    from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.options import KafkaOptions
 
 
@@ -71,6 +72,7 @@ class Topics:
         counts: partitions by topic, as far as known.
         limits: what topics allow, as far as known.
         ids: of topics, as far as known; '' for one that has none (KIP-516).
+        ends: of logs before anything of the batch was sent, as far as known.
         own: connections of the driver, where it writes itself; None in tasks, which use those of their worker.
         dead_letters: the topic of the sink's dead letters, which no row may name; None without one.
     """
@@ -79,6 +81,7 @@ class Topics:
     counts: dict[str, int] = field(default_factory=dict)
     limits: dict[str, TopicLimits] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
     own: Connections | None = None
     dead_letters: str | None = None
 

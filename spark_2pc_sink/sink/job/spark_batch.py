@@ -8,7 +8,9 @@ it reads. The few rows of a small batch are collected, and sent from here.
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +19,7 @@ from pyspark.sql import functions as F
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import BatchRetryError, DataError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.producer.leader_lookup import end_offsets
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.contract.lane_frames import rows_of
@@ -35,6 +38,7 @@ from spark_2pc_sink.sink.tasks.task_functions import renaming, task_function
 from spark_2pc_sink.sink.transfer.copy_channel import DirectSender
 from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
 from spark_2pc_sink.wire.digest import combine_digests, format_digest
+from spark_2pc_sink.wire.messages import OffsetSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +71,8 @@ _STAGE_ATTEMPTS = "spark.stage.maxConsecutiveAttempts"
 _STAGE_ATTEMPTS_DEFAULT = "4"
 #: A connection that waits for rows asks the server for something after this fraction (1/n) of its idle timeout.
 _IDLE_SHARE: Final = 3
+#: Of how many partitions it is asked where they end, before it is known which of them get rows of a small batch.
+_ASKED_BESIDE_MAX: Final = 64
 
 
 class SparkBatchWork:
@@ -283,32 +289,47 @@ class SparkBatchWork:
         return results
 
     def _run_job(self, ticket: TransactionTicket) -> TaskResults:
-        known = self._known_counts()
-        results = self._run_here(ticket, known) if self._small_batches.expected else None
-        return results or self._run_in_tasks(ticket, known)
+        results = self._run_here(ticket) if self._small_batches.expected else None
+        return results or self._run_in_tasks(ticket)
 
-    def _run_here(self, ticket: TransactionTicket, known: dict[str, int]) -> TaskResults | None:
+    def _run_here(self, ticket: TransactionTicket) -> TaskResults | None:
         """Collect the rows and write them from this process; None where they turn out to be too many, before any is."""
         begun_s = self._clock.now_s()
         rows = self._selected(self._frame.coalesce(1), [], kafka_only=ticket.kafka_only)
         most = self._small_batches.rows_max
-        try:
-            table = rows.limit(most + 1).toArrow()
-        except Exception:
-            # Perhaps they are few and huge: whatever it was, the next attempt shares them out.
-            self._small_batches.note_too_large()
-            raise
+        # Its log is that of the sink.
+        with ThreadPoolExecutor(1, "spark_2pc_sink topics") as beside:
+            asked = beside.submit(copy_context().run, self._topics_beside_job)
+            try:
+                table = rows.limit(most + 1).toArrow()
+            except Exception:
+                # Perhaps they are few and huge: whatever it was, the next attempt shares them out.
+                self._small_batches.note_too_large()
+                raise
         if table.num_rows > most or table.nbytes > SMALL_BYTES_MAX:
             self._small_batches.note_too_large()
             return None
-        plan = self._plan(ticket, self._known_topics(known, self._connections), salts=(0,), at_once=1, here=True)
+        plan = self._plan(ticket, asked.result(), salts=(0,), at_once=1, here=True)
         results = add_up([write_alone(table.combine_chunks().to_batches(), plan)], tasks_expected=1)
         self._arrow.forget()
         self._note_size(results, begun_s, collected=True)
         return results
 
-    def _run_in_tasks(self, ticket: TransactionTicket, known: dict[str, int]) -> TaskResults:
-        begun_s = self._clock.now_s()
+    def _topics_beside_job(self) -> Topics:
+        """What is asked of Kafka for the rows of a small batch, while Spark collects them."""
+        topics = self._known_topics(self._known_counts(), self._connections)
+        every = [TopicPartition(topic, each) for topic, count in topics.counts.items() for each in range(count)]
+        if len(every) <= _ASKED_BESIDE_MAX:
+            try:
+                cluster = self._connections.cluster()
+                topics.ends = end_offsets(cluster, every, OffsetSpec.LATEST, cluster.deadline())
+            except BaseException:
+                self._connections.drop()
+                raise
+        return topics
+
+    def _run_in_tasks(self, ticket: TransactionTicket) -> TaskResults:
+        begun_s, known = self._clock.now_s(), self._known_counts()
         at_once = self._facts.tasks_at_once()
         shape = shape_of(
             at_once,

@@ -86,6 +86,26 @@ def test_produce_adds_partitions_only_where_nobody_else_does(
     assert {request.version for request in fake.of(Api.PRODUCE)} == {version}
 
 
+def test_ends_that_are_known_are_not_asked_for(fake: FakeCluster, cluster: Cluster) -> None:
+    """The driver has asked beside its job; who has written behind that is found all the same."""
+    session = ProduceSession(
+        cluster,
+        transactional_id="orders",
+        producer=PAIR,
+        transaction_version=2,
+        options=cluster.options,
+        timestamp_ms=0,
+        ends={T0: 0},
+    )
+    session.append(T0, rows("a"))
+    session.flush()
+    assert not fake.of(Api.LIST_OFFSETS)
+    session.append(T1, rows("a"))
+    session.flush()
+    (asked,) = fake.of(Api.LIST_OFFSETS)
+    assert [[each.partition_index for each in topic.partitions] for topic in asked.body.topics] == [[1]]
+
+
 def test_flush_without_records_asks_nobody(fake: FakeCluster, cluster: Cluster) -> None:
     session = session_on(cluster)
     session.append(T0, rows())

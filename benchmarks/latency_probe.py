@@ -1,6 +1,6 @@
-"""The other process of `latency`: makes rows at an even pace, and sees when each side shows them.
+"""The other process of `latency`: makes rows at an even pace, and sees when each side shows them, if there are sides.
 
-Writes a JSON object with one time per row and side to its standard output.
+Writes a JSON object to its standard output: when each row was created, or how long each side took to show it.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ def main() -> None:
     """Make rows, watch, and report."""
     given = json.loads(sys.argv[1])
     total = given["rows_per_s"] * (given["warm_up_s"] + given["seconds"])
+    rows = range(given["rows_per_s"] * given["warm_up_s"], total)
+    if given["topic"] is None:
+        json.dump({"created_s": _create(given, total)[rows.start :]}, sys.stdout)
+        return
     seen_at: dict[int, float] = {}
     table = Sightings()
     done = threading.Event()
@@ -66,7 +70,6 @@ def main() -> None:
     if len(seen_at) != total or not table.ids or table.ids[-1] != total - 1:
         message = f"of {total} rows {len(seen_at)} became visible in the topic, {table.ids[-1:]} was the table's last"
         raise SystemExit(message)
-    rows = range(given["rows_per_s"] * given["warm_up_s"], total)
     json.dump(
         {
             "kafka_s": [seen_at[row] - created[row] for row in rows],

@@ -246,7 +246,7 @@ def _latency(figures: Mapping[str, Any]) -> Iterator[str]:
     yield f"## Latency at {figures['rows_per_s']:,} rows/s, s"
     rows = [
         (name, f"{figures[f'{name}_p50_s']:.3f}", f"{figures[f'{name}_p99_s']:.3f}")
-        for name in ("visible", "kafka", "table", "apart")
+        for name in ("visible", "kafka", "table", "apart", "counted")
     ]
     yield table(("", "p50", "p99"), rows)
 

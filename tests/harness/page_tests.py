@@ -24,7 +24,11 @@ _PROJECT: Final = (
 )
 _RIGHTS: Final = "tests/integration/sink/test_permissions.py::test_the_rights_that_readme_lists_are_enough"
 _CI: Final = ".ci/run"
-_BROUGHT: Final = "writes into the reader's directory; the fixture `brought` of test_cluster.py does it in another"
+_TO_EXECUTORS: Final = (
+    *("pip wheel", "cp dist/", "python -m venv", "environment/bin/pip", "(cd environment", "/opt/spark-python/bin/"),
+    "spark-submit",
+)
+_CLUSTER: Final = "tests/integration/docs/test_cluster_page.py::test_what_brings_the_package_to_executors"
 
 #: Python, by page and by something that is in one block of it alone; '' for all blocks of the page.
 PYTHON: Final = {
@@ -74,6 +78,8 @@ COMMANDS: Final = {
     ("", 'pip install ".['): f"{_COMMANDS}::test_what_pip_installs",
     ("", "pip install --no-deps ."): f"{_COMMANDS}::test_what_pip_installs",
     ("", "make help"): f"{_COMMANDS}::test_the_targets",
+    **dict.fromkeys([("docs/cluster.md", words) for words in _TO_EXECUTORS], _CLUSTER),
+    ("docs/connect.md", "python tools/"): _CLUSTER,
     ("RUNBOOK.md", ""): f"{_INCIDENTS}::test_the_runbook_alone_ends_it",
     ("docs/tutorial.md", "python "): _TUTORIAL,
     ("docs/tutorial.md", "spark-2pc"): _TUTORIAL,
@@ -98,19 +104,8 @@ COMMANDS: Final = {
 NOT_RUN: Final = {
     ("", ".venv/bin/python -m pytest"): "whoever runs the tests has run it",
     ("", "docker compose"): "needs a container engine and images from a registry; the file is read, and its profiles",
-    ("docs/cluster.md", "spark-submit"): "needs a cluster's manager; test_cluster.py gives a cluster the same files",
-    ("docs/cluster.md", "pip wheel"): _BROUGHT,
-    ("docs/cluster.md", "/opt/spark-python/bin/"): "a Python of the cluster's machines; make other-pythons makes one",
-    ("docs/cluster.md", "python -m venv"): _BROUGHT,
-    ("docs/cluster.md", "environment/bin/pip"): _BROUGHT,
-    ("docs/cluster.md", "(cd environment"): _BROUGHT,
-    ("docs/cluster.md", "cp dist/"): _BROUGHT,
     ("docs/connect.md", "pip install pyspark-client"): "downloads; make other-pythons installs what this line names",
-    ("docs/connect.md", "python tools/"): "needs the Spark of a server; make setup runs it on PySpark's own archive",
-    (
-        "docs/logins.md",
-        "KRB5_CLIENT_KTNAME=",
-    ): "needs a cluster's manager; test_kerberos_job.py logs a job in so",
+    ("docs/logins.md", "KRB5_CLIENT_KTNAME="): "needs a realm; test_kerberos_job.py has one, and logs a job in so",
 }
 
 

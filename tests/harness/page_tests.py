@@ -67,6 +67,7 @@ SQL: Final = {
 #: Commands, by page and by their first words: the longest that fit. '' is any page, or any command.
 COMMANDS: Final = {
     ("", "spark-2pc"): f"{_COMMANDS}::test_what_is_asked_about_a_sink",
+    ("", "spark-2pc check orders.toml --schema"): f"{_COMMANDS}::test_a_check_with_a_schema",
     ("", "spark-2pc coordinator"): f"{_COMMANDS}::test_what_serves",
     ("", "spark-2pc dashboard"): f"{_COMMANDS}::test_what_serves",
     ("", "spark-2pc exporter"): f"{_COMMANDS}::test_what_serves",

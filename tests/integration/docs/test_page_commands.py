@@ -109,18 +109,21 @@ def test_what_is_asked_about_a_sink(reader: Reader, run: Run) -> None:
         reader.stream.run(sink)
     places = places_of(reader)
     for _, command in commands_of("test_what_is_asked_about_a_sink"):
-        if "--schema" in command:
-            # It starts and stops a Spark: in this process that would be the one of all tests.
-            words = [sys.executable, "-m", "spark_2pc_sink.cli", *filled(command, places)[1:]]
-            done = subprocess.run(
-                words, env=ENVIRONMENT, cwd=reader.folder, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        elif "| jq " in command:
+        if "| jq " in command:
             shown = json.loads(run(command, places))["sinks"][0].keys()
             assert set(re.findall(r"\w+", command.partition("{")[2].partition("}")[0])) <= shown
         else:
             run(command, places)
+
+
+@pytest.mark.thorough
+def test_a_check_with_a_schema(reader: Reader) -> None:
+    """As a process: it starts and stops a Spark, and in this one that would be the Spark of all tests."""
+    places = places_of(reader)
+    for _, command in commands_of("test_a_check_with_a_schema"):
+        words = [sys.executable, "-m", "spark_2pc_sink.cli", *filled(command, places)[1:]]
+        done = subprocess.run(words, env=ENVIRONMENT, cwd=reader.folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_one_table_of_several(reader: Reader, run: Run) -> None:

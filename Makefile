@@ -209,9 +209,9 @@ clean: ## Remove everything that was made
 # Where uv does not work (a registry that only pip is configured for), pip does the same. Both take a package only if its
 # hash is in the lock, from whatever index the environment names; uv's own hash is there too.
 # Spark's workers import PySpark from a zip, which nobody compiles: a second of processor time for each of them.
-.venv/stamp: pyproject.toml $(LOCK) tools/spark_bytecode.py | .cache/prerequisites.stamp
+.venv/stamp: pyproject.toml $(LOCK) tools/spark_bytecode.py | .cache/prerequisites.stamp tools/own_python.py
 	@echo "setup: Python packages into .venv/"
-	@$(PYTHON) -m venv .venv
+	@$(PYTHON) tools/own_python.py .venv
 	$(call install_locked,.venv,$(LOCK))
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@$(BIN)/python tools/spark_bytecode.py .venv/lib/python3*/site-packages/pyspark/python/lib/pyspark.zip >/dev/null

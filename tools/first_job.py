@@ -40,19 +40,20 @@ def job_of(readme: str) -> tuple[str, str]:
     return job, line
 
 
-def run_job(python: Path, folder: Path) -> None:
+def run_job(python: Path, folder: Path, *, package: Path | None = None) -> None:
     """Run the first job in a folder of its own.
 
     Args:
-        python: of the environment that has the package.
+        python: of an environment that has what the package needs.
         folder: gets the job.
+        package: where the package is; None where the environment has it.
 
     Raises:
         FirstJobError: it fails, or ends otherwise than README.md says.
     """
     job, expected = job_of((ROOT / "README.md").read_text())
     (folder / "first_job.py").write_text(job)
-    printed = _run(folder, str(python), "first_job.py").strip().splitlines()
+    printed = _run(folder, str(python), "first_job.py", package=package).strip().splitlines()
     if printed[-1:] != [expected]:
         raise FirstJobError(f"the job has printed {printed[-1:]}, and not {expected!r}")
 
@@ -89,13 +90,17 @@ def timed(folder: Path, wheel: Path) -> Seconds:
     return Seconds(installed - begun, time.monotonic() - installed)
 
 
-def _run(folder: Path, *words: str) -> str:
+def _run(folder: Path, *words: str, package: Path | None = None) -> str:
     """What a program prints, with the PATH of an environment that is activated, and nothing of this one's.
+
+    It imports from ``package`` first.
 
     Raises:
         FirstJobError: it fails.
     """
     activated = {"PATH": os.pathsep.join([str(Path(words[0]).parent), os.environ["PATH"]])}
+    if package:
+        activated["PYTHONPATH"] = str(package)
     kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     done = subprocess.run(
         words, cwd=folder, env=kept | activated, capture_output=True, text=True, timeout=_STEP_S_MAX, check=False

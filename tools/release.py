@@ -50,7 +50,7 @@ def problems(version: str, changelog: str, project: str, environment: Mapping[st
     if notes_of(changelog, "Unreleased"):
         yield "CHANGELOG.md has lines under Unreleased: they belong to this version"
     if not re.search(r'^Source = "https://', project, re.MULTILINE):
-        yield "pyproject.toml has no Source in [project.urls]: without it links of README.md lead nowhere at an index"
+        yield "pyproject.toml has no Source in [project.urls]: without it README.md has no links to files at an index"
     tag = environment.get(_TAG, "")
     if tag.startswith("v") and tag != f"v{version}":
         yield f"the tag is {tag!r} and the version {version!r}: they must be the same"

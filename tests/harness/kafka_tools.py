@@ -13,10 +13,12 @@ LIBS_VARIABLE = "SPARK_2PC_KAFKA_TOOLS"
 LIBS_DEFAULT = ".cache/kafka-tools-4.3.1/libs"
 #: The class of each script of Kafka's distribution.
 _CLASSES = {
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
     "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-dump-log.sh": "org.apache.kafka.tools.DumpLogSegments",
     "kafka-features.sh": "org.apache.kafka.tools.FeatureCommand",
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
 }
 
 

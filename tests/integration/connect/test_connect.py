@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -18,6 +19,8 @@ from spark_2pc_sink.testing.errors import CapabilityError
 from tests.harness import ROOT
 from tests.harness.connect_server import ConnectServer
 from tests.harness.other_pythons import CLIENT, other_python, packages_beside_spark
+from tests.harness.page_blocks import blocks
+from tests.harness.page_programs import without_dots
 from tests.integration.postgres.database_tables import rows
 
 if TYPE_CHECKING:
@@ -116,6 +119,40 @@ def test_the_example_writes_both_sides_and_goes_on_after_a_restart(orders: Order
     assert rows(orders.database, "SELECT query_id, batch_id, status FROM kafka_transaction_state") == [
         (f"query {orders.name!r}", 3, "done")
     ]
+
+
+def test_the_job_of_the_page(orders: Orders, server: ConnectServer) -> None:
+    """docs/connect.md, with a stream of the reader's, and a place to wait until it has written what is there."""
+    [block] = [each for each in blocks("python") if each.page == "docs/connect.md"]
+    orders.add(10)
+    lines = ast.unparse(without_dots(block.text.replace("sc://spark.internal:15002", server.remote))).splitlines()
+    [at] = [number for number, line in enumerate(lines) if line.startswith("spark = ")]
+    given = {
+        "transactional_id": orders.name,
+        "kafka": {"bootstrap.servers": orders.kafka.bootstrap},
+        "database": orders.database,
+        "topic": orders.topic,
+        "table": "orders",
+        "create_table": True,
+    }
+    schema = "order_id STRING, sequence BIGINT, status STRING"
+    lines[at + 1 : at + 1] = [
+        f"path = {str(orders.directory / 'checkpoint')!r}",
+        f"orders = spark.readStream.schema({schema!r}).json({str(orders.directory / 'events')!r})",
+        f"_given = {given!r}",
+    ]
+    program = orders.directory / "page.py"
+    program.write_text("\n".join([*lines, "query.processAllAvailable()", "query.stop()"]))
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=JOB_DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    orders.check()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Blocks of the manual that a server runs: PostgreSQL its SQL, and both sides the programs of a service."""
+"""Python of the manual that needs servers, and no Spark: the programs of a service, and the servers for tests."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
-from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.engine import make_url
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic
 from tests.harness.page_blocks import Block, blocks
-
-#: Executed by a test of its own, with the roles and tables that it names.
-SQL_ELSEWHERE = {"docs/permissions.md": "tests/integration/sink/test_permissions.py"}
+from tests.harness.page_programs import run_block
 
 
 class Base(DeclarativeBase):
@@ -44,25 +40,6 @@ def broker() -> Iterator[ReferenceCoordinator]:
     with ReferenceCoordinator() as running:
         running.create_topic("orders")
         yield running
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A connection to a database that has the state tables and the dead-letter table."""
-    engine = create_engine(database)
-    options = SinkOptions.parse(
-        transactional_id="orders", kafka={"bootstrap.servers": "h:1"}, database=database, table="t", topic="t"
-    )
-    with engine.begin() as made:
-        made.execute(text(DeadLetters(options, None, "").ddl))  # type: ignore[arg-type]  # its DDL needs no database
-        yield made
-    engine.dispose()
-
-
-@pytest.mark.parametrize("block", [each for each in blocks("sql") if each.page not in SQL_ELSEWHERE], ids=str)
-def test_postgresql_takes_the_sql_of_a_page(block: Block, connection: Connection) -> None:
-    for statement in filter(str.strip, block.text.split(";")):
-        connection.execute(text(statement))
 
 
 def test_the_service_of_the_page_writes_both_sides(database: str, broker: ReferenceCoordinator) -> None:
@@ -95,4 +72,4 @@ def test_the_service_of_the_page_writes_both_sides(database: str, broker: Refere
 @pytest.mark.slow
 def test_the_servers_of_the_page_start() -> None:
     """Those of docs/reference-coordinator.md."""
-    exec(block("docs/reference-coordinator.md", "PostgresServer").text, {})  # noqa: S102 - our own page
+    run_block(block("docs/reference-coordinator.md", "PostgresServer"), {})

@@ -8,15 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from pyspark.sql.types import StructType
 
-from spark_2pc_sink.options.toml_file import read_toml_file
 from spark_2pc_sink.testing import wait_until
-from tests.harness.page_blocks import blocks
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
@@ -76,7 +71,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("spark")  # for `check`, which compares types by a session
+@pytest.mark.spark
 @pytest.mark.java
 @pytest.mark.timeout(900)
 def test_the_tutorial_does_what_it_says(folder: Path) -> None:
@@ -92,19 +87,3 @@ def test_the_tutorial_does_what_it_says(folder: Path) -> None:
             start_new_session=True,  # one command kills its process group
         )
         assert re.match(pattern(printed), done.stdout.strip(), re.DOTALL), f"{command}\n{done.stdout}\n{done.stderr}"
-    run_blocks_of_other_pages(folder)
-
-
-def run_blocks_of_other_pages(folder: Path) -> None:
-    """Those that look at a sink, with what the tutorial has left."""
-    found = read_toml_file(folder / "orders.toml")
-    schema = StructType().add("order_id", "long").add("placed", "timestamp")
-    names: dict[str, Any] = {"orders": SimpleNamespace(schema=schema), "url": found.options["database"]}
-    names["kafka"] = SimpleNamespace(bootstrap=found.kafka["bootstrap.servers"])
-    pages = {"docs/check.md", "docs/history.md", "docs/verify.md"}
-    for block in [each for each in blocks("python") if each.page in pages]:
-        code = block.text.replace("broker:9092", names["kafka"].bootstrap).replace(
-            "orders.toml", f"{folder}/orders.toml"
-        )
-        exec(code.replace("postgresql://ops@db/shop", names["url"]), names)  # noqa: S102 - our own pages
-    assert (names["report"].same, names["entry"].transactional_id) == (True, "orders")

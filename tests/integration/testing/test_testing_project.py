@@ -1,4 +1,4 @@
-"""examples/testing_project: a job with a test of its own, which kills it; also from the wheel."""
+"""examples/testing_project, which docs/testing.md shows: its test kills its job; also from the wheel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Every block of code on every page is tried: here by what needs no server, or by the test that is named here.
+"""Every block of code on every page is tried: here by what needs no server, or by the test that is named for it.
 
-What is Python is checked by mypy against the real package, commands by the real parsers, and configurations by the code
-that reads them. A block in a language without a check fails.
+Configurations are read here by the code that reads them, and commands by the real parsers. Python, SQL and commands run
+in the tests that tests/harness/page_tests.py names. A block in a language without a check fails, and so does one that
+nobody runs.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import pytest
 from spark_2pc_sink.options.properties_file import read_properties_file
 from spark_2pc_sink.options.toml_file import read_toml_file
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from tests.harness.page_blocks import ROOT, Block, blocks
+from tests.harness.page_blocks import PAGES, ROOT, Block, blocks
 from tests.harness.page_commands import check_command
+from tests.harness.page_tests import COMMANDS, NOT_RUN, PYTHON, SQL, who_runs
 
 #: What a program prints, and pictures: first words, and who compares them with the program. Nothing here is typed.
 SHOWN: Final = {
@@ -32,13 +34,23 @@ SHOWN: Final = {
     ("docs/logins.md", "spark.redaction.regex"): "a line of Spark's configuration",
     ("docs/verify.md", "orders: both sides are DIFFERENT"): "tests/unit/cli/test_cli_verify.py",
 }
-#: Read by tests of their own, which fail if one is left out.
+#: Read by tests of their own, which fail if one is left out. Python is read by mypy, and runs as below.
 ELSEWHERE: Final = {
     "answers": "tests/unit/docs/test_runbook_page.py",
     "python": "tests/unit/docs/test_python_blocks.py",
-    "sql": "tests/integration/docs/test_run_blocks.py",
+    "sql": "tests/integration/docs/test_python_pages.py",
     "{eval-rst}": "make docs",
 }
+
+
+def is_shown(block: Block) -> bool:
+    return any(block.page == page and block.text.lstrip().startswith(words) for page, words in SHOWN)
+
+
+#: All commands of the pages, each with its page once.
+TYPED: Final = sorted(
+    {(block.page, command) for block in blocks("", "console") if not is_shown(block) for command in block.commands}
+)
 
 
 def check_shell(block: Block, _: Path) -> None:
@@ -79,15 +91,47 @@ def check(block: Block, folder: Path) -> None:
     CHECKS[block.language](block, folder)
 
 
-def is_shown(block: Block) -> bool:
-    return any(block.page == page and block.text.lstrip().startswith(words) for page, words in SHOWN)
-
-
 @pytest.mark.parametrize("block", [each for each in blocks() if each.language not in ELSEWHERE], ids=str)
 def test_a_block_is_what_its_reader_takes(block: Block, tmp_path: Path) -> None:
     assert block.language in CHECKS, f"{block}: no check of {block.language!r}"
     if not is_shown(block):
         check(block, tmp_path)
+
+
+@pytest.mark.parametrize("block", list(blocks("python", "sql")), ids=str)
+def test_a_program_is_run_by_one_test(block: Block) -> None:
+    tables = {"python": PYTHON, "sql": SQL}
+    fitting = [(page, part) for page, part in tables[block.language] if page == block.page and part in block.text]
+    assert len(fitting) == 1, f"{block}: name the test that runs it in tests/harness/page_tests.py"
+
+
+@pytest.mark.parametrize(("page", "command"), TYPED)
+def test_a_command_is_run_by_one_test(page: str, command: str) -> None:
+    """Or there is a reason why it cannot run."""
+    assert len(who_runs(page, command)) == 1, f"{page}, {command}: name the test in tests/harness/page_tests.py"
+
+
+def test_each_test_that_is_said_to_run_something_is_there() -> None:
+    """It is in its file, which names the page or what is typed; and each entry is needed."""
+    for (page, part), who in [*PYTHON.items(), *SQL.items()]:
+        file, _, function = who.partition("::")
+        text = (ROOT / file).read_text()
+        assert all(each in text for each in (f"def {function}(", page.rpartition("/")[2], part)), who
+    for (_, words), who in COMMANDS.items():
+        file, _, function = who.partition("::")
+        assert (f"def {function}(" if function else words) in (ROOT / file).read_text(), who
+    wanted = {who for page, command in TYPED for who in who_runs(page, command)}
+    assert {*COMMANDS.values(), *NOT_RUN.values()} - wanted == set()
+
+
+def test_no_block_is_written_in_another_way() -> None:
+    """Which nobody would find: between tildes, by a directive."""
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        assert "~~~" not in text
+        assert "code-block" not in text
+        assert "literalinclude" not in text
+        assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * sum(block.page == page for block in blocks())
 
 
 def test_what_is_said_to_be_shown_is_there() -> None:

@@ -40,8 +40,8 @@ def package(monkeypatch: pytest.MonkeyPatch, name: str, **contents: Any) -> None
         monkeypatch.setattr(sys.modules[".".join(parts[:-1])], parts[-1], sys.modules[name], raising=False)
 
 
-def run(code: str) -> dict[str, Any]:
-    names: dict[str, Any] = {}
+def run(code: str, **names: Any) -> dict[str, Any]:
+    """What the code makes, beside the names that it is given."""
     exec(compile(code, "docs/logins.md", "exec"), names)  # noqa: S102 - the page's own
     return names
 
@@ -51,6 +51,14 @@ def token_of(options: dict[str, Any]) -> tuple[str, float | None]:
     assert source is not None
     token = source.token()
     return token.value, token.expires_at_s
+
+
+def test_a_token_of_ones_own() -> None:
+    def login(audience: str) -> SimpleNamespace:
+        return SimpleNamespace(token=f"for.{audience}", expires_at=EXPIRY_S)
+
+    kafka = run(block("my_company.login"), my_company=SimpleNamespace(login=login))["kafka"]
+    assert token_of(kafka) == ("for.kafka", EXPIRY_S)
 
 
 def test_a_token_of_entra(monkeypatch: pytest.MonkeyPatch) -> None:

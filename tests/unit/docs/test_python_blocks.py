@@ -16,9 +16,8 @@ from typing import Final
 
 import spark_2pc_sink
 from tests.harness.page_blocks import ROOT, Block, blocks
+from tests.harness.page_programs import without_dots
 
-#: Of others, and imported by a page before the fragment that uses it.
-_IMPORTED: Final = {"SparkSession": "pyspark.sql", "closing": "contextlib"}
 _SETTINGS: Final = """\
 [mypy]
 check_untyped_defs = True
@@ -41,21 +40,9 @@ WRONG: Final = {
 }
 
 
-class _WithoutDots(ast.NodeTransformer):
-    """``f(..., x=1)`` becomes ``f(**_given, x=1)``: other options are there, whatever they are."""
-
-    def visit_Call(self, node: ast.Call) -> ast.Call:
-        """One call."""
-        self.generic_visit(node)
-        if any(isinstance(each, ast.Constant) and each.value is ... for each in node.args):
-            node.args = []
-            node.keywords.insert(0, ast.keyword(None, ast.Name("_given", ast.Load())))
-        return node
-
-
 def program(text: str) -> str:
     """A block as a whole program for mypy, with what is imported and what is the reader's before it."""
-    tree = _WithoutDots().visit(ast.parse(text.replace("…", "...")))
+    tree = without_dots(text)
     made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     made |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     made |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
@@ -67,10 +54,11 @@ def program(text: str) -> str:
     }
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     head = ["from typing import Any", "_given: dict[str, Any] = {}"]
-    for name in sorted(used - made - set(dir(builtins)) - {"_given"}):
-        home = _IMPORTED.get(name) or ("spark_2pc_sink" if name in spark_2pc_sink.__all__ else "")
-        head.append(f"from {home} import {name}" if home else f"{name}: Any = None")
-    body = ast.unparse(ast.fix_missing_locations(tree))
+    head += [
+        f"from spark_2pc_sink import {name}" if name in spark_2pc_sink.__all__ else f"{name}: Any = None"
+        for name in sorted(used - made - set(dir(builtins)) - {"_given"})
+    ]
+    body = ast.unparse(tree)
     if any(isinstance(each, ast.AsyncWith) for each in tree.body):
         body = "async def page() -> None:\n" + "\n".join(f"    {line}" for line in body.splitlines())
     return "\n".join([*head, body, ""])

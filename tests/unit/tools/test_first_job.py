@@ -46,6 +46,18 @@ def test_the_job_ends_as_the_readme_says(
             first_job.run_job(python, tmp_path)
 
 
+def test_the_job_imports_the_package_from_where_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not from what this process has on its path."""
+    (tmp_path / "README.md").write_text(README.replace('print("a batch")', "import in_package"))
+    monkeypatch.setattr(first_job, "ROOT", tmp_path)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "in_package.py").write_text('print("a batch")')
+    first_job.run_job(Path(sys.executable), tmp_path, package=tmp_path / "source")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "source"))
+    with pytest.raises(FirstJobError, match="No module named 'in_package'"):
+        first_job.run_job(Path(sys.executable), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("seconds", "code"), [((40.0, 19.0), 0), ((50.0, 11.0), 1)], ids=["in a minute", "in more than a minute"]
 )

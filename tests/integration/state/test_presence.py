@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -86,10 +88,18 @@ def test_a_driver_that_has_ended_is_not_seen_by_whoever_looks_next(operator: Sql
 def test_a_server_that_does_not_answer_holds_no_end_up(
     operator: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("jdbc_state.presence._FAREWELL_MS", 50)
     with sql_store(database) as driver, caplog.at_level(logging.INFO):
         claim(driver)
-        monkeypatch.setattr("jdbc_state.presence._FAREWELL_MS", 0)
-        driver.close()
+        ((pid,),) = execute(
+            database,
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '2pc@%'",
+        )
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            driver.close()
+        finally:
+            os.kill(pid, signal.SIGCONT)
     assert "ends with its name" in caplog.text
     wait_until(lambda: seen(operator).alive is False, deadline_s=SOON_S, what="the driver to be gone")
 
@@ -194,7 +204,7 @@ def test_a_session_is_replaced_before_it_is_old(
 def test_a_session_outlives_the_idle_timeout_of_its_role(operator: SqlStateStore, database: str) -> None:
     """D10: a trigger may leave hours between two batches."""
     name = make_url(database).database
-    idle = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '2pc@%'"
+    idle = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '2pc@%'"
     longer = f"{idle} AND state = 'idle' AND state_change < clock_timestamp() - interval '3 s'"
     execute(database, f"ALTER DATABASE \"{name}\" SET idle_session_timeout = '2s'")
     with sql_store(database) as driver:

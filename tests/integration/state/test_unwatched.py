@@ -19,7 +19,7 @@ def test_a_transaction_that_cannot_be_watched_is_ended(database: str, monkeypatc
         deciding = ExitStack()
         deciding.enter_context(store.deciding(ID, row.generation)).decide(FIRST)
         with monkeypatch.context() as patch:
-            patch.setattr("jdbc_state.watchdog.socket.dup", _no_descriptor)
+            patch.setattr("jdbc_state.watchdog.os.dup", _no_descriptor)
             with pytest.raises(StateStoreError, match="cannot be watched") as raised:
                 deciding.close()
         assert (raised.value.retriable, isinstance(raised.value, CommitUnknownError)) == (True, False)

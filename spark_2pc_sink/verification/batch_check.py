@@ -84,7 +84,7 @@ class BatchCheck:
         self.dense = False
 
     def has_seen(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether the batch at an offset was looked at."""
+        """Whether the batch at an offset was looked at, or there is none any more."""
         seen = self._seen.get(partition)
         return seen is not None and seen.begin <= offset < seen.position
 
@@ -101,8 +101,9 @@ class BatchCheck:
             deadline = cluster.deadline()
             starts = end_offsets(cluster, bounds, OffsetSpec.EARLIEST, deadline)
             log_ends = end_offsets(cluster, bounds, OffsetSpec.LATEST, deadline)
-            begins = {at: max(start, starts[at]) for at, (start, _) in bounds.items()}
-            self._go(cluster, {at: _Walk(begins[at], begins[at], end, log_ends[at]) for at, (_, end) in bounds.items()})
+            # Before the beginning of a log there is nothing to look at: that has been seen as well.
+            walks = {at: _Walk(start, max(start, starts[at]), end, log_ends[at]) for at, (start, end) in bounds.items()}
+            self._go(cluster, walks)
 
     def _go(self, cluster: Cluster, walks: Mapping[TopicPartition, _Walk]) -> None:
         deadline = cluster.deadline()

@@ -116,6 +116,15 @@ def test_what_librdkafka_may_read_ahead_is_looked_at_and_no_more(fake: FakeClust
     checker(fake).look({T0: (2, 3)})
 
 
+def test_what_a_log_has_deleted_is_asked_for_once(fake: FakeCluster) -> None:
+    put(fake, *[batch(10)] * 4)
+    fake.partitions[T0].log.delete_before(2)
+    check = checker(fake)
+    check.look({T0: (0, 4)})
+    assert fetched(fake) == [2, 3]
+    assert all(check.has_seen(T0, offset) for offset in range(4))
+
+
 def test_stretches_that_are_not_there_are_none(fake: FakeCluster) -> None:
     check = checker(fake)
     check.look({})

@@ -200,7 +200,7 @@ clean: ## Remove everything that was made
 .cache/prerequisites.stamp: tools/prerequisites.sh
 	@mkdir -p .cache
 	@PYTHON=$(PYTHON) tools/prerequisites.sh python java maven
-	@PYTHON=$(PYTHON) tools/prerequisites.sh --optional pgbouncer chromium promtool faketime
+	@PYTHON=$(PYTHON) tools/prerequisites.sh --optional pgbouncer chromium promtool compiler
 	@touch $@
 
 # uv because it is several times faster; without its cache, because it would keep gigabytes of PySpark builds there.

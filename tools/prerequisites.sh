@@ -1,5 +1,5 @@
 #!/bin/bash
-# prerequisites.sh [--optional] python|java|maven|pgbouncer|chromium|promtool|faketime|kerberos...: makes sure that the named programs are there.
+# prerequisites.sh [--optional] python|java|maven|pgbouncer|chromium|promtool|compiler|kerberos...: makes sure that the named programs are there.
 # What is missing is installed where root and apt are at hand; else one line says what to install. With --optional,
 # that is no failure: some tests are skipped without.
 set -euo pipefail
@@ -37,7 +37,7 @@ have_chromium() { command -v chromium >/dev/null; }
 
 have_promtool() { command -v promtool >/dev/null; }
 
-have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; }
+have_compiler() { command -v cc >/dev/null; }
 
 have_kerberos() {
     local program
@@ -61,7 +61,7 @@ declare -A what=(
     [pgbouncer]="PgBouncer (some tests reach PostgreSQL through it)"
     [chromium]="Chromium (tests of the dashboard use it as a person does)"
     [promtool]="promtool (it tests the alert rules)"
-    [faketime]="libfaketime (tests set the clocks of processes with it)"
+    [compiler]="a C compiler (tests set the clocks of processes, and let their disks fail, by small libraries)"
     [kerberos]="a Kerberos realm, and what the package gssapi is built with (tests of logins by tickets use them)"
 )
 declare -A packages=(
@@ -71,7 +71,7 @@ declare -A packages=(
     [pgbouncer]="pgbouncer"
     [chromium]="chromium"
     [promtool]="prometheus"
-    [faketime]="faketime"
+    [compiler]="gcc libc6-dev"
     [kerberos]="krb5-kdc krb5-admin-server krb5-user libkrb5-dev gcc python3-dev"
 )
 

@@ -7,7 +7,7 @@ records (KIP-98, "Control Records"; with transaction.version 2 its epoch is that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Final
 
@@ -16,11 +16,12 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.leader_lookup import ask_leader, end_offset
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.messages import IsolationLevel, OffsetSpec
+from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec
 from spark_2pc_sink.wire.record_batch import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.replies import DescribedProducers, FetchedPartition
 
@@ -112,6 +113,57 @@ def _ended(batch: DecodedBatch, producer_id: int, epochs: frozenset[int]) -> Mar
     return Marker.COMMIT if marker.commit else Marker.ABORT
 
 
+def fetch_logs(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, bytes]:
+    """Whole batches of several logs, and possibly the beginning of another, by one request to each leader.
+
+    Together they have `FETCH_BYTES_MAX` or one batch of each leader, so that some come empty until others are read.
+
+    Args:
+        cluster: where to read.
+        offsets: where to begin in each log.
+        deadline: when to give up.
+
+    Returns:
+        The bytes of at least one log. A log is left out whose leader is unknown or does not answer.
+
+    Raises:
+        KafkaError, KafkaTimeoutError, UnknownTopicError: of the first log, where there is no answer about any.
+    """
+    unknown = {partition.topic for partition in offsets if cluster.leader(partition) is None}
+    if unknown:
+        cluster.refresh(unknown, deadline)
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for partition, offset in offsets.items():
+        leader = cluster.leader(partition)
+        if leader is not None:
+            by_leader.setdefault(leader, {})[partition] = offset
+    found: dict[TopicPartition, bytes] = {}
+    for leader, led in by_leader.items():
+        try:
+            request = _fetch_request(led, cluster.version(leader, Api.FETCH, deadline))
+            answers = responses.read_fetch(cluster.request(leader, request, deadline)).partitions
+        except NodeUnavailableError:
+            continue  # the first of them is asked for below, until the deadline, if nobody else answers
+        found |= {at: answer.records for at, answer in answers.items() if answer.error_code == Code.NONE}
+    if not found:
+        first, offset = next(iter(offsets.items()))
+        found[first] = _fetch(cluster, first, offset, deadline).records
+    return found
+
+
+def _fetch_request(offsets: Mapping[TopicPartition, int], version: int) -> KafkaRequest:
+    return messages.fetch_request(
+        offsets,
+        version=version,
+        isolation=IsolationLevel.READ_UNCOMMITTED,
+        max_wait_ms=_FETCH_WAIT_MS,
+        partition_bytes_max=FETCH_BYTES_MAX,
+        bytes_max=FETCH_BYTES_MAX,
+    )
+
+
 def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> FetchedPartition:
     """Whole batches from ``offset`` on, at least one."""
 
@@ -123,13 +175,7 @@ def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: D
         cluster,
         partition,
         Api.FETCH,
-        lambda version: messages.fetch_request(
-            {partition: offset},
-            version=version,
-            isolation=IsolationLevel.READ_UNCOMMITTED,
-            max_wait_ms=_FETCH_WAIT_MS,
-            partition_bytes_max=FETCH_BYTES_MAX,
-        ),
+        lambda version: _fetch_request({partition: offset}, version),
         read,
         deadline=deadline,
     )

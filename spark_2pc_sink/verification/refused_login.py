@@ -1,7 +1,7 @@
 """Why brokers that say nothing let nobody in, as the sink's own connections would tell it.
 
 librdkafka tries a certificate or a password that is refused again until its deadline, and then says that there was no
-answer. Only who waits for the first answer asks here; this module is imported then, for the memory that it takes.
+answer. Only who waits for the first answer asks here.
 """
 
 from __future__ import annotations

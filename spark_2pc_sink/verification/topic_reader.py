@@ -16,9 +16,11 @@ from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.verification.batch_check import BatchCheck
 from spark_2pc_sink.verification.history_check import Logs
 from spark_2pc_sink.verification.kafka_client import NO_TOPIC, as_error, client_settings, translated
 from spark_2pc_sink.verification.record_digest import Headers
+from spark_2pc_sink.verification.refused_login import check_login
 
 with extra("verify"):
     from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicCollection
@@ -34,6 +36,13 @@ _BASE64_OF_KAFKA: Final = str.maketrans("+/", "-_")
 QUEUED_KBYTES_MAX: Final = 8_192
 #: What is fetched at once of one partition. It may be compressed, and then takes several times as much memory.
 _FETCH_BYTES: Final = 512 * 1024
+#: And of all partitions of a broker. librdkafka wants room for so much more in the largest answer.
+_FETCH_ALL_BYTES: Final = 4 * _FETCH_BYTES
+_ANSWER_MORE_BYTES: Final = 512
+#: Of a partition whose batches become much: the first comes whole (KIP-74), and no other.
+_FETCH_ONE_BATCH: Final = 1
+#: What librdkafka may read behind the end that it is asked for, before it is told to stop: twice what it holds.
+_AHEAD_BYTES: Final = 2 * QUEUED_KBYTES_MAX * 1024
 _QUEUE_BACKOFF_MS: Final = 10
 _MESSAGES_MAX: Final = 10_000
 _POLL_S: Final = 0.2
@@ -70,6 +79,10 @@ class TopicReader:
         self._settings = client_settings(options)
         self._deadline_ms = options.max_block_ms
         self._admin = AdminClient(self._settings, logger=_log)
+        self._batch_bytes_max = max(options.receive_bytes_max, _FETCH_ALL_BYTES + _ANSWER_MORE_BYTES)
+        self._batch_check = BatchCheck(
+            options, bytes_max=self._batch_bytes_max, together_bytes=_FETCH_BYTES, ahead_bytes=_AHEAD_BYTES
+        )
 
     def cluster_id(self) -> str:
         """Of the cluster; the first question to the brokers.
@@ -81,9 +94,6 @@ class TopicReader:
         with translated("DescribeCluster", deadline_ms=self._deadline_ms):
             asked = self._admin.describe_cluster(request_timeout=self._timeout_s)
             if not wait([asked], timeout=_LOGIN_S).done:
-                # Only here: see the module.
-                from spark_2pc_sink.verification.refused_login import check_login  # noqa: PLC0415
-
                 check_login(self._options)
             return str(asked.result().cluster_id)
 
@@ -129,15 +139,17 @@ class TopicReader:
             records of one partition, at least one, in the order of their offsets.
 
         Raises:
-            KafkaError, KafkaTimeoutError: the brokers refused, or nothing came for ``max_block_ms``.
+            KafkaError, KafkaTimeoutError: the brokers refused, or nothing came for ``max_block_ms``; or a batch is one
+                that librdkafka would not survive.
         """
         wanted = {at: bound for at, bound in bounds.items() if bound[1] > bound[0]}
         ends = {(at.topic, at.partition): end for at, (_, end) in wanted.items()}
-        consumer = Consumer(self._settings | _reading(committed=committed), logger=_log)
+        self._batch_check.look(wanted)
+        consumer = self._consumer(committed=committed)
         try:
             with translated("Fetch", deadline_ms=self._deadline_ms):
                 consumer.assign([LibraryPartition(at.topic, at.partition, start) for at, (start, _) in wanted.items()])
-                yield from self._records(consumer, wanted, ends)
+                yield from self._records(consumer, ends)
         finally:
             _close(consumer)
 
@@ -150,13 +162,15 @@ class TopicReader:
             wanted: partition and offset of each, those of one partition together and ascending.
             committed: only those that a reader of committed records sees.
         """
-        consumer = Consumer(self._settings | _reading(committed=committed), logger=_log)
+        consumer = self._consumer(committed=committed)
         place: TopicPartition | None = None
         position = 0
         ready: deque[Message] = deque()
         try:
             with translated("Fetch", deadline_ms=self._deadline_ms):
                 for partition, offset in wanted:
+                    if not self._batch_check.has_seen(partition, offset):
+                        self._batch_check.look({partition: (offset, offset + 1)})
                     if partition != place or not position <= offset <= position + _LEAP:
                         consumer.assign([LibraryPartition(partition.topic, partition.partition, offset)])
                         place, position = partition, offset
@@ -186,46 +200,38 @@ class TopicReader:
                 if _place(message) == (partition.topic, partition.partition) and (error is not None or at >= offset):
                     return ready.popleft() if error is None and at == offset else None
                 ready.popleft()
-            ready.extend(consumer.consume(_LEAP, timeout=_POLL_S))
+            ready.extend(consumer.consume(self._at_once(_LEAP), timeout=_POLL_S))
             if not ready and time.monotonic() > deadline:
-                raise self._nothing_came({partition: (offset, offset + 1)})
+                raise self._nothing_came([partition])
 
     def _records(
         self,
         consumer: Consumer,
-        bounds: Mapping[TopicPartition, tuple[int, int]],
         ends: dict[tuple[str, int], int],
     ) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
         heard_at = time.monotonic()
-        reached = {(at.topic, at.partition): start for at, (start, _) in bounds.items()}
         topics = {topic for topic, _ in ends}
         while ends:
-            messages = consumer.consume(_MESSAGES_MAX, timeout=_POLL_S)
+            messages = consumer.consume(self._at_once(_MESSAGES_MAX), timeout=_POLL_S)
             if not messages:
                 if time.monotonic() - heard_at > self._timeout_s:
-                    raise self._nothing_came({TopicPartition(*at): (reached[at], ends[at]) for at in sorted(ends)})
+                    raise self._nothing_came([TopicPartition(*at) for at in sorted(ends)])
                 continue
             heard_at = time.monotonic()
             # The topic of each record is looked at only where there are several.
             for _, together in groupby(messages, Message.partition if len(topics) == 1 else _place):
                 run = list(together)
                 place = _place(run[0])
+                was_open = place in ends
                 records = self._run(run, place, ends)
-                reached[place] = (run[-1].offset() or 0) + 1
+                if was_open and place not in ends:
+                    # What is written behind it from now on is nobody's to read, and nobody has looked at it.
+                    consumer.pause([LibraryPartition(*place)])
                 if records:
                     yield TopicPartition(*place), records
 
-    def _nothing_came(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> KafkaTimeoutError:
-        """The error where brokers have said nothing for too long.
-
-        Raises:
-            KafkaError: a batch is the reason.
-        """
-        # Only here: see the module.
-        from spark_2pc_sink.verification.stalled_read import check_batches  # noqa: PLC0415
-
-        check_batches(self._options, ranges, bytes_max=_FETCH_BYTES)
-        left = ", ".join(map(str, ranges))
+    def _nothing_came(self, partitions: Iterable[TopicPartition]) -> KafkaTimeoutError:
+        left = ", ".join(map(str, partitions))
         return KafkaTimeoutError(
             operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"no record came of {left}"
         )
@@ -279,6 +285,14 @@ class TopicReader:
                 for resource, answer in answers.items()
                 if "compact" in str(answer.result()["cleanup.policy"].value)
             )
+
+    def _consumer(self, *, committed: bool) -> Consumer:
+        settings = _reading(committed=committed, batch_bytes_max=self._batch_bytes_max, dense=self._batch_check.dense)
+        return Consumer(self._settings | settings, logger=_log)
+
+    def _at_once(self, messages_max: int) -> int:
+        """How many messages are waited for: while more are, librdkafka's queue takes in more."""
+        return 1 if self._batch_check.dense else messages_max
 
     @property
     def _timeout_s(self) -> float:
@@ -336,7 +350,7 @@ def _shown_id(topic_id: Any) -> str:
     return "" if empty else str(topic_id).translate(_BASE64_OF_KAFKA)
 
 
-def _reading(*, committed: bool) -> dict[str, Any]:
+def _reading(*, committed: bool, batch_bytes_max: int, dense: bool) -> dict[str, Any]:
     return {
         "group.id": "spark-2pc-verify",  # never joined: partitions are assigned by hand
         "isolation.level": "read_committed" if committed else "read_uncommitted",
@@ -349,7 +363,9 @@ def _reading(*, committed: bool) -> dict[str, Any]:
         "queued.min.messages": 50_000,
         # With a full queue librdkafka fetches nothing for so long; its own second is longer than the queue lasts.
         "fetch.queue.backoff.ms": _QUEUE_BACKOFF_MS,
-        "fetch.message.max.bytes": _FETCH_BYTES,
-        "fetch.max.bytes": 4 * _FETCH_BYTES,
+        "fetch.message.max.bytes": _FETCH_ONE_BATCH if dense else _FETCH_BYTES,
+        "fetch.max.bytes": _FETCH_ALL_BYTES,
+        # It is also what librdkafka lets a batch of zstd, snappy or lz4 become.
+        "receive.message.max.bytes": batch_bytes_max,
         "fetch.wait.max.ms": 100,
     }

@@ -95,18 +95,32 @@ def decompress(data: memoryview, compression: Compression, *, bytes_max: int = D
     Raises:
         RemoteProtocolError: ``data`` is not what the compression makes, or becomes more than ``bytes_max``.
     """
-    pieces, size = [], 0
+    pieces = list(decompressed_pieces(data, compression, bytes_max=bytes_max))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def decompressed_pieces(data: memoryview, compression: Compression, *, bytes_max: int) -> Iterator[bytes]:
+    """What `decompress` returns, in pieces: for who only counts, and keeps none.
+
+    Args:
+        data: compressed.
+        compression: how.
+        bytes_max: of all pieces; without compression there is no bound.
+
+    Raises:
+        RemoteProtocolError: as `decompress`.
+    """
+    size = 0
     try:
         for piece in _PIECES[compression](data, bytes_max):
             size += len(piece)
             if compression is not Compression.NONE:
                 _must_fit(size, bytes_max)
-            pieces.append(piece)
+            yield piece
     except (zlib.error, RuntimeError, ValueError, IndexError, OSError, EOFError) as error:
         raise RemoteProtocolError(
             peer="the writer of a record batch", detail=f"its {compression.name} data cannot be read: {error}"
         ) from error
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _must_fit(size: int, bytes_max: int) -> None:

@@ -254,6 +254,7 @@ def fetch_request(
     isolation: IsolationLevel,
     max_wait_ms: int,
     partition_bytes_max: int,
+    bytes_max: int = _INT32_MAX,
 ) -> KafkaRequest:
     """Read record batches from ``offsets`` on, outside any fetch session.
 
@@ -263,6 +264,7 @@ def fetch_request(
         isolation: whether to stop at the last stable offset.
         max_wait_ms: how long the broker may wait for the first byte.
         partition_bytes_max: bytes per partition; the first batch comes whole even if it is larger (KIP-74).
+        bytes_max: of all partitions; those for which nothing is left come empty.
     """
     topic, fetch = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
     by_topic = _by_topic(
@@ -278,7 +280,7 @@ def fetch_request(
         replica_id=_CONSUMER,
         max_wait_ms=max_wait_ms,
         min_bytes=1,
-        max_bytes=min(_INT32_MAX, partition_bytes_max * max(1, len(offsets))),
+        max_bytes=min(bytes_max, partition_bytes_max * max(1, len(offsets))),
         isolation_level=int(isolation),
         session_id=0,
         session_epoch=-1,

@@ -123,3 +123,14 @@ class RawClient:
         token = f"\0{name}\0{password}".encode()
         answered = self.call(sasl.SaslAuthenticateRequest(auth_bytes=token), 2)
         assert answered.error_code == 0, answered
+
+
+def code_of(client: RawClient, batch: bytes, topic: str, *, partition: int = 0) -> int:
+    """What the broker answers to a Produce of one batch, of no transaction."""
+    data = producer.ProduceRequest.TopicProduceData
+    part = data.PartitionProduceData(index=partition, records=batch)
+    request = producer.ProduceRequest(
+        transactional_id=None, acks=-1, timeout_ms=1000, topic_data=[data(name=topic, partition_data=[part])]
+    )
+    (answer,) = client.call(request, 12).responses
+    return int(answer.partition_responses[0].error_code)

@@ -47,12 +47,17 @@ def bomb(name: str, *, control: bool = False) -> bytes:
     return build_batch(make(), record_count=records, timestamp_ms=_TIMESTAMP_MS, attributes=attributes)
 
 
-def cut_off(codec: Compression) -> bytes:
-    """A batch whose compressed data ends in the middle; all else is right, its checksum too."""
+def cut_off(codec: Compression, *, left_bytes: int | None = None) -> bytes:
+    """A batch whose compressed data ends in the middle; all else is right, its checksum too.
+
+    Args:
+        codec: how it is compressed.
+        left_bytes: what is left of the data; half of it unless given. A hundred end within the first block.
+    """
     section = encode_records([(b"%d" % n, b"%d" % (n * 7919)) for n in range(_CUT_RECORDS)])
     whole = bytes(memoryview(compress(pa.py_buffer(section), codec)))
-    half = whole[: len(whole) // 2]
-    return build_batch(half, record_count=_CUT_RECORDS, timestamp_ms=_TIMESTAMP_MS, attributes=codec.value)
+    left = whole[: len(whole) // 2 if left_bytes is None else left_bytes]
+    return build_batch(left, record_count=_CUT_RECORDS, timestamp_ms=_TIMESTAMP_MS, attributes=codec.value)
 
 
 def _zstd_zeros(plain_bytes: int) -> bytes:
@@ -63,15 +68,23 @@ def _zstd_zeros(plain_bytes: int) -> bytes:
     return _ZSTD_HEAD + more * (plain_bytes // _ZSTD_BLOCK_BYTES - 1) + last
 
 
-def _gzip_zeros(plain_bytes: int) -> bytes:
+def _gzip_zeros(plain_bytes: int, *, before: bytes = b"", behind: bytes = b"") -> bytes:
     """With a right end: without one librdkafka 2.16 goes on for ever."""
     stream = zlib.compressobj(9, zlib.DEFLATED, -15)
+    begin = stream.compress(before) + stream.flush(zlib.Z_FULL_FLUSH)
     mebibyte = stream.compress(bytes(_MIB)) + stream.flush(zlib.Z_FULL_FLUSH)
-    checksum, zeros = 0, bytes(_MIB)
+    checksum, zeros = zlib.crc32(before), bytes(_MIB)
     for _ in range(plain_bytes // _MIB):
         checksum = zlib.crc32(zeros, checksum)
-    end = stream.flush() + checksum.to_bytes(4, "little") + plain_bytes.to_bytes(4, "little")
-    return _GZIP_HEAD + mebibyte * (plain_bytes // _MIB) + end
+    size = len(before) + plain_bytes + len(behind)
+    end = stream.compress(behind) + stream.flush() + zlib.crc32(behind, checksum).to_bytes(4, "little")
+    return _GZIP_HEAD + begin + mebibyte * (plain_bytes // _MIB) + end + size.to_bytes(4, "little")
+
+
+def _gzip_value(plain_bytes: int) -> bytes:
+    """A record that is in order, and so is taken by Kafka."""
+    before, behind = _around(plain_bytes)
+    return _gzip_zeros(plain_bytes, before=before, behind=behind)
 
 
 def _lz4_zeros(plain_bytes: int) -> bytes:
@@ -88,9 +101,15 @@ def _zstd(section: bytes) -> bytes:
 
 def _record(value: bytes, *, headers: int = 0) -> bytes:
     """A record with a key; its headers have neither name nor value: two bytes here, a tuple to the reader."""
-    parts = (encode_varint(1), b"k", encode_varint(len(value)), value, encode_varint(headers), b"\0\1" * headers)
-    body = bytes(3) + b"".join(parts)
-    return encode_varint(len(body)) + body
+    before, behind = _around(len(value), headers=headers)
+    return before + value + behind
+
+
+def _around(value_bytes: int, *, headers: int = 0) -> tuple[bytes, bytes]:
+    """What of a record is before its value, and behind it."""
+    before = bytes(3) + encode_varint(1) + b"k" + encode_varint(value_bytes)
+    behind = encode_varint(headers) + b"\0\1" * headers
+    return encode_varint(len(before) + value_bytes + len(behind)) + before, behind
 
 
 #: Codec, number of records, and what makes the records section, by what comes of it.
@@ -99,6 +118,7 @@ _SECTIONS: Final[dict[str, tuple[Compression, int, Callable[[], bytes]]]] = {
     "4 GB of zstd": (Compression.ZSTD, 1, lambda: _zstd_zeros(4096 * _MIB)),
     "120 MB of gzip": (Compression.GZIP, 1, lambda: _gzip_zeros(120 * _MIB)),
     "900 MB of gzip": (Compression.GZIP, 1, lambda: _gzip_zeros(900 * _MIB)),
+    "one value of 900 MB of gzip": (Compression.GZIP, 1, lambda: _gzip_value(900 * _MIB)),
     "240 MB of lz4": (Compression.LZ4, 1, lambda: _lz4_zeros(240 * _MIB)),
     "4 GB announced by snappy": (Compression.SNAPPY, 1, lambda: _SNAPPY_ANNOUNCED),
     "one value of 60 MB": (Compression.ZSTD, 1, lambda: _zstd(_record(bytes(60 * _MIB)))),

@@ -6,15 +6,13 @@ test's own is needed, and the page cache keeps what was written, as it does on L
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_2pc_sink.testing.errors import CapabilityError, ServerError
+from tests.harness.c_library import compile_library
 from tests.harness.environment import environment
 
 _SOURCE = r"""
@@ -36,7 +34,6 @@ int fdatasync(int fd) {
     return syscall(SYS_fdatasync, fd);
 }
 """
-_DEADLINE_S = 60.0
 
 
 class FailingSync:
@@ -48,19 +45,11 @@ class FailingSync:
     """
 
     def __init__(self) -> None:
-        compiler = shutil.which("cc")
-        if compiler is None or os.uname().sysname != "Linux":
-            raise CapabilityError("no C compiler for Linux: apt-get install gcc libc6-dev")
         # Servers under another user read it.
         self._folder = Path(tempfile.mkdtemp(prefix="spark-2pc-sync-"))
         self._folder.chmod(0o755)
-        self._switch, self._library = self._folder / "failing", self._folder / "failing_sync.so"
-        source = self._folder / "failing_sync.c"
-        source.write_text(_SOURCE)
-        command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(self._library), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
-        if done.returncode != 0:
-            raise ServerError(f"the compiler refused the library: {done.stderr}")
+        self._switch = self._folder / "failing"
+        self._library = compile_library(self._folder, "failing_sync", _SOURCE)
 
     @contextmanager
     def preloaded(self) -> Iterator[None]:

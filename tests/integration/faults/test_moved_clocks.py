@@ -1,40 +1,51 @@
 """Somebody sets the clock of a machine while the job runs: an hour forward, back again, and another hour back.
 
-It is the wall clock that is set; the monotonic one goes on. The machine is the driver's, the database's, or both's.
-Not Kafka's and not Spark's: under libfaketime a virtual machine gets so slow that a broker never gets ready.
+It is the wall clock that is set; the monotonic one goes on. The machine is the driver's with Spark or without, the
+database's, Kafka's, or all of them.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from spark_2pc_sink.testing import read_topic, wait_until
-from tests.conftest import or_skip
+from tests.conftest import StartKafka, or_skip
 from tests.harness.driver_config import STOP, Fault
-from tests.harness.driver_job import Job
+from tests.harness.driver_job import Job, make_rows
 from tests.harness.driver_process import DRIVER_DEADLINE_S, DriverProcess, Nursery
 from tests.harness.moved_clock import MovedClock
 from tests.harness.providers import Broker, Database
 from tests.integration.faults.conftest import MakeJob
 
 HOUR_S = 3_600
+#: A topic whose records have the broker's time.
+CLOCK = "clock"
 #: In which batch the clock is set, and how far from the real time it is then.
 JUMPS = {1: HOUR_S, 2: 0, 3: -HOUR_S}
 SIZES = (20, 20, 20, 20, 20)
 #: Two times of day that are nearer are the same one: a test takes less.
 SAME_S = 600.0
-PLACES = ["step:BEGIN", "step:PREPARE", "step:DECIDE"]
+PLACES = ["step:BEGIN", "acknowledged", "step:PREPARE", "step:DECIDE"]
 MACHINES = {
     "driver": frozenset({"driver"}),
     "postgres": frozenset({"postgres"}),
-    "both": frozenset({"driver", "postgres"}),
+    "kafka": frozenset({"kafka"}),
+    "all": frozenset({"driver", "postgres", "kafka"}),
 }
+#: A batch of many record batches, which do not all travel at once, and which tasks of Spark write.
+BATCH, MANY = 1, 4_000
+MANY_BATCHES = {"batch.size": 5_000, "max.in.flight.requests.per.connection": 1}
+#: When the coordinator looks for transactions that have timed out: not while a test runs; all the time.
+LATER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "600000"}
+SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 
 
 @dataclass
@@ -42,7 +53,7 @@ class Parts:
     """What a job is made of, and whose clock is set.
 
     Args:
-        moved: ``driver``, ``postgres`` or both.
+        moved: some of ``driver``, ``postgres`` and ``kafka``.
         clock: theirs.
         stack: ends what is started here.
     """
@@ -50,7 +61,7 @@ class Parts:
     moved: frozenset[str]
     clock: MovedClock
     stack: ExitStack
-    broker: Broker
+    start_kafka: StartKafka
     start_postgres: Callable[..., Database]
     make_job: MakeJob
 
@@ -59,13 +70,24 @@ class Parts:
         if part in self.moved:
             stack.enter_context(self.clock.preloaded())
 
-    def job(self, folder: Path) -> Job:
-        """A job on a database server of its own."""
+    def job(
+        self,
+        folder: Path,
+        *,
+        properties: Mapping[str, str] = LATER,
+        two_phase_commit: bool = False,
+        spark: bool = False,
+    ) -> Job:
+        """A job on a broker and a database server of its own."""
+        with ExitStack() as starting:
+            self.preload("kafka", starting)
+            broker = self.start_kafka(properties=properties, two_phase_commit=two_phase_commit)
         with ExitStack() as starting:
             self.preload("postgres", starting)
             server = self.start_postgres()
+        broker.create_topic(CLOCK, config={"message.timestamp.type": "LogAppendTime"})
         database = server.create_database("clocks")
-        job = self.make_job(self.broker, sizes=SIZES, primary_key=False, database=database)
+        job = self.make_job(broker, sizes=SIZES, primary_key=False, database=database, spark=spark)
         with ExitStack() as starting:
             self.preload("driver", starting)
             job.nursery = self.stack.enter_context(Nursery(folder))
@@ -80,7 +102,7 @@ class Parts:
 @pytest.fixture
 def make_parts(
     pytestconfig: pytest.Config,
-    kafka_without_2pc: Broker,
+    start_kafka: StartKafka,
     start_postgres: Callable[..., Database],
     make_job: MakeJob,
 ) -> Callable[[str, ExitStack], Parts]:
@@ -88,9 +110,37 @@ def make_parts(
 
     def make(machines: str, stack: ExitStack) -> Parts:
         clock = stack.enter_context(or_skip(pytestconfig, MovedClock))
-        return Parts(MACHINES[machines], clock, stack, kafka_without_2pc, start_postgres, make_job)
+        return Parts(MACHINES[machines], clock, stack, start_kafka, start_postgres, make_job)
 
     return make
+
+
+def kafka_s(broker: Broker) -> float:
+    """The time of day at the broker, which it gives a record that it takes."""
+    told: list[int] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(CLOCK, b"", on_delivery=lambda _error, record: told.append(record.timestamp()[1]))
+    assert producer.flush(DRIVER_DEADLINE_S) == 0
+    return told[0] / 1_000
+
+
+def spark_s(job: Job, batch: int) -> float:
+    """The time of day at which Spark's virtual machine planned a batch, by the query's checkpoint."""
+    _, batch_facts, *_ = (job.checkpoint / "offsets" / str(batch)).read_text().splitlines()
+    planned_ms: int = json.loads(batch_facts)["batchTimestampMs"]
+    return planned_ms / 1_000
+
+
+@contextmanager
+def other_transaction(job: Job) -> Iterator[Callable[[], str]]:
+    """A transaction of another application that is open; gives its state, as the coordinator has it."""
+    name = f"{job.transactional_id}-other"
+    producer = Producer({"bootstrap.servers": job.broker.bootstrap, "transactional.id": name})
+    producer.init_transactions(DRIVER_DEADLINE_S)
+    producer.begin_transaction()
+    producer.produce(CLOCK, b"")
+    assert producer.flush(DRIVER_DEADLINE_S) == 0
+    yield lambda: replace(job, transactional_id=name).describe().state
 
 
 def set_in_mid_batch(parts: Parts, job: Job, driver: DriverProcess, batch: int) -> None:
@@ -104,6 +154,7 @@ def set_in_mid_batch(parts: Parts, job: Job, driver: DriverProcess, batch: int) 
     parts.clock.move(JUMPS[batch])
     database_s = job.sql("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0]
     assert abs(database_s - time.time() - parts.shift_s("postgres", JUMPS[batch])) < SAME_S
+    assert abs(kafka_s(job.broker) - time.time() - parts.shift_s("kafka", JUMPS[batch])) < SAME_S
     driver.go_on()
 
 
@@ -134,3 +185,81 @@ def test_a_clock_is_set_in_mid_batch(
         assert [driver.attempts(batch) for batch in range(len(SIZES))] == [1] * len(SIZES)
         job.check()
         check_times(parts, job)
+
+
+@pytest.mark.parametrize(
+    ("place", "owed"),
+    [
+        pytest.param("acknowledged", False, marks=pytest.mark.slow),
+        pytest.param("step:PREPARE", True, marks=pytest.mark.slow),
+        pytest.param("step:DECIDE", True, marks=pytest.mark.thorough),
+    ],
+)
+def test_kafka_takes_an_hour_for_a_time_out(
+    place: str, owed: bool, tmp_path: Path, make_parts: Callable[[str, ExitStack], Parts]
+) -> None:
+    """B1, B7, B33: its clock is set forward, and it aborts what is open.
+
+    A batch whose records it refuses then is written again. One that the database decides, as nothing has told the
+    driver, is owed, and its records are sent again.
+    """
+    with ExitStack() as stack:
+        parts = make_parts("kafka", stack)
+        job = parts.job(tmp_path, properties=SOON)
+        job.write_batch(BATCH, make_rows(BATCH, MANY))
+        driver = job.stop_at(place, batch=BATCH, kafka=MANY_BATCHES)
+        parts.clock.move(HOUR_S)
+        wait_until(
+            lambda: job.describe().state == "CompleteAbort", deadline_s=30, what="the time-out of the transaction"
+        )
+        driver.go_on()
+        job.finished(driver)
+        assert [driver.attempts(batch) for batch in range(len(SIZES))] == [1, 2, 1, 1, 1]
+        assert (f"Kafka is owed batch {BATCH}" in driver.actions) == owed, driver.actions
+        job.check()
+
+
+@pytest.mark.slow
+def test_kafka_takes_an_hour_for_nothing_with_two_phase_commit(
+    tmp_path: Path, make_parts: Callable[[str, ExitStack], Parts]
+) -> None:
+    """B33: such a transaction has no time-out. Another one beside it has, and tells that Kafka has looked."""
+    with ExitStack() as stack:
+        parts = make_parts("kafka", stack)
+        job = parts.job(tmp_path, properties=SOON, two_phase_commit=True)
+        driver = job.stop_at("step:DECIDE", batch=BATCH)
+        with other_transaction(job) as state:
+            parts.clock.move(HOUR_S)
+            wait_until(lambda: state() == "CompleteAbort", deadline_s=30, what="the time-out of another transaction")
+        assert job.describe().state == "Ongoing"
+        driver.go_on()
+        job.finished(driver)
+        assert [driver.attempts(batch) for batch in range(len(SIZES))] == [1] * len(SIZES)
+        job.check()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param("step:BEGIN", marks=pytest.mark.thorough), pytest.param("step:PREPARE", marks=pytest.mark.slow)],
+)
+def test_the_clock_of_spark_is_set_in_mid_batch(
+    place: str, tmp_path: Path, make_parts: Callable[[str, ExitStack], Parts]
+) -> None:
+    """B33: the driver's, which is also that of its virtual machine, and of the Python processes of its tasks."""
+    with ExitStack() as stack:
+        parts = make_parts("driver", stack)
+        job = parts.job(tmp_path, spark=True)
+        for batch in JUMPS:
+            job.write_batch(batch, make_rows(batch, MANY))
+        # Spark's driver is a program of its own, and begins here.
+        with parts.clock.preloaded():
+            driver = job.start(*(Fault(at=place, batch=batch, do=STOP) for batch in JUMPS))
+        for batch in JUMPS:
+            set_in_mid_batch(parts, job, driver, batch)
+        job.finished(driver)
+        assert [event["batch"] for event in driver.events("batch")] == list(range(len(SIZES)))
+        job.check()
+        check_times(parts, job)
+        for batch, shift_s in JUMPS.items():
+            assert abs(spark_s(job, batch + 1) - time.time() - shift_s) < SAME_S

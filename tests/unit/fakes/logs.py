@@ -88,7 +88,7 @@ class FakeLog:
             producer_epoch=producer.epoch if attributes else -1,
             attributes=attributes,
         )
-        return self._put(batch)
+        return self.put(batch)
 
     def marker(self, producer: ProducerIdAndEpoch, *, kind: int) -> int:
         """Put a control batch there, byte by byte as KIP-98 has it; its offset."""
@@ -96,9 +96,9 @@ class FakeLog:
         record = bytes([len(record) * 2]) + record
         checked = struct.pack(">hiqqqhii", 0x30, 0, 0, 0, producer.producer_id, producer.epoch, -1, 1) + record
         crc = google_crc32c.value(checked)
-        return self._put(struct.pack(">qiibI", 0, 9 + len(checked), 0, 2, crc) + checked)
+        return self.put(struct.pack(">qiibI", 0, 9 + len(checked), 0, 2, crc) + checked)
 
-    def _put(self, batch: bytes) -> int:
+    def put(self, batch: bytes) -> int:
         """Write a batch at the end, as if it had always stood there: the leader reads its log anew."""
         offset = self.next_offset
         self._store.segment(0).append([struct.pack(">q", offset) + bytes(batch[8:])])

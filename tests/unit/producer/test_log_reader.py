@@ -11,12 +11,12 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.log_reader import Marker, find_marker
+from spark_2pc_sink.producer.log_reader import Marker, fetch_logs, find_marker
 from spark_2pc_sink.wire.api_versions import Api
-from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.logs import FakeProducer
 from tests.unit.fakes.wire import Received, answer, hang_up
-from tests.unit.producer.support import T0, data, marker
+from tests.unit.producer.support import T0, T1, data, marker, options_for
 
 OURS, OTHERS = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(8, 3)
 ABORT, COMMIT, OTHER_CONTROL = 0, 1, 5
@@ -141,3 +141,29 @@ def test_a_topic_that_is_gone_is_an_error(cluster: Cluster) -> None:
             epochs=frozenset({3}),
             deadline=cluster.deadline(),
         )
+
+
+def test_logs_of_several_leaders_come_from_each_that_answers() -> None:
+    """B14: a leader that is gone holds up nobody else's log, and alone it is asked until it answers."""
+    with fake_cluster(brokers=2) as brokers, Cluster(options_for(brokers)) as connections:
+        for at in (T0, T1):
+            data(brokers, OURS, at=at)
+        brokers.script(Api.FETCH, hang_up)
+        found = fetch_logs(connections, {T0: 0, T1: 0}, connections.deadline())
+        assert [len(found.get(at, b"")) > 0 for at in (T0, T1)] == [False, True]
+        brokers.script(Api.FETCH, hang_up, answer(Code.NOT_LEADER_OR_FOLLOWER))
+        assert fetch_logs(connections, {T0: 0}, connections.deadline()).keys() == {T0}
+
+
+def test_a_log_that_may_not_be_read_is_an_error_when_it_is_the_only_one(fake: FakeCluster, cluster: Cluster) -> None:
+    data(fake, OURS)
+    fake.script(Api.FETCH, *[answer(Code.TOPIC_AUTHORIZATION_FAILED)] * 2)
+    with pytest.raises(AuthorizationError):
+        fetch_logs(cluster, {T0: 0}, cluster.deadline())
+
+
+def test_a_log_without_a_leader_is_waited_for(fake: FakeCluster, cluster: Cluster) -> None:
+    data(fake, OURS)
+    fake.partitions[T0].leader = -1
+    with pytest.raises(KafkaTimeoutError, match="has no leader"):
+        fetch_logs(cluster, {T0: 0}, cluster.deadline(150))

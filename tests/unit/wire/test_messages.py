@@ -164,6 +164,18 @@ def test_fetch(version: int, isolation: IsolationLevel) -> None:
     ]
 
 
+def test_fetch_has_a_bound_for_all_partitions() -> None:
+    request = messages.fetch_request(
+        {ORDERS_3: 11, ORDERS_0: 5},
+        version=12,
+        isolation=IsolationLevel.READ_COMMITTED,
+        max_wait_ms=0,
+        partition_bytes_max=1000,
+        bytes_max=1500,
+    )
+    assert as_broker_sees_it(request)["max_bytes"] == 1500
+
+
 def test_fetch_of_many_partitions_stays_within_int32() -> None:
     offsets = {TopicPartition("orders", index): 0 for index in range(3)}
     request = messages.fetch_request(

@@ -39,7 +39,7 @@ def test_kafka_goes_away_half_way(
     report = sides.verify(kafka=kafka, progress=kill)
     assert (report.verdict, report.rows, report.counts) == ("not_checked", None, {}), str(report)
     assert [part.what for part in report.not_checked] == ["the rest"]
-    assert "Fetch" in report.not_checked[0].why
+    assert broker.bootstrap in report.not_checked[0].why
 
 
 def test_the_database_goes_away_half_way(sides: Sides) -> None:

@@ -1,0 +1,170 @@
+"""The check of batches: what librdkafka would not survive is found before it comes there.
+
+librdkafka decompresses a batch before anybody can ask how large it becomes. It has a bound for zstd, snappy and lz4,
+and none for gzip. Where lz4 ends within its first block it ends the process, and gzip that ends in the middle it reads
+for ever. So the same stretch of each log is read beforehand by the sink's own connections, and decompressed in pieces
+that are counted and not kept: for a million records a tenth of a second, where librdkafka takes more than one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.leader_lookup import end_offsets
+from spark_2pc_sink.producer.log_reader import fetch_logs
+from spark_2pc_sink.wire.compression import Compression, decompressed_pieces
+from spark_2pc_sink.wire.messages import OffsetSpec
+from spark_2pc_sink.wire.record_batch import DecodedBatch, decode_record_batches
+
+_REMEDY: Final = (
+    "kafka-dump-log.sh shows who wrote it, --since leaves out what is older than a batch of the sink, and "
+    "receive.message.max.bytes is what a batch may become"
+)
+
+
+class _Together:
+    """The newest batches of a log, as many as are taken at once, and what they become."""
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[int, int]] = deque()
+        self._bytes = 0
+        self._plain_bytes = 0
+
+    def add(self, batch_bytes: int, plain_bytes: int, *, bytes_max: int) -> int:
+        """What they become with one more; 0 for one alone."""
+        self._batches.append((batch_bytes, plain_bytes))
+        self._bytes += batch_bytes
+        self._plain_bytes += plain_bytes
+        while self._bytes > bytes_max and len(self._batches) > 1:
+            gone, gone_plain = self._batches.popleft()
+            self._bytes -= gone
+            self._plain_bytes -= gone_plain
+        return self._plain_bytes if len(self._batches) > 1 else 0
+
+
+@dataclass
+class _Walk:
+    """The way through one log: it begins, is at, has to reach, and ends at these offsets."""
+
+    begin: int
+    position: int
+    end: int
+    log_end: int
+    ahead_bytes: int = 0
+    together: _Together = field(default_factory=_Together)
+
+
+class BatchCheck:
+    """Looks at batches before librdkafka does, at each once.
+
+    Args:
+        options: how to reach the brokers. A request may take ``max_block_ms``.
+        bytes_max: what a batch may become.
+        together_bytes: of the batches that librdkafka takes out of one log at once.
+        ahead_bytes: how far librdkafka may come behind what it is asked for. What is written there later is not seen.
+
+    Attributes:
+        dense: whether batches that are taken at once become more than one alone may.
+    """
+
+    def __init__(self, options: KafkaOptions, *, bytes_max: int, together_bytes: int, ahead_bytes: int) -> None:
+        self._options = options
+        self._bytes_max = bytes_max
+        self._together_bytes = together_bytes
+        self._ahead_bytes = ahead_bytes
+        self._seen: dict[TopicPartition, _Walk] = {}
+        self.dense = False
+
+    def has_seen(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether the batch at an offset was looked at, or there is none any more."""
+        seen = self._seen.get(partition)
+        return seen is not None and seen.begin <= offset < seen.position
+
+    def look(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Look at these stretches of logs, as far as they are there, and at what is behind them by now.
+
+        Raises:
+            KafkaError: a batch cannot be decompressed or becomes too large; or the brokers refused.
+            KafkaTimeoutError, UnknownTopicError: the brokers did not answer, or do not know a topic.
+        """
+        if not bounds:
+            return
+        with Cluster(self._options) as cluster:
+            deadline = cluster.deadline()
+            starts = end_offsets(cluster, bounds, OffsetSpec.EARLIEST, deadline)
+            log_ends = end_offsets(cluster, bounds, OffsetSpec.LATEST, deadline)
+            # Before the beginning of a log there is nothing to look at: that has been seen as well.
+            walks = {at: _Walk(start, max(start, starts[at]), end, log_ends[at]) for at, (start, end) in bounds.items()}
+            self._go(cluster, walks)
+
+    def _go(self, cluster: Cluster, walks: Mapping[TopicPartition, _Walk]) -> None:
+        deadline = cluster.deadline()
+        while open_ := {at: walk.position for at, walk in walks.items() if not self._is_over(at, walk)}:
+            if deadline.passed:
+                raise KafkaTimeoutError(
+                    operation="Fetch",
+                    deadline_ms=deadline.limit_ms,
+                    last_error=f"no record came of {', '.join(map(str, open_))}",
+                )
+            found = fetch_logs(cluster, open_, deadline)
+            for at, data in found.items():
+                self._look_at(at, walks[at], data)
+            if any(walks[at].position > position for at, position in open_.items()):
+                # Only who hears nothing for so long gives up.
+                deadline = cluster.deadline()
+            else:
+                deadline.pause()
+
+    def _is_over(self, partition: TopicPartition, walk: _Walk) -> bool:
+        """Whether a walk is over; what an earlier one has seen is leapt over, and both are one from then on."""
+        seen = self._seen.get(partition)
+        if seen is not None and seen is not walk and seen.begin <= walk.position <= seen.position:
+            walk.begin = min(walk.begin, seen.begin)
+            walk.position, walk.together = seen.position, seen.together
+            if walk.end <= seen.end:
+                walk.ahead_bytes = seen.ahead_bytes
+        over = walk.position >= walk.log_end or (walk.position >= walk.end and walk.ahead_bytes >= self._ahead_bytes)
+        if over:
+            self._seen[partition] = walk
+        return over
+
+    def _look_at(self, partition: TopicPartition, walk: _Walk, data: bytes) -> None:
+        try:
+            for batch in decode_record_batches(data):
+                self._note(walk, batch, self._plain_bytes(partition, batch))
+        except RemoteProtocolError as error:
+            raise _refused(f"{partition}: {error.detail}; {_REMEDY}") from error
+
+    def _plain_bytes(self, partition: TopicPartition, batch: DecodedBatch) -> int:
+        """What a batch becomes.
+
+        Raises:
+            KafkaError: too much, or nothing.
+        """
+        codec = Compression(batch.compression)
+        if codec is Compression.NONE:
+            return len(batch.payload)
+        try:
+            return sum(map(len, decompressed_pieces(batch.payload, codec, bytes_max=self._bytes_max)))
+        except RemoteProtocolError as error:
+            detail = f"the batch at offset {batch.base_offset} of {partition}, {batch.size_bytes} bytes: {error.detail}"
+            raise _refused(f"{detail}; {_REMEDY}") from error
+
+    def _note(self, walk: _Walk, batch: DecodedBatch, plain_bytes: int) -> None:
+        walk.position = batch.last_offset + 1
+        if batch.base_offset >= walk.end:
+            walk.ahead_bytes += batch.size_bytes
+        together = walk.together.add(batch.size_bytes, plain_bytes, bytes_max=self._together_bytes)
+        self.dense |= together > self._bytes_max
+
+
+def _refused(detail: str) -> KafkaError:
+    return KafkaError(api="Fetch", code=Code.CORRUPT_MESSAGE, name=Code.CORRUPT_MESSAGE.name, detail=detail)

@@ -1,0 +1,169 @@
+"""What is looked at before librdkafka reads it, on a scripted broker that answers one batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
+from spark_2pc_sink.reference.storage.batches import build_batch
+from spark_2pc_sink.verification.batch_check import BatchCheck
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.compression import Compression, compress
+from tests.unit.fakes.cluster import FakeCluster, fake_cluster
+from tests.unit.fakes.wire import Received
+from tests.unit.producer.support import T0, T1, options_for
+
+BYTES_MAX = 100_000
+TOGETHER_BYTES = 1_000
+#: Less than one batch.
+AHEAD_BYTES = 10
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    with fake_cluster(brokers=2) as cluster:
+        yield cluster
+
+
+def checker(fake: FakeCluster, *, max_block_ms: int = 10_000) -> BatchCheck:
+    options = options_for(fake, max_block_ms=max_block_ms)
+    return BatchCheck(options, bytes_max=BYTES_MAX, together_bytes=TOGETHER_BYTES, ahead_bytes=AHEAD_BYTES)
+
+
+def batch(plain_bytes: int, codec: Compression = Compression.GZIP) -> bytes:
+    """One that becomes so many bytes. Nobody looks for its records."""
+    payload = bytes(memoryview(compress(pa.py_buffer(bytes(plain_bytes)), codec)))
+    return build_batch(payload, record_count=1, timestamp_ms=0, attributes=codec.value)
+
+
+def put(fake: FakeCluster, *batches: bytes) -> None:
+    for each in batches:
+        fake.partitions[T0].put(each)
+
+
+def fetched(fake: FakeCluster) -> list[int]:
+    """From where partition 0 was read."""
+    return [
+        partition.fetch_offset
+        for request in fake.of(Api.FETCH)
+        for topic in request.body.topics
+        for partition in topic.partitions
+        if partition.partition == T0.partition
+    ]
+
+
+@pytest.mark.parametrize("codec", list(Compression)[1:])
+def test_a_batch_that_becomes_too_large_is_named_with_its_remedy(fake: FakeCluster, codec: Compression) -> None:
+    """D13."""
+    put(fake, batch(BYTES_MAX, codec))
+    checker(fake).look({T0: (0, 1)})
+    large = batch(BYTES_MAX + 1, codec)
+    put(fake, large)
+    with pytest.raises(KafkaError) as raised:
+        checker(fake).look({T0: (0, 2)})
+    assert raised.value.code == Code.CORRUPT_MESSAGE
+    text = str(raised.value)
+    assert f"the batch at offset 1 of t-0, {len(large)} bytes: its {codec.name} data cannot be read: " in text
+    assert f"more than {BYTES_MAX} bytes; kafka-dump-log.sh shows" in text
+
+
+def test_what_is_not_compressed_has_no_bound(fake: FakeCluster) -> None:
+    put(fake, batch(BYTES_MAX * 2, Compression.NONE))
+    checker(fake).look({T0: (0, 1)})
+
+
+def test_a_batch_that_is_no_batch_is_named_with_its_partition(fake: FakeCluster) -> None:
+    put(fake, batch(10))
+
+    def damaged(_received: Received, serve: Callable[[int], Any]) -> Any:
+        response = serve(Code.NONE)
+        part = response.responses[0].partitions[0]
+        part.records = part.records[:-1] + b"?"
+        return response
+
+    fake.script(Api.FETCH, damaged)
+    with pytest.raises(KafkaError, match="t-0: the batch at offset 0: it has CRC"):
+        checker(fake).look({T0: (0, 1)})
+
+
+def test_each_batch_is_read_once(fake: FakeCluster) -> None:
+    put(fake, *[batch(10)] * 6)
+    check = checker(fake)
+    check.look({T0: (2, 4)})
+    # One batch is behind the end, which is more than may be read ahead.
+    assert fetched(fake) == [2, 3, 4]
+    assert [check.has_seen(T0, offset) for offset in (1, 2, 4, 5)] == [False, True, True, False]
+    check.look({T0: (2, 4)})
+    check.look({T0: (0, 6)})
+    assert fetched(fake) == [2, 3, 4, 0, 1, 5]
+    assert all(check.has_seen(T0, offset) for offset in range(6))
+    put(fake, batch(10))
+    check.look({T0: (3, 6)})
+    assert fetched(fake)[6:] == [6]
+    assert check.has_seen(T0, 0)
+
+
+def test_what_librdkafka_may_read_ahead_is_looked_at_and_no_more(fake: FakeCluster) -> None:
+    put(fake, batch(10), batch(BYTES_MAX + 1))
+    with pytest.raises(KafkaError, match="the batch at offset 1 of t-0"):
+        checker(fake).look({T0: (0, 1)})
+    put(fake, *[batch(10)] * 2, batch(BYTES_MAX + 1))
+    checker(fake).look({T0: (2, 3)})
+
+
+def test_what_a_log_has_deleted_is_asked_for_once(fake: FakeCluster) -> None:
+    put(fake, *[batch(10)] * 4)
+    fake.partitions[T0].log.delete_before(2)
+    check = checker(fake)
+    check.look({T0: (0, 4)})
+    assert fetched(fake) == [2, 3]
+    assert all(check.has_seen(T0, offset) for offset in range(4))
+
+
+def test_stretches_that_are_not_there_are_none(fake: FakeCluster) -> None:
+    check = checker(fake)
+    check.look({})
+    assert fake.received == []
+    check.look({T0: (5, 9), T1: (0, 0)})
+    assert fake.of(Api.FETCH) == []
+
+
+def test_batches_that_become_too_much_together_are_told(fake: FakeCluster) -> None:
+    """D13: each alone is in order."""
+    half = batch(BYTES_MAX // 2 + 1)
+    assert len(half) < TOGETHER_BYTES / 2
+    check = checker(fake)
+    put(fake, half, batch(TOGETHER_BYTES, Compression.NONE), half)
+    check.look({T0: (0, 3)})
+    assert not check.dense
+    put(fake, half)
+    check.look({T0: (3, 4)})
+    assert check.dense
+
+
+def test_partitions_of_several_leaders_are_read_by_one_request_to_each(fake: FakeCluster) -> None:
+    for at in (T0, T1):
+        fake.partitions[at].put(batch(10))
+    check = checker(fake)
+    check.look({T0: (0, 1), T1: (0, 1)})
+    assert sorted(request.node_id for request in fake.of(Api.FETCH)) == [0, 1]
+    assert check.has_seen(T0, 0)
+    assert check.has_seen(T1, 0)
+
+
+def test_only_who_hears_nothing_gives_up(fake: FakeCluster) -> None:
+    put(fake, batch(10))
+
+    def empty(_received: Received, serve: Callable[[int], Any]) -> Any:
+        response = serve(Code.NONE)
+        response.responses[0].partitions[0].records = b""
+        return response
+
+    fake.script(Api.FETCH, *[empty] * 10_000)
+    with pytest.raises(KafkaTimeoutError, match="no record came of t-0"):
+        checker(fake, max_block_ms=150).look({T0: (0, 1)})

@@ -2,7 +2,7 @@
 
     python -m benchmarks.report
 
-Everything in it but the headings is taken from results, and `tried.md`, which is kept by hand.
+Everything in it but the headings is taken from results, and from `missed.md` and `tried.md`, which are kept by hand.
 """
 
 from __future__ import annotations
@@ -44,19 +44,21 @@ def main() -> None:
         pictures = draw({name: result.figures for name, result in found.items()}, given.folder)
     except ImportError as error:
         parser.error(f"{error}: pip install 'spark-2pc-sink[bench]' brings what draws the pictures")
-    text = render(found, pictures=[path.name for path in pictures], tried=(_FOLDER / "tried.md").read_text())
+    by_hand = {name: (_FOLDER / f"{name}.md").read_text() for name in ("missed", "tried")}
+    text = render(found, pictures=[path.name for path in pictures], **by_hand)
     (given.folder / "RESULTS.md").write_text(text)
     results.record(recorded, found)
     print(f"wrote {given.folder / 'RESULTS.md'} and {len(pictures)} pictures")
 
 
-def render(found: Mapping[str, Result], *, pictures: list[str], tried: str) -> str:
+def render(found: Mapping[str, Result], *, pictures: list[str], missed: str, tried: str) -> str:
     """The text of RESULTS.md.
 
     Args:
         found: the newest result of each benchmark.
         pictures: file names.
-        tried: the section that is kept by hand, without its heading.
+        missed: why targets are missed, as it is kept by hand, without its heading.
+        tried: the same of what was tried.
     """
     first = [name for name in pictures if name == OVERVIEW]
     sections = [
@@ -65,6 +67,8 @@ def render(found: Mapping[str, Result], *, pictures: list[str], tried: str) -> s
         _INTRODUCTION,
         "## Targets",
         _targets(found),
+        "## Why targets are missed",
+        missed.strip(),
         "## Machine",
         *_machines(found),
         *_details(found),

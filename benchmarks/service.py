@@ -11,6 +11,10 @@ ways take turns on the same servers, set up as for a job, for each number of cli
 * ``psycopg``: as ``before_return``, with an engine of psycopg 3, which prepares statements.
 * ``commit_async``, ``async``: the row alone, and `AsyncDualWrite`, by asyncpg on one event loop.
 
+The process of the clients has a core of its own, and the servers share the others, as on a machine of their own. The
+threads of one Python process run one at a time: on several cores they wait for each other longer, and on a core that
+servers use the one that runs is stopped for them while all others wait.
+
 Beside the times there is the processor's time of the process that has the clients, for 1 000 transactions: on a machine
 that others use, too, it says more than the rate. That of the poller is not in it.
 """
@@ -23,7 +27,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -51,12 +55,16 @@ VALUE: Final = "v" * 200
 FULL_SECONDS, QUICK_SECONDS = 10.0, 3.0
 FULL_ROUNDS, QUICK_ROUNDS = 5, 3
 #: Of the first turn of each way. The broker's virtual machine compiles for a minute, and needs a processor for it.
-FULL_WARM_S, QUICK_WARM_S = 15.0, 6.0
+FULL_WARM_S, QUICK_WARM_S = 15.0, 8.0
 POLLED_ROWS_MAX: Final = 500
 POLL_PAUSE_S: Final = 0.005
 TOPIC: Final = "service"
 SETTINGS: Final = POSTGRES_SETTINGS | {"max_connections": "200"}
 DRAIN_DEADLINE_S: Final = 120
+CORES: Final = os.sched_getaffinity(0)
+CLIENT_CORES: Final = {min(CORES)}
+#: Those of the clients, where there are no others.
+SERVER_CORES: Final = (CORES - CLIENT_CORES) or CLIENT_CORES
 
 BROKERS: Final[dict[str, Callable[[], LocalBroker]]] = {
     "kafka": lambda: KafkaBroker(two_phase_commit=False, jvm_options=KAFKA_JVM),
@@ -98,7 +106,11 @@ def measure(scale: Scale) -> dict[str, Any]:
     warm_s = scale.pick(full=FULL_WARM_S, quick=QUICK_WARM_S)
     found: dict[str, Any] = {"seconds": seconds}
     for name, make in BROKERS.items():
-        with make() as broker, PostgresServer(settings=SETTINGS) as postgres:
+        with ExitStack() as stack:
+            with _on_cores(SERVER_CORES):
+                broker = stack.enter_context(make())
+                postgres = stack.enter_context(PostgresServer(settings=SETTINGS))
+            stack.enter_context(_on_cores(CLIENT_CORES))
             broker.create_topic(TOPIC, partitions=8)
             url = postgres.create_database("shop")
             for clients in CLIENTS:
@@ -109,6 +121,16 @@ def measure(scale: Scale) -> dict[str, Any]:
                 for way, line in figures.items():
                     print(_line(way, line), flush=True)
     return found
+
+
+@contextmanager
+def _on_cores(cores: set[int]) -> Iterator[None]:
+    """Run on these cores alone, with all threads and processes that begin meanwhile."""
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, CORES)
 
 
 def _measure_on(
@@ -213,7 +235,8 @@ def _outbox(engine: Engine, url: str, broker: LocalBroker, clients: int) -> Iter
 
 
 def _poll(url: str, bootstrap: str) -> None:
-    """The poller: the oldest rows, sent and acknowledged, then deleted."""
+    """The poller: the oldest rows, sent and acknowledged, then deleted. On any core: it is none of the clients."""
+    os.sched_setaffinity(0, CORES)
     engine = create_engine(url)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1})
     while True:

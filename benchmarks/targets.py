@@ -123,6 +123,22 @@ def _of_bare_throughput(found: Mapping[str, Any]) -> dict[str, float]:
     return {"median": 1 / times["median"], "low": 1 / times["high"], "high": 1 / times["low"]}
 
 
+def _service(way: str) -> Target:
+    """Transactions without Spark, by one setting of ``kafka_commit``."""
+
+    def of(found: Mapping[str, Any]) -> tuple[float, float]:
+        ways = found["kafka, 8 clients"]
+        return float(ways[way]["per_s"]["median"]), float(ways[way]["p99_beyond_commit_ms"])
+
+    return Target(
+        f"a service, one row and one record a transaction, 8 clients, `{way}`",
+        ">= 1 000/s, p99 <= that of COMMIT + 10 ms",
+        "service",
+        lambda found: "{:.0f}/s, p99 {:+.1f} ms".format(*of(found)),
+        lambda found: of(found)[0] >= 1000 and of(found)[1] <= 10,
+    )
+
+
 def _curve(name: str, what: str, benchmark: str = "curves") -> Target:
     return Target(
         what,
@@ -143,7 +159,6 @@ TARGETS = (
     _beside_copy("warm", "cluster, keyed, append, with Kafka: warm", 0.8),
     _variant("keyed", "rows of 6 columns, keyed, append", 1.6),
     _variant("unkeyed", "the same, unkeyed", 2.0),
-    _variant("upsert", "the same, upsert into a table that has all rows", 3.0),
     _variant("wide", "wide rows (30 columns, 2 KB values)", 1.3),
     _times("two topics and two tables, each with all rows", 2.0, "outputs", lambda found: found["ratio"]),
     Target(
@@ -243,6 +258,7 @@ TARGETS = (
         "upsert of all rows of a table, beside a bare INSERT … ON CONFLICT of staged rows",
         *(1.15, "x its time", "database_bound", lambda found: found["upsert"]["times_bare"]),
     ),
+    *(_service(way) for way in ("before_return", "in_background")),
     _at_most("verify of 10 million rows", "verify", {"seconds": 90}, "s"),
     _at_most("memory of its client", "verify", {"client_peak_mib": 300}, "MB", 2**20 / 1e6),
 )

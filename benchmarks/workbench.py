@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[1]
-KAFKA_JVM = ("-Xms1g", "-Xmx1g")
+KAFKA_JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
 POSTGRES_SETTINGS = {
     "fsync": "on",
     "shared_buffers": "1GB",

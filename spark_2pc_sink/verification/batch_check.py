@@ -81,7 +81,7 @@ class BatchCheck:
         self._together_bytes = together_bytes
         self._ahead_bytes = ahead_bytes
         self._seen: dict[TopicPartition, _Walk] = {}
-        self.dense = False
+        self.dense: bool = False
 
     def has_seen(self, partition: TopicPartition, offset: int) -> bool:
         """Whether the batch at an offset was looked at, or there is none any more."""
@@ -163,7 +163,7 @@ class BatchCheck:
         if batch.base_offset >= walk.end:
             walk.ahead_bytes += batch.size_bytes
         together = walk.together.add(batch.size_bytes, plain_bytes, bytes_max=self._together_bytes)
-        self.dense |= together > self._bytes_max
+        self.dense = self.dense or together > self._bytes_max
 
 
 def _refused(detail: str) -> KafkaError:

@@ -44,7 +44,7 @@ def main() -> None:
         pictures = draw({name: result.figures for name, result in found.items()}, given.folder)
     except ImportError as error:
         parser.error(f"{error}: pip install 'spark-2pc-sink[bench]' brings what draws the pictures")
-    by_hand = {name: (_FOLDER / f"{name}.md").read_text() for name in ("missed", "tried")}
+    by_hand = {name: (_FOLDER / f"{name}.md").read_text().partition("\n")[2] for name in ("missed", "tried")}
     text = render(found, pictures=[path.name for path in pictures], **by_hand)
     (given.folder / "RESULTS.md").write_text(text)
     results.record(recorded, found)

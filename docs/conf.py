@@ -60,9 +60,11 @@ def _contents(pages: Iterable[str], title: str = "") -> str:
     return f"\n```{{toctree}}\n:hidden:\n{caption}\n{names}\n```\n"
 
 
-def _add_contents(_: Sphinx, page: str, source: list[str]) -> None:
+def _add_contents(app: Sphinx, page: str, source: list[str]) -> None:
     """Give the navigation to the first page, and the pages of the design to their index."""
     if page == root_doc:
+        # Else a site that was built before keeps the navigation that it has.
+        app.env.note_dependency(str(ROOT / "docs/README.md"))
         source[0] += "\n" + _contents(["docs/README"])
         for title, entries in _SECTION.findall((ROOT / "docs/README.md").read_text()):
             source[0] += _contents([f"/docs/{name}" for name in _PAGE.findall(entries)], title)

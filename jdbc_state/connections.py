@@ -374,7 +374,7 @@ def _check_kept(driver: Any, record: Any, proxy: object, *, limit_ms: int) -> No
     """
     del proxy
     lent_s, record.info[_LENT] = record.info.get(_LENT), time.monotonic()
-    if lent_s is None or (record.info[_LENT] - lent_s < _TRUSTED_S and not _has_something_to_read(driver)):
+    if lent_s is None or (record.info[_LENT] - lent_s < _TRUSTED_S and not has_something_to_read(driver)):
         return
     try:
         with Watchdog(driver, limit_ms):
@@ -386,7 +386,8 @@ def _check_kept(driver: Any, record: Any, proxy: object, *, limit_ms: int) -> No
         raise DisconnectionError(str(error)) from error
 
 
-def _has_something_to_read(driver: Any) -> bool:
+def has_something_to_read(driver: Any) -> bool:
+    """Whether the server has said something that nobody has read: of a connection at rest, that it ends."""
     readable = select.poll()
     readable.register(driver, select.POLLIN)
     return bool(readable.poll(0))

@@ -7,7 +7,6 @@ and gone with the process. It costs one connection.
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Final
 import psycopg2
 import psycopg2.extensions
 
-from jdbc_state.connections import KEPT_S_MAX, Database
+from jdbc_state.connections import KEPT_S_MAX, Database, has_something_to_read
 from jdbc_state.errors import DatabaseUnreachableError
 from jdbc_state.pooler import backend_pid, behind_pooler
 from jdbc_state.sink_log import sink_log
@@ -111,9 +110,7 @@ class Presence:
         session = self._session
         if session is None or session.closed or time.monotonic() - self._begun_s > KEPT_S_MAX:
             return False
-        said = select.poll()
-        said.register(session, select.POLLIN)
-        return not said.poll(0)
+        return not has_something_to_read(session)
 
     def _renew(self, name: str) -> None:
         """Show the name by a new session, and only then end the one before."""

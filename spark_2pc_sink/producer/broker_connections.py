@@ -27,7 +27,7 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer import library_log
 from spark_2pc_sink.producer.broker_tokens import BrokerTokens
 from spark_2pc_sink.producer.connection_failures import ConnectionFailures, NodeUnavailableError
-from spark_2pc_sink.producer.direct_exchange import SentRequest, at_rest, send
+from spark_2pc_sink.producer.direct_exchange import SentRequest, at_rest
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
 from spark_2pc_sink.producer.tls import client_context
@@ -252,7 +252,7 @@ class BrokerConnections:
             return None
         self._silent.add(node_id)
         timeout_s = min(deadline.remaining_s, self.options.request_timeout_ms / 1000)
-        sent: SentRequest = self._asked(node_id, lambda: send(resting, request, timeout_s=timeout_s))
+        sent = self._asked(node_id, lambda: SentRequest(resting, request, timeout_s=timeout_s))
 
         def answer() -> KafkaResponse:
             response = self._asked(node_id, sent.answer)

@@ -34,19 +34,22 @@ def at_rest(connection: Any) -> bool:
 
 
 class SentRequest:
-    """A request on its way, on a connection that was `at_rest`. Nothing else may be asked there until `answer`.
-
-    Made by `send`.
+    """A request on its way: making one sends it. Nothing else may be asked on its connection until `answer`.
 
     Args:
-        connection: kafka-python's.
+        connection: kafka-python's, `at_rest`.
+        request: at an explicit version.
         timeout_s: how long sending and waiting may take, from now.
+
+    Raises:
+        kafka.errors.KafkaError: it was not sent; the broker may have got it all the same.
     """
 
-    def __init__(self, connection: Any, timeout_s: float) -> None:
+    def __init__(self, connection: Any, request: KafkaRequest, *, timeout_s: float) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
         self._end_s = time.monotonic() + timeout_s
+        self._or_close(lambda: self._write(request))
 
     def answer(self) -> KafkaResponse:
         """Wait for the answer. A connection whose answer was not taken is closed: the next one read would be that.
@@ -55,14 +58,6 @@ class SentRequest:
             kafka.errors.KafkaError: no answer; the broker may have acted on the request.
         """
         return self._or_close(self._receive)
-
-    def send(self, request: KafkaRequest) -> None:
-        """Write the request.
-
-        Raises:
-            kafka.errors.KafkaError: it was not written, or not all of it.
-        """
-        self._or_close(lambda: self._write(request))
 
     def _or_close(self, step: Callable[[], _Result]) -> _Result:
         try:
@@ -105,22 +100,6 @@ class SentRequest:
     @property
     def _socket(self) -> Any:
         return self._connection.transport._sock  # noqa: SLF001 - kafka-python hands it out nowhere
-
-
-def send(connection: Any, request: KafkaRequest, *, timeout_s: float) -> SentRequest:
-    """Send a request on a connection `at_rest`, whose answer is taken later.
-
-    Args:
-        connection: kafka-python's.
-        request: at an explicit version.
-        timeout_s: how long sending and waiting may take.
-
-    Raises:
-        kafka.errors.KafkaError: it was not sent; the broker may have got it all the same.
-    """
-    sent = SentRequest(connection, timeout_s)
-    sent.send(request)
-    return sent
 
 
 def _read(sock: Any, end_s: float) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -173,6 +173,25 @@ def end_offset(
     return offset
 
 
+def by_leader(
+    cluster: Cluster, partitions: Collection[TopicPartition], deadline: Deadline
+) -> dict[int, list[TopicPartition]]:
+    """The partitions that each broker leads, as far as a leader is known; metadata is asked for once where it is not.
+
+    Raises:
+        KafkaError, KafkaTimeoutError, UnknownTopicError: see `Cluster.refresh`.
+    """
+    unknown = {partition.topic for partition in partitions if cluster.leader(partition) is None}
+    if unknown:
+        cluster.refresh(unknown, deadline)
+    found: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        leader = cluster.leader(partition)
+        if leader is not None:
+            found.setdefault(leader, []).append(partition)
+    return found
+
+
 def end_offsets(
     cluster: Cluster, partitions: Iterable[TopicPartition], end: int, deadline: Deadline
 ) -> dict[TopicPartition, int]:
@@ -182,16 +201,8 @@ def end_offsets(
         KafkaError, KafkaTimeoutError, UnknownTopicError: as `end_offset`.
     """
     wanted = list(partitions)
-    missing = {partition.topic for partition in wanted if cluster.leader(partition) is None}
-    if missing:
-        cluster.refresh(missing, deadline)
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for partition in wanted:
-        leader = cluster.leader(partition)
-        if leader is not None:
-            by_leader.setdefault(leader, []).append(partition)
     found: dict[TopicPartition, int] = {}
-    for leader, led in by_leader.items():
+    for leader, led in by_leader(cluster, wanted, deadline).items():
         try:
             version = cluster.version(leader, Api.LIST_OFFSETS, deadline)
             request = messages.list_offsets_request(

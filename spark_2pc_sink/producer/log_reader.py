@@ -18,7 +18,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import kafka_error
-from spark_2pc_sink.producer.leader_lookup import ask_leader, end_offset
+from spark_2pc_sink.producer.leader_lookup import ask_leader, by_leader, end_offset
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec
@@ -131,18 +131,10 @@ def fetch_logs(
     Raises:
         KafkaError, KafkaTimeoutError, UnknownTopicError: of the first log, where there is no answer about any.
     """
-    unknown = {partition.topic for partition in offsets if cluster.leader(partition) is None}
-    if unknown:
-        cluster.refresh(unknown, deadline)
-    by_leader: dict[int, dict[TopicPartition, int]] = {}
-    for partition, offset in offsets.items():
-        leader = cluster.leader(partition)
-        if leader is not None:
-            by_leader.setdefault(leader, {})[partition] = offset
     found: dict[TopicPartition, bytes] = {}
-    for leader, led in by_leader.items():
+    for leader, led in by_leader(cluster, offsets, deadline).items():
         try:
-            request = _fetch_request(led, cluster.version(leader, Api.FETCH, deadline))
+            request = _fetch_request({at: offsets[at] for at in led}, cluster.version(leader, Api.FETCH, deadline))
             answers = responses.read_fetch(cluster.request(leader, request, deadline)).partitions
         except NodeUnavailableError:
             continue  # the first of them is asked for below, until the deadline, if nobody else answers

@@ -58,6 +58,13 @@ def lose_answer(_received: Received, serve: Callable[[int], Any]) -> Any:
     raise HangUpError
 
 
+def serve_no_records(_received: Received, serve: Callable[[int], Any]) -> Any:
+    """Answer a Fetch of one partition without the records that are there."""
+    response = serve(Code.NONE)
+    response.responses[0].partitions[0].records = b""
+    return response
+
+
 def hang_up(_received: Received, _serve: Callable[[int], Any]) -> Any:
     """Close the connection, carrying out nothing."""
     raise HangUpError

@@ -14,7 +14,7 @@ from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.producer import EndTxnResponse
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.producer.direct_exchange import at_rest, send
+from spark_2pc_sink.producer.direct_exchange import SentRequest, at_rest
 from spark_2pc_sink.producer.sockets import PlainSocket
 from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import KafkaRequest
@@ -54,7 +54,7 @@ def request() -> KafkaRequest:
 
 
 def exchange(connection: Connection, *, timeout_s: float) -> KafkaResponse:
-    return send(connection, request(), timeout_s=timeout_s).answer()
+    return SentRequest(connection, request(), timeout_s=timeout_s).answer()
 
 
 def answer(correlation_id: int = 1) -> bytes:
@@ -117,7 +117,7 @@ def test_no_answer_in_time_closes_it(connection: Connection, timeout_s: float) -
 
 def test_a_connection_that_was_closed_before_the_answer_was_read_has_none(connection: Connection) -> None:
     """The answer is taken when somebody needs it, and the loop may have closed the connection by then."""
-    sent = send(connection, request(), timeout_s=10)
+    sent = SentRequest(connection, request(), timeout_s=10)
     connection.transport = None  # type: ignore[assignment]
     with pytest.raises(kafka_errors.KafkaConnectionError, match="closed before the answer"):
         sent.answer()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from spark_2pc_sink.codes import Code
@@ -15,7 +12,7 @@ from spark_2pc_sink.producer.log_reader import Marker, fetch_logs, find_marker
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.logs import FakeProducer
-from tests.unit.fakes.wire import Received, answer, hang_up
+from tests.unit.fakes.wire import answer, hang_up, serve_no_records
 from tests.unit.producer.support import T0, T1, data, marker, options_for
 
 OURS, OTHERS = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(8, 3)
@@ -115,12 +112,7 @@ def test_the_deadline_holds_inside_the_log(fake: FakeCluster, cluster: Cluster) 
 def test_a_log_without_records_to_read_ends_at_the_deadline(fake: FakeCluster, cluster: Cluster) -> None:
     fake.partitions[T0].fill(5)
 
-    def empty(_received: Received, serve: Callable[[int], Any]) -> Any:
-        response = serve(Code.NONE)
-        response.responses[0].partitions[0].records = b""
-        return response
-
-    fake.script(Api.FETCH, *[empty] * 10_000)
+    fake.script(Api.FETCH, *[serve_no_records] * 10_000)
     with pytest.raises(KafkaTimeoutError, match="150 ms"):
         find(cluster, limit_ms=150)
 

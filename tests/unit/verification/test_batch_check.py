@@ -15,7 +15,7 @@ from spark_2pc_sink.verification.batch_check import BatchCheck
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.compression import Compression, compress
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
-from tests.unit.fakes.wire import Received
+from tests.unit.fakes.wire import Received, serve_no_records
 from tests.unit.producer.support import T0, T1, options_for
 
 BYTES_MAX = 100_000
@@ -159,11 +159,6 @@ def test_partitions_of_several_leaders_are_read_by_one_request_to_each(fake: Fak
 def test_only_who_hears_nothing_gives_up(fake: FakeCluster) -> None:
     put(fake, batch(10))
 
-    def empty(_received: Received, serve: Callable[[int], Any]) -> Any:
-        response = serve(Code.NONE)
-        response.responses[0].partitions[0].records = b""
-        return response
-
-    fake.script(Api.FETCH, *[empty] * 10_000)
+    fake.script(Api.FETCH, *[serve_no_records] * 10_000)
     with pytest.raises(KafkaTimeoutError, match="no record came of t-0"):
         checker(fake, max_block_ms=150).look({T0: (0, 1)})

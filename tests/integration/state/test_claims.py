@@ -29,6 +29,7 @@ from jdbc_state.preparing import CREATE_ATTEMPTS_MAX
 from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, StateStoreError
 from spark_2pc_sink.testing import wait_until
 from tests.harness.halts import halts
+from tests.harness.later import later
 from tests.integration.postgres import database_tables
 from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, settings, sql_store
 
@@ -108,8 +109,8 @@ def test_a_lost_race_for_a_table_is_run_again(database: str) -> None:
     with closing(SqlStateStore(database, settings())) as other:
         with session(database) as cursor:
             cursor.execute(ddl(settings()))
-            threading.Timer(0.5, cursor.connection.commit).start()
-            other.prepare_schema()
+            with later(0.5, cursor.connection.commit):
+                other.prepare_schema()
         assert claim(other).generation == 1
 
 
@@ -242,8 +243,8 @@ def test_a_commit_under_way_is_waited_for(store: SqlStateStore, database: str) -
     row = claim(store)
     with session(database) as cursor:
         cursor.execute("UPDATE kafka_transaction_state SET status = 'decided'")
-        threading.Timer(0.5, cursor.connection.commit).start()
-        assert claim(store).status == "decided"
+        with later(0.5, cursor.connection.commit):
+            assert claim(store).status == "decided"
     assert row.status == "none"
 
 

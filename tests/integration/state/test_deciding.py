@@ -23,6 +23,7 @@ from spark_2pc_sink.errors import (
     SupersededError,
 )
 from spark_2pc_sink.testing import postgres_query, wait_until
+from tests.harness.later import later
 from tests.harness.providers import Database as Server
 from tests.integration.state.state_stores import FIRST, ID, SETTINGS, claim, decide, execute, reach, settings, sql_store
 
@@ -289,8 +290,7 @@ def test_a_decision_waits_for_a_claim_under_way(store: SqlStateStore, database: 
     engine = Database(database, SETTINGS)
     newer = engine.open("test")
     newer.execute(text("UPDATE kafka_transaction_state SET generation = 2"))
-    threading.Timer(0.3, newer.commit).start()
-    with pytest.raises(SupersededError):
+    with later(0.3, newer.commit), pytest.raises(SupersededError):
         decide(store, row)
     newer.close()
 
@@ -450,8 +450,8 @@ def test_a_database_that_was_there_is_waited_for(start_postgres: object, caplog:
         with pytest.raises(DatabaseUnreachableError) as raised:
             hasty.read(ID)
         assert raised.value.retriable
-        threading.Timer(0.5, server.start).start()
-        assert store.check_generation(ID, row.generation) == row
+        with later(0.5, server.start):
+            assert store.check_generation(ID, row.generation) == row
     waits = [line for line in caplog.messages if "trying again for up to" in line]
     assert [f":{server.port}/shop" in line for line in waits] == [True, True]  # one for each of the waits
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from sqlalchemy.engine import URL
 from jdbc_state.connections import Database
 from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
 from tests.harness.changing_role import ChangingRole, changing_role
+from tests.harness.later import later
 from tests.integration.state.state_stores import CLUSTER, ID, QUERY, RUN, settings, sql_store
 
 pytestmark = pytest.mark.postgres
@@ -49,10 +49,8 @@ def test_a_password_that_comes_late_is_waited_for(role: ChangingRole) -> None:
         assert store.read(ID) is None
         right, role.password = role.password, "of yesterday"
         role.cut()
-        timer = threading.Timer(0.5, lambda: setattr(role, "password", right))
-        timer.start()
-        assert store.read(ID) is None
-        timer.join()
+        with later(0.5, setattr, role, "password", right):
+            assert store.read(ID) is None
 
 
 def test_a_wrong_password_is_not_shown(role: ChangingRole) -> None:

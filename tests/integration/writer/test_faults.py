@@ -20,6 +20,7 @@ from spark_2pc_sink.testing import kafka_request, wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic, StartKafka
+from tests.harness.later import later
 from tests.harness.providers import Broker
 from tests.integration.writer.writers import DEADLINE_S, committed, kafka_for, options_for, session_of, table_of, values
 
@@ -148,14 +149,10 @@ def test_a_broker_that_stalls_longer_than_a_request_may_take(
         writer.begin_transaction()
         append_in_pieces(writer, 5)
         broker.pause()
-        resuming = threading.Timer(1.5, broker.resume)
-        resuming.start()
-        try:
+        with later(1.5, broker.resume):
             for number in range(5, 20):
                 writer.append(table_of(1_000, first=1_000 * number))
             writer.flush()
-        finally:
-            resuming.join()
         writer.commit_transaction()
         assert values(committed(broker.bootstrap, name, writer)) == EXPECTED
 

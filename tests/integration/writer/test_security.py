@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.testing import TcpProxy, free_port
 from tests.conftest import or_skip
+from tests.harness.later import later
 from tests.harness.secure_kafka import PLAIN_PASSWORD, SESSION_MS, SecureKafka, plain_login
 from tests.integration.writer.writers import committed, table_of
 
@@ -169,9 +169,8 @@ def test_a_connection_that_is_reset_in_the_handshake_is_made_again(kafka: Secure
         properties = kafka.properties("SASL_SSL", **plain_login())
         options = KafkaOptions.parse({**properties, "bootstrap.servers": f"localhost:{proxy.port}"})
         proxy.target_port = free_port()
-        timer = threading.Timer(1.0, setattr, (proxy, "target_port", kafka.ports["SASL_SSL"]))
-        timer.start()
-        with Cluster(options) as cluster:
+        reachable = later(1.0, setattr, proxy, "target_port", kafka.ports["SASL_SSL"])
+        with Cluster(options) as cluster, reachable:
             began_s = time.monotonic()
             cluster.features()
             assert time.monotonic() - began_s > 0.9
@@ -181,7 +180,6 @@ def test_a_connection_that_is_reset_in_the_handshake_is_made_again(kafka: Secure
         )
         with Cluster(short) as cluster, pytest.raises(KafkaTimeoutError, match="1000 ms"):
             cluster.features()
-        timer.join()
 
 
 def test_a_writer_tells_the_same(kafka: SecureKafka, transactional_id: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import ROOT, left_behind
+from tests.harness.later import later
 from tests.harness.left_behind import LeftBehind
 
 
@@ -54,10 +55,9 @@ def test_a_process_that_is_left_is_named_until_somebody_has_waited_for_it(monkey
 
 def test_a_thread_that_is_ending_is_waited_for(end: threading.Event) -> None:
     before = LeftBehind()
-    ending = threading.Timer(0.1, end.set)
-    ending.start()
     start(end, "ending")
-    assert before.found() == []
+    with later(0.1, end.set):
+        assert before.found() == []
 
 
 def test_a_fixture_of_the_session_and_what_is_allowed_are_of_no_file(

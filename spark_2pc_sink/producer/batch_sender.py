@@ -7,28 +7,30 @@ as fit. What comes back is sent again until its deadline, in the order that `Par
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import Final, TypeAlias
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.broker_connections import Pending
+from spark_2pc_sink.producer.broker_connections import AnswerLater, Pending
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRODUCE_RETRIED, produce_error
 from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
-from spark_2pc_sink.wire import api_versions
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.framed_request import RecordBytes, produce_request
+from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.replies import ProducedPartition
+from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added before.
 _ADDING_VERSION: Final = 12
@@ -51,13 +53,16 @@ class Lane:
     sequence: int = 0
 
 
+_Batches: TypeAlias = "list[tuple[Lane, Batch]]"
+
+
 @dataclass(eq=False)
 class _Request:
     """One Produce request on the wire."""
 
     node_id: int
     pending: Pending
-    batches: list[tuple[Lane, Batch]]
+    batches: _Batches
 
 
 class BatchSender:
@@ -139,6 +144,8 @@ class BatchSender:
         """
         self._take_answers()
         self._check_deadlines()
+        if wait_s > 0 and self._exchange_rest():
+            return
         while self._send_round():
             pass  # bounded: each round puts a batch on the wire, and max_in_flight bounds those
         self._cluster.poll(self._until_next_resend(wait_s), until=self._has_answers)
@@ -155,10 +162,53 @@ class BatchSender:
 
     # --- sending -------------------------------------------------------------------------------------------------
 
+    def _exchange_rest(self) -> bool:
+        """Send all that is left, and take its answers, where it is one request for each broker; False where it is more.
+
+        Then nothing has to go on meanwhile, and the loop can be done without (see `direct_exchange`).
+        """
+        if not self._active or self._requests or any(lane.queue.outstanding > 1 for lane in self._active.values()):
+            return False
+        groups = self._groups()
+        if sum(len(batches) for batches in groups.values()) < len(self._active):
+            return False
+        begun = [(node_id, batches, self._begin(node_id, batches)) for node_id, batches in groups.items()]
+        for node_id, batches, answer in begun:
+            if answer is None:
+                continue
+            try:
+                answers = answer()
+            except NodeUnavailableError as error:
+                self._lost(node_id, batches, error)
+            else:
+                self._judge_all(node_id, batches, answers)
+        return True
+
+    def _begin(self, node_id: int, batches: _Batches) -> AnswerLater | None:
+        """Send a request whose answer is waited for; None where it went by the loop, or was not sent."""
+        left_s = min(batch.deadline_s for _, batch in batches) - self._now_s()
+        try:
+            begun = self._cluster.begin(node_id, self._request(node_id, batches), self._cluster.deadline(_ms(left_s)))
+        except NodeUnavailableError as error:
+            # Perhaps the broker has got it: a batch that was sent once is sent again, and never anew.
+            self._note_sent(batches)
+            self._lost(node_id, batches, error)
+            return None
+        if begun is None:
+            self._send(node_id, batches)
+        else:
+            self._note_sent(batches)
+        return begun
+
     def _send_round(self) -> bool:
         """Send one request to every broker that takes one; True when any was sent."""
+        sent = [self._send(node_id, batches) for node_id, batches in self._groups().items()]
+        return any(sent)
+
+    def _groups(self) -> dict[int, _Batches]:
+        """The next batch of each partition that may send one now, by the broker that takes it, as many as fit."""
         now_s = self._now_s()
-        groups: dict[int, list[tuple[Lane, Batch]]] = {}
+        groups: dict[int, _Batches] = {}
         sizes: Counter[int] = Counter()
         for lane in self._active.values():
             batch = lane.queue.peek(now_s)
@@ -169,13 +219,11 @@ class BatchSender:
             if fits or node_id not in groups:
                 groups.setdefault(node_id, []).append((lane, batch))
                 sizes[node_id] += len(batch.payload)
-        sent = [self._send(node_id, batches) for node_id, batches in groups.items()]
-        return any(sent)
+        return groups
 
     def _ready_leader(self, lane: Lane, batch: Batch, now_s: float) -> int | None:
         """The broker that takes the lane's batches now; None while there is none."""
-        left_ms = max(1, int((batch.deadline_s - now_s) * 1000))
-        node_id = lane.finder.find(self._cluster.deadline(left_ms))
+        node_id = lane.finder.find(self._cluster.deadline(_ms(batch.deadline_s - now_s)))
         if node_id is None:
             self._postpone(lane, "the partition has no leader")
             return None
@@ -187,24 +235,30 @@ class BatchSender:
             self._postpone(lane, str(error))
             return None
 
-    def _send(self, node_id: int, batches: list[tuple[Lane, Batch]]) -> bool:
+    def _request(self, node_id: int, batches: _Batches) -> KafkaRequest:
+        deadline = self._cluster.deadline(self._options.request_timeout_ms)
+        return produce_request(
+            self._transactional_id,
+            {lane.queue.partition: batch.payload for lane, batch in batches},
+            version=self._cluster.version(node_id, Api.PRODUCE, deadline, at_most=self._version_max),
+            timeout_ms=self._options.request_timeout_ms,
+        )
+
+    def _send(self, node_id: int, batches: _Batches) -> bool:
         try:
-            versions = self._cluster.api_versions(node_id, self._cluster.deadline(self._options.request_timeout_ms))
-            request = produce_request(
-                self._transactional_id,
-                {lane.queue.partition: batch.payload for lane, batch in batches},
-                version=api_versions.choose_version(versions, Api.PRODUCE, at_most=self._version_max),
-                timeout_ms=self._options.request_timeout_ms,
-            )
-            pending = self._cluster.send(node_id, request)
+            pending = self._cluster.send(node_id, self._request(node_id, batches))
         except NodeUnavailableError as error:
             for lane, _ in batches:
                 self._postpone(lane, str(error))
             return False
-        for lane, batch in batches:
-            lane.queue.sent(batch)
+        self._note_sent(batches)
         self._requests.append(_Request(node_id, pending, batches))
         return True
+
+    @staticmethod
+    def _note_sent(batches: _Batches) -> None:
+        for lane, batch in batches:
+            lane.queue.sent(batch)
 
     def _until_next_resend(self, wait_s: float) -> float:
         now_s = self._now_s()
@@ -214,12 +268,11 @@ class BatchSender:
     def _check_deadlines(self) -> None:
         now_s = self._now_s()
         for lane in self._active.values():
-            oldest = lane.queue.oldest()
-            if oldest is not None and now_s > oldest.deadline_s:
+            if lane.queue.is_overdue(now_s):
                 raise KafkaTimeoutError(
                     operation=f"produce to {lane.queue.partition}",
                     deadline_ms=self._options.delivery_timeout_ms,
-                    last_error=lane.queue.last_error,
+                    last_error=lane.queue.last_error or "not sent yet",
                 )
 
     def _has_answers(self) -> bool:
@@ -233,23 +286,23 @@ class BatchSender:
         if done:
             self._requests = [request for request in self._requests if not request.pending.is_done]
         for request in done:
-            if request.pending.exception is not None:
-                self._lost(request)
-                continue
-            answers = request.pending.value
-            for lane, batch in request.batches:
-                answer = answers.get(lane.queue.partition)
-                if answer is None:
-                    raise RemoteProtocolError(
-                        peer=f"broker {request.node_id}", detail=f"Produce left out {lane.queue.partition}"
-                    )
-                self._judge(lane, batch, answer)
+            if request.pending.exception is None:
+                self._judge_all(request.node_id, request.batches, request.pending.value)
+            else:
+                self._lost(request.node_id, request.batches, request.pending.exception)
 
-    def _lost(self, request: _Request) -> None:
+    def _lost(self, node_id: int, batches: _Batches, error: BaseException) -> None:
         """No answer: the batches may have been appended or not, so they go again with the same sequence."""
-        for lane, batch in request.batches:
-            self._send_again(lane, batch, f"broker {request.node_id}: {request.pending.exception}")
+        for lane, batch in batches:
+            self._send_again(lane, batch, f"broker {node_id}: {error}")
             self._cluster.forget_leader(lane.queue.partition)
+
+    def _judge_all(self, node_id: int, batches: _Batches, answers: KafkaResponse) -> None:
+        for lane, batch in batches:
+            answer = answers.get(lane.queue.partition)
+            if answer is None:
+                raise RemoteProtocolError(peer=f"broker {node_id}", detail=f"Produce left out {lane.queue.partition}")
+            self._judge(lane, batch, answer)
 
     def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
         code = answer.error_code
@@ -269,13 +322,14 @@ class BatchSender:
 
     def _send_again(self, lane: Lane, batch: Batch, error: str, *, concurrent: bool = False) -> None:
         behind_another = lane.queue.has_earlier(batch)
-        lane.queue.returned(batch, error)
+        lane.queue.returned(batch)
+        lane.queue.note_error(error, self._now_s())
         if not behind_another:
             self._back_off(lane, concurrent=concurrent)
 
     def _postpone(self, lane: Lane, error: str) -> None:
         """Nothing was sent: look for the leader again after a while."""
-        lane.queue.last_error = error
+        lane.queue.note_error(error, self._now_s())
         self._cluster.forget_leader(lane.queue.partition)
         self._back_off(lane)
 
@@ -286,6 +340,11 @@ class BatchSender:
             first_s=(min(first_ms, BUSY_BACKOFF_MS) if concurrent else first_ms) / 1000,
             max_s=self._options.retry_backoff_max_ms / 1000,
         )
+
+
+def _ms(left_s: float) -> int:
+    # Rounded up: an attempt cut off a moment before the deadline would pass for one that failed by itself.
+    return max(1, math.ceil(left_s * 1000))
 
 
 def _check_ours(

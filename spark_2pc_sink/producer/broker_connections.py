@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -135,6 +135,8 @@ class BrokerConnections:
         self._reasons: dict[int | str, str] = {}
         #: Brokers that did not answer the last request, or could not be reached for it.
         self._silent: set[int | str] = set()
+        #: What `begin` has sent, until its answer is taken.
+        self._unanswered: dict[int | str, SentRequest] = {}
         self._connect_s_max = options.socket_connection_setup_timeout_ms / 1000
         self._closed = False
 
@@ -241,8 +243,8 @@ class BrokerConnections:
         """Send a request at once, and wait for its answer when somebody calls for it.
 
         Returns:
-            what waits for the answer; nothing else may be asked of these connections before. None where the connection
-            is not there, or is busy.
+            what waits for the answer. Whoever asks this broker something else before closes the connection, and then
+            there is no answer. None where the connection is not there, or is busy.
 
         Raises:
             NodeUnavailableError: it was not sent; the broker may have got it all the same.
@@ -253,13 +255,35 @@ class BrokerConnections:
         self._silent.add(node_id)
         timeout_s = min(deadline.remaining_s, self.options.request_timeout_ms / 1000)
         sent = self._asked(node_id, lambda: SentRequest(resting, request, timeout_s=timeout_s))
+        self._unanswered[node_id] = sent
 
         def answer() -> KafkaResponse:
+            self._unanswered.pop(node_id, None)
             response = self._asked(node_id, sent.answer)
             self._note_answer(node_id, request)
             return response
 
         return answer
+
+    def request_at_once(
+        self, requests: Mapping[int, KafkaRequest], deadline: Deadline
+    ) -> dict[int, KafkaResponse] | None:
+        """Ask several brokers at the same time, each one thing.
+
+        Returns:
+            the answers; None where a connection is not there or is busy, or a broker did not answer.
+        """
+        later: dict[int, AnswerLater] = {}
+        try:
+            for node_id, request in requests.items():
+                begun = self.begin(node_id, request, deadline)
+                if begun is None:
+                    return None
+                later[node_id] = begun
+            return {node_id: answer() for node_id, answer in later.items()}
+        except NodeUnavailableError as error:
+            _log.info("%s; asking again", error)
+            return None
 
     def by_promise(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
         """Those of equal knowledge, the most promising first: who has not failed us last, and has a connection."""
@@ -328,14 +352,17 @@ class BrokerConnections:
         """
         known = self._versions.get(node_id)
         if known is None:
-            request = messages.api_versions_request(
-                version=_API_VERSIONS_VERSION, client_name="spark-2pc-sink", client_version="1"
-            )
-            known = responses.read_api_versions(self.request(node_id, request, deadline))
-            if known.error_code != Code.NONE:
-                raise kafka_error("ApiVersions", known.error_code)
-            self._versions[node_id] = known
+            known = self._note_versions(node_id, self.request(node_id, _api_versions_request(), deadline))
         return known
+
+    def begin_api_versions(self, node_id: int, deadline: Deadline) -> Callable[[], ApiVersionsReply] | None:
+        """Ask a broker for its versions anew, as `begin` does; its answer is what `api_versions` tells from then on.
+
+        Raises:
+            NodeUnavailableError: it was not sent.
+        """
+        later = self.begin(node_id, _api_versions_request(), deadline)
+        return None if later is None else lambda: self._note_versions(node_id, later())
 
     def knows_versions(self, node_id: int | str) -> bool:
         """Whether `version` can tell without asking the broker."""
@@ -352,8 +379,23 @@ class BrokerConnections:
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
+    def _note_versions(self, node_id: int | str, response: KafkaResponse) -> ApiVersionsReply:
+        found = responses.read_api_versions(response)
+        if found.error_code != Code.NONE:
+            raise kafka_error("ApiVersions", found.error_code)
+        self._versions[node_id] = found
+        return found
+
+    def _drop_unanswered(self, node_id: int | str) -> None:
+        """End a request whose answer nobody has taken: what is read next of its connection would be that."""
+        left = self._unanswered.pop(node_id, None)
+        if left is not None:
+            with library_log.quiet(self._events):
+                left.drop()
+
     def _at_rest(self, node_id: int | str) -> Any:
         """The connection to a broker on which nothing is under way; None where there is none."""
+        self._drop_unanswered(node_id)
         known, _ = self._connecting.get(node_id, (None, 0.0))
         if known is None or not at_rest(known):
             return None
@@ -383,6 +425,7 @@ class BrokerConnections:
             ConfigurationError: a file of TLS cannot be read any more.
         """
         with library_log.quiet(self._events):
+            self._drop_unanswered(node_id)
             self._raise_failure(node_id)
             try:
                 connection = self._manager.get_connection(node_id, refresh_metadata_on_err=False)
@@ -435,6 +478,12 @@ class BrokerConnections:
         broker = self._manager.cluster.broker_metadata(node_id)
         address = None if broker is None else (broker.host, broker.port)
         return self._failed.judge(node_id, address, error, self._manager.config["ssl_context"])
+
+
+def _api_versions_request() -> KafkaRequest:
+    return messages.api_versions_request(
+        version=_API_VERSIONS_VERSION, client_name="spark-2pc-sink", client_version="1"
+    )
 
 
 def _selector() -> NetworkSelector:

@@ -7,11 +7,12 @@ topics, retry for ever, and hide why it failed.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
@@ -24,11 +25,15 @@ from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.replies import FindCoordinatorReply, MetadataReply, TopicMetadata
+from spark_2pc_sink.wire.replies import ApiVersionsReply, FindCoordinatorReply, MetadataReply, TopicMetadata
+
+_log = sink_log(__name__)
 
 #: Topics are never created by us, so a topic that several refreshes in a row do not show does not exist. More than
 #: one, because a broker learns of a new topic a moment after the controller has made it.
 UNKNOWN_TOPIC_REFRESHES_MAX: Final = 5
+#: An answer to a question that was sent longer ago is not believed: the level may have changed since.
+_ASKED_BEFORE_S_MAX: Final = 1.0
 _TOPIC_REFUSALS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION})
 
 
@@ -45,6 +50,14 @@ class BrokerFeatures:
     cluster_id: str
     transaction_version: int
     epoch: int = -1
+
+
+@dataclass(frozen=True)
+class _AskedFeatures:
+    """A question that was sent, and when."""
+
+    answer: Callable[[], ApiVersionsReply]
+    at_s: float
 
 
 class Cluster(BrokerConnections):
@@ -65,6 +78,7 @@ class Cluster(BrokerConnections):
         self._coordinators: dict[str, int] = {}
         self._features: BrokerFeatures | None = None
         self._features_at_s = 0.0
+        self._ahead: _AskedFeatures | None = None
 
     def __enter__(self) -> Cluster:
         return self
@@ -92,10 +106,12 @@ class Cluster(BrokerConnections):
 
         def attempt() -> BrokerFeatures:
             cluster_id = self._known(deadline).cluster_id or ""
-            node_id = self.any_node(deadline)
-            if age_ms_max is not None:
-                self._versions.pop(node_id, None)
-            versions = self.api_versions(node_id, deadline)
+            versions = self._asked_before()
+            if versions is None:
+                node_id = self.any_node(deadline)
+                if age_ms_max is not None:
+                    self._versions.pop(node_id, None)
+                versions = self.api_versions(node_id, deadline)
             return BrokerFeatures(cluster_id, versions.transaction_version, versions.features_epoch)
 
         found = self.until_answered(Api.API_VERSIONS.name, attempt, deadline)
@@ -105,6 +121,33 @@ class Cluster(BrokerConnections):
         self._features = found
         return found
 
+    def ask_features(self) -> None:
+        """Send the question of `features`, which takes the answer if it is called within a second.
+
+        Nothing is sent where somebody has to be connected to first.
+        """
+        if self._metadata is None or self._ahead is not None:
+            return
+        deadline = self.deadline()
+        try:
+            answer = self.begin_api_versions(self.any_node(deadline), deadline)
+        except NodeUnavailableError as error:
+            _log.info("%s; asking when it has to be known", error)
+            return
+        self._ahead = None if answer is None else _AskedFeatures(answer, time.monotonic())
+
+    def _asked_before(self) -> ApiVersionsReply | None:
+        """The answer to `ask_features`; None where it was not called, or too long ago.
+
+        Raises:
+            NodeUnavailableError: there is no answer.
+        """
+        asked, self._ahead = self._ahead, None
+        if asked is None:
+            return None
+        answer = asked.answer()
+        return answer if time.monotonic() - asked.at_s < _ASKED_BEFORE_S_MAX else None
+
     def fresh_features(self, age_ms_max: int) -> BrokerFeatures | None:
         """What a broker has told of its features within ``age_ms_max``; None where it has to be asked."""
         return self._features if time.monotonic() - self._features_at_s < age_ms_max / 1000 else None
@@ -112,6 +155,7 @@ class Cluster(BrokerConnections):
     def forget_features(self) -> None:
         """Ask for versions and features again when they are needed next; a cluster may be up- or downgraded."""
         self._versions.clear()
+        self._ahead = None
 
     def node_ids(self, deadline: Deadline | None = None) -> tuple[int, ...]:
         """The brokers of the cluster."""

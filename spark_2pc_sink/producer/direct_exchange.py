@@ -59,6 +59,10 @@ class SentRequest:
         """
         return self._or_close(self._receive)
 
+    def drop(self) -> None:
+        """Close the connection: nobody will take the answer, which the next request would be given."""
+        self._connection.close(kafka_errors.KafkaConnectionError("the answer was not taken"))
+
     def _or_close(self, step: Callable[[], _Result]) -> _Result:
         try:
             return step()

@@ -116,7 +116,9 @@ def ask_leader(
     reasons = Reasons(deadline)
     while not deadline.passed:
         node_id = finder.find(deadline)
-        if node_id is not None:
+        if node_id is None:
+            reasons.note("the partition has no leader")
+        else:
             try:
                 version = cluster.version(node_id, api, deadline)
                 code, found = read(cluster.request(node_id, build(version), deadline))
@@ -131,7 +133,7 @@ def ask_leader(
     raise KafkaTimeoutError(
         operation=f"{api.name} for {partition}",
         deadline_ms=deadline.limit_ms,
-        last_error=reasons.newest or "the partition has no leader",
+        last_error=reasons.newest or "the time was over before its leader was asked",
     )
 
 
@@ -192,6 +194,19 @@ def by_leader(
     return found
 
 
+def ends_request(
+    cluster: Cluster, leader: int, led: Iterable[TopicPartition], end: int, deadline: Deadline
+) -> KafkaRequest:
+    """What asks a leader for the same end of several logs; transactions still open are included.
+
+    Raises:
+        KafkaError, NodeUnavailableError: see `Cluster.version`.
+    """
+    version = cluster.version(leader, Api.LIST_OFFSETS, deadline)
+    ends = dict.fromkeys(led, end)
+    return messages.list_offsets_request(ends, version=version, isolation=IsolationLevel.READ_UNCOMMITTED)
+
+
 def end_offsets(
     cluster: Cluster, partitions: Iterable[TopicPartition], end: int, deadline: Deadline
 ) -> dict[TopicPartition, int]:
@@ -204,10 +219,7 @@ def end_offsets(
     found: dict[TopicPartition, int] = {}
     for leader, led in by_leader(cluster, wanted, deadline).items():
         try:
-            version = cluster.version(leader, Api.LIST_OFFSETS, deadline)
-            request = messages.list_offsets_request(
-                dict.fromkeys(led, end), version=version, isolation=IsolationLevel.READ_UNCOMMITTED
-            )
+            request = ends_request(cluster, leader, led, end, deadline)
             answers = responses.read_list_offsets(cluster.request(leader, request, deadline))
         except NodeUnavailableError:
             continue  # asked again below, one by one, until the deadline

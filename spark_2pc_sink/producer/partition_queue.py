@@ -71,7 +71,7 @@ class PartitionQueue:
     floor_offset: int
     receipt: PartitionReceipt | None = None
     resend_at_s: float = 0.0
-    last_error: str = "not sent yet"
+    last_error: str | None = None
     _waiting: list[Batch] = field(default_factory=list)
     _in_flight: list[Batch] = field(default_factory=list)
     _returned: list[Batch] = field(default_factory=list)
@@ -92,6 +92,11 @@ class PartitionQueue:
     def oldest(self) -> Batch | None:
         """The unacknowledged batch that was pushed first."""
         return min((*self._waiting[:1], *self._in_flight, *self._returned), key=_ordinal, default=None)
+
+    def is_overdue(self, now_s: float) -> bool:
+        """True when the oldest batch has not been acknowledged in time."""
+        oldest = self.oldest()
+        return oldest is not None and now_s > oldest.deadline_s
 
     def peek(self, now_s: float) -> Batch | None:
         """The batch to send next; None when there is none, or it must not be sent yet."""
@@ -125,11 +130,15 @@ class PartitionQueue:
             last_offset=max(before.last_offset, last),
         )
 
-    def returned(self, batch: Batch, error: str) -> None:
+    def returned(self, batch: Batch) -> None:
         """``batch`` must be sent again."""
         self._in_flight.remove(batch)
         bisect.insort(self._returned, batch, key=_ordinal)
-        self.last_error = error
+
+    def note_error(self, error: str, now_s: float) -> None:
+        """An attempt has failed; one that the deadline cut short says less than what was found before it."""
+        if self.last_error is None or not self.is_overdue(now_s):
+            self.last_error = error
 
     def back_off(self, now_s: float, *, first_s: float, max_s: float) -> None:
         """Send nothing for a while, longer after each failure in a row."""

@@ -136,6 +136,10 @@ class TransactionClient:
         self._init.forget()
         self._features = self._cluster.features()
 
+    def ask_features(self) -> None:
+        """Send the question of `learn_features` and of `end` ahead; they take the answer within a second."""
+        self._cluster.ask_features()
+
     def learn_features(self) -> None:
         """Ask for the features again, as every transaction must before it begins (KIP-890, "Client Changes").
 

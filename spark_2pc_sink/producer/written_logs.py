@@ -1,7 +1,7 @@
 """The check that the topics and logs of a batch still have it.
 
-A running driver asks after every batch, so everything is asked at the same time, on connections that are open. Whatever
-does not answer at once is asked again in the ordinary way, by which a leader that has moved is found.
+A running driver asks after every batch, so all brokers are asked at the same time, on connections that are open.
+Whatever does not answer at once is asked again in the ordinary way, by which a leader that has moved is found.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from collections.abc import Iterable
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.broker_connections import Pending
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
-from spark_2pc_sink.producer.leader_lookup import end_offsets
+from spark_2pc_sink.producer.leader_lookup import by_leader, end_offsets, ends_request
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.messages import IsolationLevel, OffsetSpec
+from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.replies import TopicMetadata
 
 
@@ -51,27 +49,24 @@ def view_logs(
 
 
 def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadline) -> LogsView | None:
-    """Metadata and ListOffsets at the same time; None where anything but a plain answer came."""
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for partition in wanted:
-        leader = cluster.leader(partition)
-        if leader is None:
-            return None
-        by_leader.setdefault(leader, []).append(partition)
-    if not by_leader:
+    """Metadata of one broker, ListOffsets of all; None where anything but a plain answer came."""
+    if not wanted or any(cluster.leader(partition) is None for partition in wanted):
         return None
+    led_by = by_leader(cluster, wanted, deadline)
     names = {partition.topic for partition in wanted}
-    try:
-        pending = [_send_metadata(cluster, next(iter(by_leader)), names, deadline)]
-        pending += [_send_list_offsets(cluster, leader, led, deadline) for leader, led in by_leader.items()]
-    except NodeUnavailableError:
+    if not all(cluster.knows_versions(leader) for leader in led_by):
         return None
-    for each in pending:
-        cluster.wait(each, deadline)
-    if any(not each.is_done or each.exception is not None for each in pending):
+    questions = {
+        leader: ends_request(cluster, leader, led, OffsetSpec.LATEST, deadline) for leader, led in led_by.items()
+    }
+    first, *others = led_by
+    metadata = messages.metadata_request(names, version=cluster.version(first, Api.METADATA, deadline))
+    answers = cluster.request_at_once({first: metadata, **{each: questions[each] for each in others}}, deadline)
+    rest = None if answers is None else cluster.request_at_once({first: questions[first]}, deadline)
+    if answers is None or rest is None:
         return None
-    described, *listed = (each.value for each in pending)
-    topics = responses.read_metadata(described).topics
+    topics = responses.read_metadata(answers.pop(first)).topics
+    listed = [*rest.values(), *answers.values()]
     ends = {key: found for answer in listed for key, found in responses.read_list_offsets(answer).items()}
     plain = all(topic.exists for topic in topics) and len(topics) == len(names)
     if not plain or len(ends) != len(wanted) or any(found.error_code != Code.NONE for found in ends.values()):
@@ -79,19 +74,6 @@ def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadl
     return LogsView(
         topic_ids={topic.name: topic.topic_id for topic in topics},
         ends={key: found.offset for key, found in ends.items()},
-    )
-
-
-def _send_metadata(cluster: Cluster, node_id: int, names: set[str], deadline: Deadline) -> Pending:
-    version = cluster.version(node_id, Api.METADATA, deadline)
-    return cluster.send(node_id, messages.metadata_request(names, version=version))
-
-
-def _send_list_offsets(cluster: Cluster, node_id: int, led: list[TopicPartition], deadline: Deadline) -> Pending:
-    version = cluster.version(node_id, Api.LIST_OFFSETS, deadline)
-    ends = dict.fromkeys(led, OffsetSpec.LATEST)
-    return cluster.send(
-        node_id, messages.list_offsets_request(ends, version=version, isolation=IsolationLevel.READ_UNCOMMITTED)
     )
 
 

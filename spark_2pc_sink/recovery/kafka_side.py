@@ -35,6 +35,9 @@ class KafkaSide(Protocol):
     def refresh(self) -> None:
         """Ask the broker for its versions and features again."""
 
+    def ask_features(self) -> None:
+        """Send a question about the features that `learn_features` or `end` is about to ask, and wait for nothing."""
+
     def learn_features(self) -> None:
         """Ask for the features again; each transaction does before it begins."""
 

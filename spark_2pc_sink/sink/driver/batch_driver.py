@@ -186,6 +186,7 @@ class BatchDriver:
         return report
 
     def _write(self, batch_id: int, work: BatchWork) -> BatchReport:
+        self._kafka.ask_features()
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
             work.recall()
@@ -399,6 +400,7 @@ class BatchDriver:
         self._check_time_left(batch)
         self._decided = str(batch.producer)
         rows = self._claimed().row_count if kafka_only else produced.row_count
+        self._kafka.ask_features()
         scope.transaction.decide(batch.decision(self._claimed(), row_count=rows))
         scope.commit()
         return DecidedBatch(batch.producer, WrittenRecords(batch.batch_id, produced.offsets, produced.topic_ids))

@@ -93,6 +93,9 @@ class FakeClient:
         """Forget what was refused."""
         self._keep_refused = False
 
+    def ask_features(self) -> None:
+        """As `learn_features`."""
+
     def learn_features(self) -> None:
         """What the broker is set to is known."""
 

@@ -8,8 +8,10 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.leader_lookup import end_offset
 from spark_2pc_sink.producer.log_reader import Marker, fetch_logs, find_marker
 from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.messages import OffsetSpec
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.logs import FakeProducer
 from tests.unit.fakes.wire import answer, hang_up, serve_no_records
@@ -159,3 +161,8 @@ def test_a_log_without_a_leader_is_waited_for(fake: FakeCluster, cluster: Cluste
     fake.partitions[T0].leader = -1
     with pytest.raises(KafkaTimeoutError, match="has no leader"):
         fetch_logs(cluster, {T0: 0}, cluster.deadline(150))
+
+
+def test_a_time_that_was_over_before_anybody_was_asked_says_so(cluster: Cluster) -> None:
+    with pytest.raises(KafkaTimeoutError, match="the time was over before its leader was asked"):
+        end_offset(cluster, T0, OffsetSpec.LATEST, cluster.deadline(0))

@@ -44,11 +44,11 @@ def test_until_the_first_acknowledgement_one_batch_travels_alone() -> None:
 def test_after_a_failure_nothing_is_sent_until_every_answer_is_in() -> None:
     queue = queue_of(4)
     one, two, three = send(queue), send(queue), send(queue)
-    queue.returned(one, "lost")
+    queue.returned(one)
     assert queue.peek(0) is None
-    queue.returned(three, "lost")
+    queue.returned(three)
     assert queue.peek(0) is None
-    queue.returned(two, "lost")
+    queue.returned(two)
     assert [send(queue).payload for _ in range(4)] == [b"1", b"2", b"3", b"4"]
     assert (one.sends, two.sends, three.sends) == (2, 2, 2)
 
@@ -57,7 +57,7 @@ def test_a_batch_behind_the_failed_one_may_have_been_appended() -> None:
     """REQUEST_TIMED_OUT says that a batch is in the leader's log; those behind it succeed (B22: each counted once)."""
     queue = queue_of(2)
     one, two = send(queue), send(queue)
-    queue.returned(one, "REQUEST_TIMED_OUT")
+    queue.returned(one)
     queue.acknowledged(two, 16)
     queue.acknowledged(send(queue), 6)
     assert queue.receipt == PartitionReceipt(records=21, first_offset=5, last_offset=25)
@@ -69,7 +69,7 @@ def test_out_of_order_is_about_an_earlier_batch_only_while_there_is_one() -> Non
     one, two = send(queue), send(queue)
     assert queue.has_earlier(two)
     assert not queue.has_earlier(one)
-    queue.returned(one, "lost")
+    queue.returned(one)
     assert queue.has_earlier(two)
 
 
@@ -100,7 +100,7 @@ def test_the_oldest_batch_is_found_wherever_it_is() -> None:
     queue = queue_of(3)
     one, two = send(queue), send(queue)
     assert queue.oldest() is one
-    queue.returned(one, "lost")
+    queue.returned(one)
     assert queue.oldest() is one
     queue.acknowledged(two, 16)
     queue.acknowledged(send(queue), 6)

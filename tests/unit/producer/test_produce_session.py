@@ -7,10 +7,12 @@ acknowledgements), B25 (nothing hangs).
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pytest
 
+from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
@@ -20,7 +22,9 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.producer import produce_session as produce_session_module
 from spark_2pc_sink.producer import record_encoder
+from spark_2pc_sink.producer.broker_connections import AnswerLater
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import PRODUCE_RETRIED
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
@@ -28,10 +32,11 @@ from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.digest import batch_digest
+from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.record_batch import decode_record_batches
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
-from tests.unit.fakes.wire import Received, answer, hang_up, keep_silent, lose_answer, serve_it
+from tests.unit.fakes.wire import Received, Step, answer, hang_up, keep_silent, lose_answer, serve_it
 from tests.unit.producer.support import PAIR, SMALL_BATCHES, T0, T1, one_batch_each, options_for, rows, session_on
 
 pytestmark = pytest.mark.usefixtures("begun")
@@ -196,6 +201,33 @@ def test_the_deadline_ends_it_and_names_the_last_error(fake: FakeCluster, cluste
     session.append(T0, rows("a"))
     with pytest.raises(KafkaTimeoutError, match=r"produce to t-0 .* 1000 ms.*NOT_ENOUGH_REPLICAS \(19\)"):
         session.flush()
+
+
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        ([], r"no answer within 0\.3"),
+        ([answer(Code.NOT_ENOUGH_REPLICAS)], r"NOT_ENOUGH_REPLICAS \(19\)"),
+    ],
+    ids=["the-only-attempt", "after-an-answer"],
+)
+def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_the_error_before_it(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, before: list[Step], named: str
+) -> None:
+    ahead_s = 0
+    monkeypatch.setattr("spark_2pc_sink.producer.batch_sender.monotonic", lambda: monotonic() + ahead_s)
+
+    def keep_silent_past_the_deadline(received: Received, serve: Callable[[int], Any]) -> Any:
+        nonlocal ahead_s
+        ahead_s = 60
+        return keep_silent(received, serve)
+
+    fake.script(Api.PRODUCE, *before, keep_silent_past_the_deadline)
+    with Cluster(options_for(fake, request_timeout_ms=300)) as impatient:
+        session = session_on(impatient, delivery_timeout_ms=50_000, request_timeout_ms=300)
+        session.append(T0, rows("a"))
+        with pytest.raises(KafkaTimeoutError, match=rf"produce to t-0 .* 50000 ms.*{named}"):
+            session.flush()
 
 
 def test_time_that_the_caller_takes_does_not_count(
@@ -498,6 +530,53 @@ def test_no_more_than_max_in_flight_requests_wait_for_a_new_login(fake: FakeClus
         fake.logins_served.set()
         assert session.flush()[T0].records == 10
     assert fake.logins == 3
+
+
+def test_one_request_to_each_broker_does_without_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_cluster(brokers=2) as fake, Cluster(options_for(fake)) as cluster:
+        fake.know(FakeTransaction(PAIR.producer_id, PAIR.epoch, state="Empty"))
+        session = session_on(cluster)
+        for partition in (T0, T1):
+            session.append(partition, rows("a"))
+
+        def refuse(*_: object) -> None:
+            raise AssertionError("by the loop")
+
+        monkeypatch.setattr(cluster, "send", refuse)
+        assert session.flush() == {T0: PartitionReceipt(1, 0, 0), T1: PartitionReceipt(1, 0, 0)}
+        assert len(fake.of(Api.PRODUCE)) == 2
+
+
+@pytest.mark.parametrize("failing", ["sent", "busy", "lost"])
+def test_a_request_that_could_not_be_sent_now_goes_again(
+    fake: FakeCluster, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """B5: perhaps the broker has got it, and then it must not be appended twice. On a busy connection it waits."""
+    session = session_on(cluster)
+    session.append(T0, rows("a"))
+    begin = cluster.begin
+    tried: list[KafkaRequest] = []
+
+    def fail_once(node_id: int, request: KafkaRequest, deadline: Deadline) -> AnswerLater | None:
+        if request.API_KEY != Api.PRODUCE or tried:
+            return begin(node_id, request, deadline)
+        tried.append(request)
+        if failing != "sent":
+            return None
+        answer_later = begin(node_id, request, deadline)
+        assert answer_later is not None
+        answer_later()
+        raise NodeUnavailableError("the connection was lost")
+
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        raise NodeUnavailableError("the connection was lost")
+
+    monkeypatch.setattr(cluster, "begin", fail_once)
+    if failing == "lost":
+        monkeypatch.setattr(cluster, "send", fail)
+    assert session.flush() == {T0: PartitionReceipt(1, 0, 0)}
+    assert len(fake.partitions[T0].batches) == len(tried) == 1
 
 
 def test_what_is_left_of_all_partitions_goes_in_one_request(fake: FakeCluster, cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from spark_2pc_sink.verification.batch_check import BatchCheck
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.compression import Compression, compress
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
-from tests.unit.fakes.wire import Received, serve_no_records
+from tests.unit.fakes.wire import Received, keep_silent, serve_no_records
 from tests.unit.producer.support import T0, T1, options_for
 
 BYTES_MAX = 100_000
@@ -154,6 +154,20 @@ def test_partitions_of_several_leaders_are_read_by_one_request_to_each(fake: Fak
     assert sorted(request.node_id for request in fake.of(Api.FETCH)) == [0, 1]
     assert check.has_seen(T0, 0)
     assert check.has_seen(T1, 0)
+
+
+def test_a_question_that_the_deadline_cuts_short_says_less_than_the_answers_before_it(fake: FakeCluster) -> None:
+    put(fake, batch(10))
+    fake.script(Api.FETCH, serve_no_records, *[keep_silent] * 100)
+    with pytest.raises(KafkaTimeoutError, match="no record came of t-0"):
+        checker(fake, max_block_ms=500).look({T0: (0, 1)})
+
+
+def test_who_gets_no_answer_at_all_says_so(fake: FakeCluster) -> None:
+    put(fake, batch(10))
+    fake.script(Api.FETCH, *[keep_silent] * 100)
+    with pytest.raises(KafkaTimeoutError, match="FETCH for t-0 found no answer within 150 ms"):
+        checker(fake, max_block_ms=150).look({T0: (0, 1)})
 
 
 def test_only_who_hears_nothing_gives_up(fake: FakeCluster) -> None:

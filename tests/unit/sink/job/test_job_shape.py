@@ -52,6 +52,10 @@ def note_small(batches: SmallBatches) -> None:
     batches.note(rows=1, arrow_bytes=100, seconds=0.1, collected=False)
 
 
+def note_slow(batches: SmallBatches, *, collected: bool, seconds: float = SMALL_S_MAX + 1) -> None:
+    batches.note(rows=1, arrow_bytes=100, seconds=seconds, collected=collected)
+
+
 def test_the_first_batch_is_shared_out() -> None:
     assert not SmallBatches().expected
 
@@ -81,10 +85,10 @@ def test_a_first_batch_that_was_too_large_says_nothing_of_the_next() -> None:
 def test_a_first_batch_that_was_slow_says_nothing_of_the_next() -> None:
     """A young session takes seconds for any job."""
     batches = tried()
-    batches.note(rows=1, arrow_bytes=100, seconds=SMALL_S_MAX + 1, collected=True)
-    assert not batches.expected
-    note_small(batches)
+    note_slow(batches, collected=True)
     assert batches.expected
+    note_slow(batches, collected=True)
+    assert not batches.expected
 
 
 @pytest.mark.parametrize(
@@ -108,11 +112,43 @@ def test_a_small_and_quick_batch_is_followed_by_another(
 def test_a_slow_batch_in_one_task_is_not_soon_repeated() -> None:
     batches = SmallBatches()
     note_small(batches)
-    batches.note(rows=1, arrow_bytes=100, seconds=SMALL_S_MAX + 1, collected=True)
+    note_slow(batches, collected=True)
     for _ in range(PATIENCE_BATCHES):
         assert not batches.expected
         note_small(batches)
     assert batches.expected
+
+
+def test_where_tasks_take_as_long_batches_are_collected_for_a_while() -> None:
+    """Many sinks on few cores: whoever needs more of them because they are short makes them shorter."""
+    batches = SmallBatches()
+    note_small(batches)
+    note_slow(batches, collected=True, seconds=SMALL_S_MAX + 1)
+    collected = [batches.expected]
+    note_slow(batches, collected=False, seconds=SMALL_S_MAX + 1)
+    for _ in range(PATIENCE_BATCHES + 1):
+        collected.append(batches.expected)
+        note_slow(batches, collected=True, seconds=SMALL_S_MAX + 2)
+    assert collected == [False, *[True] * (PATIENCE_BATCHES + 1)]
+    assert not batches.expected
+
+
+def test_where_tasks_are_quicker_batches_are_shared_out() -> None:
+    """Work stands before the rows, and one task would do it alone."""
+    batches = SmallBatches()
+    note_small(batches)
+    note_slow(batches, collected=True, seconds=SMALL_S_MAX + 2)
+    for _ in range(PATIENCE_BATCHES):
+        note_slow(batches, collected=False, seconds=SMALL_S_MAX + 1)
+        assert not batches.expected
+
+
+def test_a_slow_batch_of_many_rows_is_shared_out_whatever_was_before() -> None:
+    batches = SmallBatches()
+    note_small(batches)
+    note_slow(batches, collected=True)
+    batches.note(rows=SMALL_ROWS_MAX + 1, arrow_bytes=100, seconds=SMALL_S_MAX + 1, collected=False)
+    assert not batches.expected
 
 
 def test_a_batch_that_was_too_large_is_not_soon_tried_again() -> None:

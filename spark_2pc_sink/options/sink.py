@@ -143,7 +143,7 @@ class SinkOptions(CommonOptions):
         at_most=INT32_MAX,
         why="the COPY bytes that all running tasks together may return through the driver's memory. A task with more "
         "than its share stages its rows, and the driver takes them meanwhile. None: 128 MiB for all, and for each task "
-        "no more than 8 MiB, or 1 MiB where they go to files. With more, executors need no connection to the database "
+        "no more than 4 MiB, or 1 MiB where they go to files. With more, executors need no connection to the database "
         "for batches of that size. A batch has up to four times as many tasks as run at one time, and "
         "spark.driver.maxResultSize is 1 GiB",
     )

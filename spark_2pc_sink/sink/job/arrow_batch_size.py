@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 _SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _ROWS_DEFAULT: Final = 10_000
-#: Spark's default, with which it does not count.
+#: With it Spark does not count; the default of some versions is less.
 _UNBOUNDED: Final = str(2**31 - 1)
-#: A few shuffle batches, or 10 000 rows of 3 KB: enough that the cost of an Arrow batch is lost in it, and little
-#: beside a worker.
-ARROW_BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
+#: What an Arrow batch weighs at most: where bytes are counted, and by the mean of the batch before where they are not.
+#: A few shuffle batches, or 4 000 rows of 2 KB: enough that the cost of an Arrow batch is lost in it. With 32 MiB such
+#: rows cost a worker a third more time.
+ARROW_BATCH_BYTES: Final = 8 * 1024 * 1024
 #: The bound is lifted only if the batch before had no more bytes of shuffle batches than this: without a bound a task
 #: may get all of its shuffle batches at once. An encode task that then makes more gives up.
 UNBOUNDED_BYTES_MAX: Final = 512 * 1024 * 1024
 #: The bound is lifted only if as many rows as Spark puts into one Arrow batch weigh no more than this, by the mean of
 #: the batch before.
 UNBOUNDED_ROWS_BYTES_MAX: Final = 64 * 1024 * 1024
-#: What an Arrow batch weighs at most, by the mean of the batch before, where that does not take fewer rows than the
-#: least or more than the most: with more nothing becomes faster, and rows that turn out to be heavier weigh more.
-AIMED_BYTES: Final = 16 * 1024 * 1024
+#: As few or as many rows as one is given by that mean: with more nothing becomes faster, and rows that turn out to be
+#: heavier weigh more.
 AIMED_ROWS_MIN: Final = 128
 AIMED_ROWS_MAX: Final = 32_768
 
@@ -72,7 +72,7 @@ class ArrowBatchLimits:
 
     def settings(self) -> dict[str, str]:
         """As Spark's settings."""
-        return {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.roomy else str(ARROW_BATCH_BYTES_MAX)}
+        return {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.roomy else str(ARROW_BATCH_BYTES)}
 
 
 class ArrowBatchSize:
@@ -135,5 +135,5 @@ class ArrowBatchSize:
 
 def _aimed_rows(row_bytes: float) -> int:
     """A power of two, so that it changes only where the rows do."""
-    rows = int(min(max(AIMED_BYTES / row_bytes, AIMED_ROWS_MIN), AIMED_ROWS_MAX))
+    rows = int(min(max(ARROW_BATCH_BYTES / row_bytes, AIMED_ROWS_MIN), AIMED_ROWS_MAX))
     return 1 << (rows.bit_length() - 1)

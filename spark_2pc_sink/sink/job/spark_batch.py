@@ -261,10 +261,8 @@ class SparkBatchWork:
             ticket.attempt,
             open_decision=open_decision,
             targets=self._tables.targets(ticket, self._folder),
-            look_s=min(
-                self._tables.look_s(ticket, self._folder),
-                self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE,
-            ),
+            look_s=self._tables.look_s(ticket, self._folder),
+            idle_s=self._options.idle_in_transaction_timeout_ms / 1000 / _IDLE_SHARE,
             early=self._small_batches.expected,
             refused=self._tell_refusal,
         )
@@ -295,7 +293,8 @@ class SparkBatchWork:
     def _run_here(self, ticket: TransactionTicket) -> TaskResults | None:
         """Collect the rows and write them from this process; None where they turn out to be too many, before any is."""
         begun_s = self._clock.now_s()
-        rows = self._selected(self._frame.coalesce(1), [], kafka_only=ticket.kafka_only)
+        # The names of its columns are known of the batch, and would be asked anew of a frame made of it.
+        rows = self._selected(self._frame, [], kafka_only=ticket.kafka_only).coalesce(1)
         most = self._small_batches.rows_max
         # Its log is that of the sink.
         with ThreadPoolExecutor(1, "spark_2pc_sink topics") as beside:

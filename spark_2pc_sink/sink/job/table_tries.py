@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
 from spark_2pc_sink.sink.transfer.beside_job import BesideJob
+from spark_2pc_sink.sink.transfer.looks import LookPace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,7 +85,8 @@ class TableTries:
             BatchRetryError: what was tried is not what they say.
             DataError: see `TableSift.take`.
         """
-        table, staged = self._take()
+        self._try_arrived()
+        table, staged = self._open()
         if table.too_many:
             return table
         made = {
@@ -97,17 +99,25 @@ class TableTries:
         return table
 
     def _take_arriving(self) -> None:
-        while not self._ended.wait(self._staging.look_s):
-            self._take()
+        pace = LookPace(self._staging.look_s)
+        while not self._ended.wait(pace.pause_s):
+            pace.look(self._try_arrived)
 
-    def _take(self) -> tuple[TableSift, StagedParts]:
+    def _try_arrived(self) -> bool:
+        """True when there was something."""
+        table, staged = self._open()
+        found = False
+        for stream in () if table.too_many else staged.arrived():
+            found = True
+            table.take(SiftedPart.of(stream))
+            if table.too_many or self._beside.given_up:
+                break
+        return found
+
+    def _open(self) -> tuple[TableSift, StagedParts]:
         if self._opened is None:
             connection = self._open_decision()
             table = TableSift(connection, self._table, output=self._output, most=self._most)
             self._opened = connection, table, self._staging.staged(connection)
         _, table, staged = self._opened
-        for stream in () if table.too_many else staged.arrived():
-            table.take(SiftedPart.of(stream))
-            if table.too_many or self._beside.given_up:
-                break
         return table, staged

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.sink.transfer.beside_job import BesideJob
 from spark_2pc_sink.sink.transfer.copy_channel import TransferEnd
+from spark_2pc_sink.sink.transfer.looks import LookPace
 from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class CopyThread:
         attempt: whose transfers.
         open_decision: opens the transaction that will decide, at its first call, and gives its connection.
         targets: the tables, in the order in which they are written; none where the sink has no table.
-        look_s: seconds without rows after which they are looked for, which is also a sign of life to the server.
+        look_s, idle_s: seconds without rows after which they are looked for, see `LookPace`.
         early: open the transaction before the first row: in a small batch all rows come at once, and would wait for it.
         refused: told at once that the database has refused a row, while tasks still run.
     """
@@ -65,6 +67,7 @@ class CopyThread:
         open_decision: Callable[[], Connection],
         targets: Sequence[CopyTarget],
         look_s: float,
+        idle_s: float,
         early: bool,
         refused: Callable[[], None],
     ) -> None:
@@ -72,7 +75,7 @@ class CopyThread:
         self._attempt = attempt
         self._open_decision = open_decision
         self._targets = {target.lane: target for target in targets}
-        self._look_s = look_s
+        self._pace = LookPace(look_s, idle_s)
         self._early = early
         self._refused = refused
         self._connection: Connection | None = None
@@ -162,20 +165,18 @@ class CopyThread:
         for lane in self._targets if self._early else ():
             self._table_rows(lane, self._opened())
         while not self._beside.given_up:
-            arrived = self._channel.take(self._attempt, self._look_s)
+            arrived = self._channel.take(self._attempt, self._pace.pause_s)
             if isinstance(arrived, TransferEnd):
                 return
             if arrived is not None:
                 self._write(arrived)
             elif self._targets:
-                self._look()
+                self._pace.look(partial(self._look, self._opened()))
 
-    def _look(self) -> None:
+    def _look(self, connection: Connection) -> bool:
         """Write what is staged of those that need not wait; a look in any case, which is a sign of life."""
-        connection = self._opened()
-        for lane, target in self._targets.items():
-            if not target.waits:
-                self._write_staged(lane, connection)
+        found = [self._write_staged(lane, connection) for lane, target in self._targets.items() if not target.waits]
+        return any(found)
 
     def _write(self, transfer: Transfer) -> None:
         key = (transfer.lane, transfer.encode_task)
@@ -189,11 +190,15 @@ class CopyThread:
         else:
             self._table_rows(transfer.lane, self._opened()).copy(transfer.stream)
 
-    def _write_staged(self, lane: int, connection: Connection) -> None:
+    def _write_staged(self, lane: int, connection: Connection) -> bool:
+        """True when there was something."""
+        found = False
         for stream in self._staged_parts(lane, connection).arrived():
+            found = True
             self._table_rows(lane, connection).copy(stream)
             if self._beside.given_up:
-                return
+                break
+        return found
 
     def _opened(self) -> Connection:
         if self._connection is None:

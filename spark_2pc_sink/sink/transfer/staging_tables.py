@@ -186,7 +186,7 @@ class TableStaging:
         owner: see `owner_of`.
         ticket: of the attempt; with owner, lane and the number of an encode task it names a table.
         lane: of the rows.
-        look_s: see `Staging`; each look is a query.
+        look_s: see `Staging`; each look is a query or two, and the batch waits for rows that nobody has seen yet.
         part_bytes: see `Staging`; large enough that the cost of one more transaction does not matter.
     """
 
@@ -195,8 +195,8 @@ class TableStaging:
     owner: str
     ticket: TransactionTicket
     lane: int = 0
-    look_s: float = 0.2
-    part_bytes: int = 8 * 1024 * 1024
+    look_s: float = 0.05
+    part_bytes: int = 4 * 1024 * 1024
 
     def store(self, encode_task: int, task_attempt: int) -> _TableStore:
         """See `Staging.store`."""
@@ -356,11 +356,12 @@ def owner_of(transactional_id: str, *, state_schema: str, state_table: str) -> s
 
 
 def staging_names(cursor: psycopg2.extensions.cursor, schema: str, prefix: str) -> list[StagingName]:
-    """The staging tables whose names begin like this."""
+    """The staging tables whose names begin like this, found by the index of the catalog's names."""
     cursor.execute(
         "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = %s AND pg_catalog.left(c.relname, %s) = %s AND c.relkind = 'r' ORDER BY c.relname",
-        (schema, len(prefix), prefix),
+        "WHERE n.nspname = %s AND c.relname >= %s AND c.relname < %s AND c.relkind = 'r' ORDER BY c.relname",
+        # Names are in the order of their bytes, whatever the database's collation.
+        (schema, prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)),
     )
     parsed = [StagingName.parse(name) for (name,) in cursor.fetchall()]
     return [name for name in parsed if name is not None]

@@ -107,6 +107,7 @@ def copying(
         open_decision=lambda: connection,
         targets=[CopyTarget(0, lambda opened: kind(opened, plan), place.staged)],
         look_s=look_s,
+        idle_s=20.0,
         early=False,
         refused=lambda: None,
     )

@@ -11,6 +11,7 @@ import pytest
 from jdbc_state.connections import Database
 from spark_2pc_sink.errors import BatchRetryError, DatabaseUnreachableError, LocalProtocolError
 from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.table.catalog import driver_connection
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.table.table_writer import AppendedRows
@@ -22,6 +23,7 @@ from spark_2pc_sink.sink.transfer.staging_tables import (
     DroppedStaging,
     StagingName,
     drop_ended_staging,
+    staging_names,
 )
 from spark_2pc_sink.sink.transfer.table_loader import TableLoader
 from spark_2pc_sink.testing.ports import free_port
@@ -147,6 +149,18 @@ def test_names_are_read_back_and_fit() -> None:
     for foreign in ("_2pc_stage_abc_1_1_1", "_2pc_stage_0123456789_1_1", "x_2pc_stage_0123456789_1_1_1", "orders"):
         assert StagingName.parse(foreign) is None
     assert owner("a") != owner("b")
+
+
+def test_the_table_of_every_task_is_found(database: str) -> None:
+    """By a range of names, in which no other attempt is."""
+    tasks = [0, 1, 9, 10, 99, 2**31 - 1]
+    for other in (ticket(generation=2), ticket(generation=31), ticket(attempt=11), ticket(sink="other")):
+        run(database, f"CREATE TABLE {name(other)} ()")
+    run(database, *(f"CREATE TABLE {name(source=task)} ()" for task in tasks), f"CREATE TABLE {name(source=9)}_9 ()")
+    with transaction(database) as connection, driver_connection(connection).cursor() as cursor:
+        found = staging_names(cursor, "public", name(source=0).removesuffix("0"))
+        assert staging_names(cursor, "elsewhere", name(source=0).removesuffix("0")) == []
+    assert sorted((one.task, one.lane) for one in found) == sorted([*((task, 0) for task in tasks), (9, 9)])
 
 
 def test_only_older_leftovers_of_the_same_sink_are_dropped(database: str, plan: ColumnPlan) -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, TaskReceipt, TaskResults
 from spark_2pc_sink.sink.job.arrow_batch_size import (
-    AIMED_BYTES,
     AIMED_ROWS_MAX,
     AIMED_ROWS_MIN,
-    ARROW_BATCH_BYTES_MAX,
+    ARROW_BATCH_BYTES,
     UNBOUNDED_BYTES_MAX,
     UNBOUNDED_ROWS_BYTES_MAX,
     ArrowBatchLimits,
@@ -25,7 +24,7 @@ ROWS_MAX = 1_000
 #: Of rows that are as heavy as they may be.
 ROW_BYTES = UNBOUNDED_ROWS_BYTES_MAX // ROWS_MAX
 UNBOUNDED = str(2**31 - 1)
-BOUNDED = str(ARROW_BATCH_BYTES_MAX)
+BOUNDED = str(ARROW_BATCH_BYTES)
 
 
 class Session:
@@ -119,10 +118,10 @@ def test_what_somebody_else_has_set_stays() -> None:
     ("row_bytes", "rows"),
     [
         (1, AIMED_ROWS_MAX),
-        (AIMED_BYTES // AIMED_ROWS_MAX, AIMED_ROWS_MAX),
-        (AIMED_BYTES // AIMED_ROWS_MAX + 1, AIMED_ROWS_MAX // 2),
-        (AIMED_BYTES // AIMED_ROWS_MIN, AIMED_ROWS_MIN),
-        (AIMED_BYTES, AIMED_ROWS_MIN),
+        (ARROW_BATCH_BYTES // AIMED_ROWS_MAX, AIMED_ROWS_MAX),
+        (ARROW_BATCH_BYTES // AIMED_ROWS_MAX + 1, AIMED_ROWS_MAX // 2),
+        (ARROW_BATCH_BYTES // AIMED_ROWS_MIN, AIMED_ROWS_MIN),
+        (ARROW_BATCH_BYTES, AIMED_ROWS_MIN),
     ],
 )
 def test_heavy_rows_come_in_small_numbers(row_bytes: int, rows: int) -> None:

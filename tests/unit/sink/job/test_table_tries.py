@@ -129,3 +129,22 @@ def test_rows_for_no_table_are_refused() -> None:
     nobody: Any = None
     with pytest.raises(LocalProtocolError, match="no table"):
         TableTries(nobody, plan, nobody, "", 1)
+
+
+@pytest.mark.parametrize(("parts", "pause_s"), [([], 0.2), (["a"], Staged.look_s)])
+def test_a_look_that_takes_long_and_finds_nothing_is_followed_by_a_pause(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch, parts: list[str], pause_s: float
+) -> None:
+    clock = SimpleNamespace(monotonic=iter(range(100, 200)).__next__)
+    monkeypatch.setattr("spark_2pc_sink.sink.transfer.looks.time", clock)
+    pauses: list[float] = []
+
+    def wait(pause: float) -> bool:
+        pauses.append(pause)
+        return len(pauses) == 2
+
+    staged.parts = parts
+    searching: Any = tries(staged)
+    searching._ended = SimpleNamespace(wait=wait)
+    searching._take_arriving()
+    assert pauses == [Staged.look_s, pause_s]

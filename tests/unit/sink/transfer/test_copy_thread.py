@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError
 from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, LaneRows
 from spark_2pc_sink.sink.contract.row_transfer import Transfer
-from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
+from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel, TransferEnd
 from spark_2pc_sink.sink.transfer.copy_thread import CopyTarget, CopyThread
 from spark_2pc_sink.sink.written_rows import WrittenRows
 from spark_2pc_sink.testing import wait_until
@@ -69,9 +69,11 @@ class Staged:
         self.streams: list[bytes] = []
         self.taken: dict[int, tuple[int, int]] = {}
         self.looks = 0
+        self.look: Callable[[], None] = lambda: None
 
     def arrived(self) -> Iterator[Sequence[Any]]:
         self.looks += 1
+        self.look()
         while self.streams:
             self.taken[1] = (7, self.taken.get(1, (7, 0))[1] + 1)
             yield [self.streams.pop(0)]
@@ -97,7 +99,7 @@ class Rig:
         self.begun += 1
         return SimpleNamespace(connection=SimpleNamespace(driver_connection=self.client))
 
-    def copying(self, *, look_s: float = 60.0, early: bool = False) -> CopyThread:
+    def copying(self, *, look_s: float = 60.0, idle_s: float = 60.0, early: bool = False) -> CopyThread:
         staged: Any = self.staged
         return CopyThread(
             self.channel,
@@ -105,6 +107,7 @@ class Rig:
             open_decision=self.open_decision,
             targets=[CopyTarget(0, lambda _: self.table, lambda _: staged)],
             look_s=look_s,
+            idle_s=idle_s,
             early=early,
             refused=self.refused,
         )
@@ -185,6 +188,46 @@ def test_rows_that_are_staged_are_written_while_the_job_runs(rig: Rig) -> None:
     )
     assert rig.finish(copy, *encoded) == 4
     assert rig.table.copied == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize(
+    ("look_s", "idle_s", "took_s", "streams", "pauses_s"),
+    [
+        (0.05, 20, 0.001, [], [0.05, 0.05]),
+        (0.05, 20, 0.02, [], [0.05, 0.08]),
+        (0.05, 20, 0.9, [], [0.05, 0.2]),
+        (0.05, 20, 0.9, [b"a"], [0.05, 0.05]),
+        (3.0, 20, 0.9, [], [3.0, 3.0]),
+        (0.05, 0.1, 0.9, [], [0.05, 0.1]),
+        (0.05, 0.01, 0.9, [], [0.01, 0.01]),
+    ],
+    ids=["quick", "long", "very long", "long, with rows", "long, and rare already", "hasty server", "hastier server"],
+)
+def test_a_look_that_takes_long_and_finds_nothing_is_followed_by_a_pause(
+    rig: Rig,
+    monkeypatch: pytest.MonkeyPatch,
+    look_s: float,
+    idle_s: float,
+    took_s: float,
+    streams: list[bytes],
+    pauses_s: list[float],
+) -> None:
+    """Each task's table is asked in it: of hundreds of tasks, the server would do nothing else. It hears in time."""
+    now, pauses = [100.0], []
+    monkeypatch.setattr("spark_2pc_sink.sink.transfer.looks.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def look() -> None:
+        now[0] += took_s
+
+    def take(_: object, pause: float) -> TransferEnd | None:
+        pauses.append(pause)
+        return TransferEnd(ATTEMPT) if len(pauses) == 2 else None
+
+    rig.staged.look, rig.staged.streams = look, streams
+    monkeypatch.setattr(rig.channel, "take", take)
+    with rig.copying(look_s=look_s, idle_s=idle_s):
+        pass
+    assert pauses == pytest.approx(pauses_s)
 
 
 def test_a_transaction_that_cannot_be_begun_ends_the_attempt(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ BENCHMARKS = {
 #: Those that run when they are named.
 MORE = {
     "bad_rows": "one bad row in a batch, and the option where no row is bad",
+    "flink": "Apache Flink's Kafka sink and JDBC XA sink; `make flink` fetches them",
     "service": "transactions of a service beside a plain COMMIT and an outbox with a poller",
     "tuning": "the pair's Kafka producer with other settings",
     "writers_bound": "an upsert by two backends of PostgreSQL beside one, without Spark",

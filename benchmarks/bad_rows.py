@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks import writers
 from benchmarks.figures import Spread, quantile
 from benchmarks.inputs import NARROW, write_source
-from benchmarks.runs import BatchFigures, new_tasks, timed
+from benchmarks.runs import BatchFigures, check_rows, new_tasks, timed
 from benchmarks.workbench import Workbench
-from benchmarks.writers import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,7 +72,7 @@ def _bad_batches(bench: Workbench, rows: int, turns: int) -> dict[str, Any]:
         taken.append(timed(bench, writer, batch, batch_id))
 
     source.run(bench.spark, write, bench.directory / f"checkpoint-{task.topic}")
-    _check(bench, task, rows=rows * batches - len(KINDS) * batches // len(_TURN))
+    check_rows(bench, task.table, rows * batches - len(KINDS) * batches // len(_TURN))
     bench.execute(f"DROP TABLE {task.table}")
     counted = range(WARM_UP_TURNS * len(_TURN), batches)
     figures: dict[str, Any] = {
@@ -122,7 +121,7 @@ def _price(bench: Workbench, rows: int, *, batches: int) -> dict[str, Any]:
     bench.settle()
     source.run(bench.spark, write, bench.directory / f"checkpoint-{tasks[0].topic}")
     for task in tasks:
-        _check(bench, task, rows=rows * batches)
+        check_rows(bench, task.table, rows * batches)
         bench.execute(f"DROP TABLE {task.table}")
     more = [pair["dead_letter"].seconds / pair["fail"].seconds - 1 for pair in pairs[1:]]
     cpu_s = {choice: [sum(pair[choice].cpu_s.values()) for pair in pairs[1:]] for choice in choices}
@@ -136,11 +135,3 @@ def _price(bench: Workbench, rows: int, *, batches: int) -> dict[str, Any]:
         flush=True,
     )
     return {"more": price.json(), "more_cpu": cpu, "rows": rows, "load": load}
-
-
-def _check(bench: Workbench, task: Task, *, rows: int) -> None:
-    with bench.engine.connect() as connection:
-        found = connection.exec_driver_sql(f"SELECT count(*) FROM {task.table}").scalar()
-    if found != rows:
-        message = f"{found} rows arrived in {task.table}, {rows} were to"
-        raise SystemExit(message)

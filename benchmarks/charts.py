@@ -13,9 +13,10 @@ _SIZE_INCHES = (5.5, 3.2)
 #: The picture that RESULTS.md begins with.
 OVERVIEW = "overview.svg"
 _OVERVIEW_INCHES = (7.0, 3.0)
-#: Who writes the same rows, from the slowest to the fastest, by the name of its figure; with its colour.
+#: Who writes the same rows, by the name of its figure; with its colour. Flink is another benchmark, and may be missing.
 _SIDES = {
     "pair": ("Spark's Kafka sink, then its JDBC sink:\nnot atomic", "C7"),
+    "flink": ("Flink's Kafka and JDBC XA sinks,\none process: exactly once each", "C1"),
     "ours": ("DualWriteSink:\nexactly once in both", "C0"),
     "copy": ("PostgreSQL's COPY alone,\nwithout Kafka: the limit", "C2"),
 }
@@ -42,7 +43,7 @@ def draw(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
     drawn = []
     with library.rc_context(_STYLE):
         if "cluster" in figures:
-            drawn.append(_overview(figures["cluster"]["keyed"], folder / OVERVIEW))
+            drawn.append(_overview(figures["cluster"]["keyed"], figures.get("flink"), folder / OVERVIEW))
         if "curves" in figures:
             curves = figures["curves"]
             drawn.append(_curve("tasks", curves["tasks"], folder / "curve_tasks.svg"))
@@ -57,8 +58,8 @@ def draw(figures: Mapping[str, Mapping[str, Any]], folder: Path) -> list[Path]:
     return drawn
 
 
-def _overview(figures: Mapping[str, Any], file: Path) -> Path:
-    """Rows each second in a cluster, beside what is used today and beside the limit."""
+def _overview(figures: Mapping[str, Any], flink: Mapping[str, Any] | None, file: Path) -> Path:
+    """Rows each second in a cluster, beside what is used today and beside the limit; and Flink's, if measured."""
     rows = figures["rows"]
     figure, both = import_module("matplotlib.pyplot").subplots(
         1, 2, figsize=_OVERVIEW_INCHES, layout="constrained", sharey=True, sharex=True
@@ -66,10 +67,12 @@ def _overview(figures: Mapping[str, Any], file: Path) -> Path:
     figure.suptitle(f"Thousand rows each second on a Spark cluster, batches of {rows:,} keyed rows")
     parts = {"warm": "batches of a running query", "first": "the first batch of a query"}
     for axes, (part, what) in zip(both, parts.items(), strict=True):
-        rates = {side: figures[part][f"{side}_rows_per_s"] for side in _SIDES}
-        middle = [rate["median"] / 1e3 for rate in rates.values()]
-        names, colours = zip(*_SIDES.values(), strict=True)
-        bars = axes.barh(names, middle, xerr=_ends(rates.values(), 1e3), color=colours, capsize=3)
+        measured = figures[part] if flink is None else {**figures[part], "flink_rows_per_s": _flink_rate(flink, part)}
+        sides = {side: look for side, look in _SIDES.items() if f"{side}_rows_per_s" in measured}
+        rates = [measured[f"{side}_rows_per_s"] for side in sides]
+        middle = [rate["median"] / 1e3 for rate in rates]
+        names, colours = zip(*sides.values(), strict=True)
+        bars = axes.barh(names, middle, xerr=_ends(rates, 1e3), color=colours, capsize=3)
         axes.bar_label(bars, fmt="%.0f", padding=12)
         # Room for the number behind the longest bar.
         axes.margins(x=0.35)
@@ -77,6 +80,12 @@ def _overview(figures: Mapping[str, Any], file: Path) -> Path:
         axes.grid(visible=True, axis="x", alpha=0.3)
         axes.set_xlabel(what)
     return _saved(figure, file)
+
+
+def _flink_rate(flink: Mapping[str, Any], part: str) -> Mapping[str, float]:
+    """Flink's rate beside a part of a query: a long job beside a query that runs, new jobs beside a new query."""
+    rate: Mapping[str, float] = flink["long" if part == "warm" else "warm"]["flink_rows_per_s"]
+    return rate
 
 
 def _curve(

@@ -98,7 +98,8 @@ class ProcessTree:
     """
 
     def __init__(self, servers: Mapping[int, str]) -> None:
-        self._servers = dict(servers)
+        #: As they were given.
+        self.servers: dict[int, str] = dict(servers)
         self._root = psutil.Process()
         self._last: dict[int, ProcessFacts] = {}
         self._not_waited_for: dict[str, float] = {}
@@ -119,7 +120,7 @@ class ProcessTree:
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds so far, by kind of process."""
         found = self.look()
-        kinds = kinds_of(found, self._servers, self._root.pid)
+        kinds = kinds_of(found, self.servers, self._root.pid)
         for pid, seconds in not_waited_for(self._last, found).items():
             # As in kinds_of: below somebody who is not known here is Spark.
             kind = kinds.get(pid, "spark")
@@ -133,7 +134,7 @@ class ProcessTree:
     def rss_bytes(self) -> dict[str, int]:
         """The resident memory of the largest process of each kind."""
         found = self._look_once()
-        kinds = kinds_of(found, self._servers, self._root.pid)
+        kinds = kinds_of(found, self.servers, self._root.pid)
         largest: dict[str, int] = {}
         for pid, facts in found.items():
             largest[kinds[pid]] = max(largest.get(kinds[pid], 0), facts.rss_bytes)

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import report_sections, results
 from benchmarks.charts import OVERVIEW, draw
-from benchmarks.report_tables import seconds_of, table
+from benchmarks.report_tables import ratio_of, seconds_of, table, thousands
 from benchmarks.results import Result
 from benchmarks.targets import TARGETS
 
@@ -22,6 +22,10 @@ _FOLDER = Path(__file__).parent
 _INTRODUCTION = (
     "`make bench` measures, and `python -m benchmarks.report` writes this file from the newest result of each of them "
     "(`results.jsonl`). All ratios are of runs that took turns on one machine."
+)
+_FLINK_SHOWN = (
+    "Flink's figures are of the benchmark `flink`: one process, and rows that it makes itself. Beside batches of a "
+    "running query stands one long job, beside the first batch of a query a new job of a process that has run others."
 )
 _KINDS = ("spark", "workers", "driver", "kafka", "postgresql", "all")
 _VARIANTS = (
@@ -64,6 +68,7 @@ def render(found: Mapping[str, Result], *, pictures: list[str], missed: str, tri
     sections = [
         "# Results of the benchmarks",
         *_shown(first),
+        *([_FLINK_SHOWN] if first and "flink" in found else []),
         _INTRODUCTION,
         "## Targets",
         _targets(found),
@@ -144,9 +149,9 @@ def _cluster(figures: Mapping[str, Any]) -> Iterator[str]:
             name,
             f"{figures[name]['rows']:,}",
             part,
-            _thousands(one["ours_rows_per_s"]),
-            _thousands(one["pair_rows_per_s"]),
-            _ratio(one["ratio"]),
+            thousands(one["ours_rows_per_s"]),
+            thousands(one["pair_rows_per_s"]),
+            ratio_of(one["ratio"]),
             "persisted" if one["pair_persists"] else "not persisted",
         )
         for name, part, one in parts
@@ -155,7 +160,7 @@ def _cluster(figures: Mapping[str, Any]) -> Iterator[str]:
     yield table(("", "rows in a batch", "batch", *sides), rates)
     yield "Beside a bare COPY of the same rows by one client, whose bytes were made beforehand:"
     copied = [
-        (name, part, _thousands(one["copy_rows_per_s"]), _ratio(one["copy_ratio"]))
+        (name, part, thousands(one["copy_rows_per_s"]), ratio_of(one["copy_ratio"]))
         for name, part, one in parts
         if "copy_ratio" in one
     ]
@@ -185,8 +190,8 @@ def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
             (
                 name,
                 f"{row['rows']:,}",
-                _thousands(row["ours_rows_per_s"]),
-                _thousands(row["pair_rows_per_s"]),
+                thousands(row["ours_rows_per_s"]),
+                thousands(row["pair_rows_per_s"]),
                 f"{row['ratio']['median']:.2f}",
                 "persisted" if row["pair_persists"] else "not persisted",
             )
@@ -211,7 +216,7 @@ def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
 def _outputs(figures: Mapping[str, Any]) -> Iterator[str]:
     yield f"## Two topics and two tables, batches of {figures['rows']:,} rows, warm"
     rows = [
-        (what, _thousands(figures[f"{way}_rows_per_s"]), f"{figures[f'{way}_cpu_s']['all']:.2f}")
+        (what, thousands(figures[f"{way}_rows_per_s"]), f"{figures[f'{way}_cpu_s']['all']:.2f}")
         for way, what in (("ours", "one sink"), ("two_sinks", "two sinks"), ("pair", "the pair, twice, persisted"))
     ]
     yield table(("", "thousand rows/s", "CPU s per million rows"), rows)
@@ -222,7 +227,7 @@ def _outputs(figures: Mapping[str, Any]) -> Iterator[str]:
 def _price(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "## Price of exactly once"
     rows = [
-        (side, _thousands(figures[f"{side}_rows_per_s"]), f"{figures[f'{side}_cpu_s']['all']:.2f}")
+        (side, thousands(figures[f"{side}_rows_per_s"]), f"{figures[f'{side}_cpu_s']['all']:.2f}")
         for side in ("with", "without")
     ]
     yield table(("transaction, state row, generation check", "thousand rows/s", "CPU s per million rows"), rows)
@@ -248,11 +253,16 @@ def _encoding(figures: Mapping[str, Any]) -> Iterator[str]:
 
 def _latency(figures: Mapping[str, Any]) -> Iterator[str]:
     yield f"## Latency at {figures['rows_per_s']:,} rows/s, s"
+    shown = {
+        **{name: name for name in ("visible", "kafka", "table", "apart", "counted")},
+        "pair_visible": f"the pair, {'persisted' if figures['pair_persists'] else 'not persisted'}: visible",
+        "pair_apart": "the pair: apart",
+    }
     rows = [
-        (name, f"{figures[f'{name}_p50_s']:.3f}", f"{figures[f'{name}_p99_s']:.3f}")
-        for name in ("visible", "kafka", "table", "apart", "counted")
+        (what, f"{figures[f'{name}_p50_s']:.3f}", f"{figures[f'{name}_p99_s']:.3f}") for name, what in shown.items()
     ]
     yield table(("", "p50", "p99"), rows)
+    yield "The pair is Spark's Kafka sink, which waits for no further records, then Spark's JDBC sink."
 
 
 def _growth(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -305,9 +315,9 @@ def _json_columns(figures: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         (
             name,
-            "{median:.2f} ({low:.2f} to {high:.2f})".format(**kind["ratio"]),
-            _thousands(kind["with_rows_per_s"]),
-            _thousands(kind["without_rows_per_s"]),
+            ratio_of(kind["ratio"]),
+            thousands(kind["with_rows_per_s"]),
+            thousands(kind["without_rows_per_s"]),
             f"{kind['with_cpu_s']['all']:.2f}",
             f"{kind['without_cpu_s']['all']:.2f}",
         )
@@ -330,14 +340,6 @@ _SECTIONS = {
     **report_sections.SECTIONS,
     "json_columns": _json_columns,
 }
-
-
-def _thousands(spread: Mapping[str, float]) -> str:
-    return f"{spread['median'] / 1e3:.0f} ({spread['low'] / 1e3:.0f} to {spread['high'] / 1e3:.0f})"
-
-
-def _ratio(spread: Mapping[str, float]) -> str:
-    return f"{spread['median']:.2f} ({spread['low']:.2f} to {spread['high']:.2f})"
 
 
 def _millions(spread: Mapping[str, float]) -> str:

@@ -1,11 +1,11 @@
-"""Sections of RESULTS.md about starts, PostgreSQL's own statements, many sinks, many batches, and verify."""
+"""Sections of RESULTS.md about Flink, starts, PostgreSQL's own statements, many sinks, many batches, and verify."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from benchmarks.report_tables import seconds_of, table
+from benchmarks.report_tables import ratio_of, seconds_of, table, thousands
 
 
 def _start(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -70,7 +70,7 @@ def _many_batches(figures: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         (
             f"{int(count):,}",
-            f"{point['speed']['median']:.2f} ({point['speed']['low']:.2f} to {point['speed']['high']:.2f})",
+            ratio_of(point["speed"]),
             f"{point['old_ms']['median']:.1f}",
             f"{sum(point['tables_mb'].values()):.1f}",
             f"{point['driver_mb']:.0f}",
@@ -91,8 +91,50 @@ def _verify(figures: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def _flink(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Beside Flink"
+    versions = ", ".join(f"{name} {number}" for name, number in figures["versions"].items())
+    yield (
+        "Flink writes the same rows by its Kafka sink and its JDBC XA sink, exactly once each, in one process. Each of "
+        "them commits by itself: nothing decides for both. Flink makes its rows; DualWriteSink reads them from files. "
+        f"({versions}.)"
+    )
+    parts = {
+        "first": ("first batch of a session", "first job of a process"),
+        "warm": ("warm batches", f"warm jobs of {figures['rows']:,} rows"),
+        "long": ("warm batches", f"one job of {figures['warm_jobs'] * figures['rows']:,} rows"),
+    }
+    head = ("ours", "Flink", "ours, thousand rows/s", "Flink, thousand rows/s", "ratio")
+    rates = [
+        (*what, thousands(one["ours_rows_per_s"]), thousands(one["flink_rows_per_s"]), ratio_of(one["ratio"]))
+        for what, one in ((what, figures[part]) for part, what in parts.items())
+    ]
+    yield table(head, rates)
+    yield f"That is with a checkpoint each {figures['interval_ms']:,} ms. All intervals, thousand rows/s of Flink:"
+    intervals = [
+        (f"{int(interval):,} ms", *(thousands(one[f"{part}_rows_per_s"]) for part in parts))
+        for interval, one in figures["intervals"].items()
+    ]
+    yield table(("a checkpoint each", *(what for _, what in parts.values())), intervals)
+    yield (
+        f"CPU seconds per million rows, warm: ours {figures['ours_cpu_s']['all']:.2f}, Flink "
+        f"{figures['flink_cpu_s']['all']:.2f}."
+    )
+    yield (
+        "Latency at 5 000 rows/s, s. Flink shows rows the soonest with a checkpoint each "
+        f"{figures['latency_interval_ms']} ms:"
+    )
+    names = [f"{name}_{share}_s" for name in ("visible", "kafka", "table", "apart") for share in ("p50", "p99")]
+    delays = {"ours, default trigger": figures["ours_latency"]} | {
+        f"Flink, a checkpoint each {interval} ms": found for interval, found in figures["flink_latency"].items()
+    }
+    rows = [(what, *(f"{found[name]:.3f}" for name in names)) for what, found in delays.items()]
+    yield table(("", *(name.removesuffix("_s").replace("_", " ") for name in names)), rows)
+
+
 #: By benchmark.
 SECTIONS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    "flink": _flink,
     "start": _start,
     "database_bound": _database_bound,
     "writers_bound": _writers_bound,

@@ -14,3 +14,13 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def seconds_of(spread: Mapping[str, float]) -> str:
     """A median with its spread."""
     return f"{spread['median']:.2f} s ({spread['low']:.2f} to {spread['high']:.2f})"
+
+
+def thousands(spread: Mapping[str, float]) -> str:
+    """Rows each second with their spread."""
+    return f"{spread['median'] / 1e3:.0f} ({spread['low'] / 1e3:.0f} to {spread['high'] / 1e3:.0f})"
+
+
+def ratio_of(spread: Mapping[str, float]) -> str:
+    """A ratio with its spread."""
+    return f"{spread['median']:.2f} ({spread['low']:.2f} to {spread['high']:.2f})"

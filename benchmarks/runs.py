@@ -194,9 +194,20 @@ def check_count(bench: Workbench, task: Task, source: Source, batches: int) -> N
     Raises:
         SystemExit: not so.
     """
-    expected = source.rows * (1 if task.upsert else source.batches)
+    check_rows(bench, task.table, source.rows * (1 if task.upsert else source.batches))
+    if batches != source.batches:
+        message = f"{batches} batches arrived, {source.batches} were sent"
+        raise SystemExit(message)
+
+
+def check_rows(bench: Workbench, table: str, rows: int) -> None:
+    """See that a table has so many rows.
+
+    Raises:
+        SystemExit: it has not.
+    """
     with bench.engine.connect() as connection:
-        found = connection.exec_driver_sql(f"SELECT count(*) FROM {task.table}").scalar()
-    if found != expected or batches != source.batches:
-        message = f"{found} rows in {batches} batches arrived, {expected} in {source.batches} were sent"
+        found = connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar()
+    if found != rows:
+        message = f"{found} rows arrived in {table}, {rows} were to arrive"
         raise SystemExit(message)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from benchmarks import writers
 from benchmarks.figures import Spread, quantile
 from benchmarks.inputs import NARROW, Source, date_file
-from benchmarks.runs import PARTITIONS
+from benchmarks.runs import PARTITIONS, check_rows
 from benchmarks.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -111,11 +111,7 @@ def _run(bench: Workbench, source: Source, timer: _Timer, **options: Any) -> Non
     bench.execute(f"CREATE TABLE {name} ({source.shape.table})")
     writer = writers.ours(bench, _task(name), **options)
     source.run(bench.spark, timer.around(writer), bench.directory / f"checkpoint-{name}")
-    with bench.engine.connect() as connection:
-        found = connection.exec_driver_sql(f"SELECT count(*) FROM {name}").scalar()
-    if found != source.rows * source.batches:
-        message = f"{found} rows arrived, {source.rows * source.batches} were sent"
-        raise SystemExit(message)
+    check_rows(bench, name, source.rows * source.batches)
 
 
 def _task(name: str) -> Task:

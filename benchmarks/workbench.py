@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -88,7 +89,7 @@ class Workbench:
     def __enter__(self) -> Workbench:
         with ExitStack() as stack:
             self.directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-2pc-bench-")))
-            self.servers = self._given or _start_servers(stack)
+            self.servers = self._given or start_servers(stack)
             self.tree = ProcessTree({self.servers.kafka_pid: "kafka", self.servers.postgres_pid: "postgresql"})
             self.engine = sqlalchemy.create_engine(self.servers.url, poolclass=sqlalchemy.NullPool)
             settings = SPARK_SETTINGS | (self._start_cluster(stack) if self._cluster else {})
@@ -130,9 +131,15 @@ class Workbench:
         self.execute("CHECKPOINT")
 
 
-def _start_servers(stack: ExitStack) -> Servers:
+def start_servers(stack: ExitStack, settings: Mapping[str, str] | None = None) -> Servers:
+    """Start Apache Kafka and PostgreSQL, which end with the stack.
+
+    Args:
+        stack: ends them.
+        settings: of PostgreSQL, beyond those of every benchmark.
+    """
     broker = stack.enter_context(KafkaBroker(jvm_options=KAFKA_JVM))
-    postgres = stack.enter_context(PostgresServer(settings=POSTGRES_SETTINGS))
+    postgres = stack.enter_context(PostgresServer(settings={**POSTGRES_SETTINGS, **(settings or {})}))
     return Servers(
         bootstrap=broker.bootstrap,
         url=postgres.create_database(DATABASE),

@@ -85,13 +85,14 @@ def ours_each(bench: Workbench, task: Task) -> Writer:
     return write
 
 
-def pair(bench: Workbench, task: Task, *, persist: bool) -> Writer:
+def pair(bench: Workbench, task: Task, *, persist: bool, tuned: Mapping[str, str] = KAFKA_TUNED) -> Writer:
     """Spark's Kafka sink, then Spark's JDBC sink, for each topic and its table.
 
     Args:
         bench: the servers.
         task: what and where.
         persist: keep the batch between the writes, instead of reading it again.
+        tuned: settings of the Kafka producer.
     """
     for each in task.all:
         if each.upsert:
@@ -101,7 +102,7 @@ def pair(bench: Workbench, task: Task, *, persist: bool) -> Writer:
         if persist:
             batch.persist()
         for each in task.all:
-            write_kafka(bench, each, batch, KAFKA_TUNED)
+            write_kafka(bench, each, batch, tuned)
             _write_table(bench, each, batch)
         if persist:
             batch.unpersist()

@@ -34,7 +34,7 @@ _PROPERTIES: Final = {f"KAFKA_{name.upper().replace('.', '_')}": name for name i
 _FILES: Final = (CONFIG, COMMAND_CONFIG)
 #: Behind the usual prefix: they tell `spark_2pc_sink.testing` where servers are.
 _OF_TESTING: Final = frozenset(
-    {"KAFKA_LIBS", "KAFKA_STREAMS", "KAFKA_TOOLS", "POSTGRES_BIN", "REGISTRY_HOME", "SPARK_JARS"}
+    {"FLINK", "KAFKA_LIBS", "KAFKA_STREAMS", "KAFKA_TOOLS", "POSTGRES_BIN", "REGISTRY_HOME", "SPARK_JARS"}
 )
 
 

@@ -15,6 +15,7 @@ from spark_2pc_sink.errors import ConfigurationError
 if TYPE_CHECKING:
     from spark_2pc_sink.monitoring.watched import Watched
 
+PORT_MAX: Final = 65_535
 #: What fewer characters have can be tried out.
 TOKEN_CHARACTERS_MIN: Final = 20
 
@@ -115,8 +116,7 @@ def host_and_port(text: str, *, option: str) -> tuple[str, int]:
         ConfigurationError: it is something else.
     """
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ConfigurationError(
-            option=option, value=text, rule="it is HOST:PORT", remedy="pass for example 127.0.0.1:9404"
-        )
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+        rule = f"it is HOST:PORT, and no port is above {PORT_MAX}"
+        raise ConfigurationError(option=option, value=text, rule=rule, remedy="pass for example 127.0.0.1:9404")
     return host.removeprefix("[").removesuffix("]"), int(port)

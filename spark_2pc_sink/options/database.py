@@ -5,7 +5,9 @@ SQLAlchemy is imported when a URL is first read: tasks that only write to Kafka 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import quote, urlencode
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.text_checks import HIDDEN, check_texts
@@ -40,6 +42,10 @@ def parse_database_url(text: object) -> str:
     check_texts("database", [*url.translate_connect_args().values(), dict(url.query)])
     if url.host is not None and (" " in url.host or not url.host.isprintable()):
         _refuse(HIDDEN, "a host has no space, line break or other character that cannot be seen", _EXAMPLE)
+    if url.host is not None and "@" in url.host:
+        # What stands before it is the end of a password, and errors of connections name the host.
+        rule = "a host has no @, and a password with one is encoded"
+        _refuse(HIDDEN, rule, f"{_EXAMPLE}, and write %40 for an @ in a user or a password")
     if url.drivername not in _DRIVERS:
         _refuse(f"{url.drivername}://{HIDDEN}", "the database is PostgreSQL, reached with psycopg2", _EXAMPLE)
     return url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
@@ -69,6 +75,29 @@ def without_secrets(text: str) -> str:
     return URL.create(
         *("postgresql", url.username), host=url.host, port=url.port, database=url.database, query=_public_query(url)
     ).render_as_string()
+
+
+def as_libpq_uri(text: str) -> str:
+    """The same as libpq and its programs read it: they take no space, a + for a plus, and several hosts in a row.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2  # noqa: PLC0415 - see the module's docstring
+    from sqlalchemy.engine import make_url  # noqa: PLC0415
+
+    # Several hosts are "a,b" for libpq, and their ports are apart.
+    dialect: Any = PGDialect_psycopg2
+    _, told = dialect().create_connect_args(make_url(without_secrets(text)))
+    options = {name: str(value) for name, value in told.items()}
+    user, database = (quote(options.pop(name, ""), safe="") for name in ("user", "dbname"))
+    hosts, ports = (options.pop(name, "").split(",") for name in ("host", "port"))
+    places = ",".join(
+        (f"[{host}]" if ":" in host else quote(host, safe="")) + (f":{port}" if port else "")
+        for host, port in zip_longest(hosts, ports, fillvalue="")
+    )
+    query = urlencode(options, quote_via=quote)
+    return f"postgresql://{user}{'@' if user else ''}{places}/{database}{'?' if query else ''}{query}"
 
 
 def _public_query(url: URL) -> dict[str, str | tuple[str, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_2pc_sink.options import CommonOptions
-from spark_2pc_sink.options.database import without_secrets
+from spark_2pc_sink.options.database import as_libpq_uri
 from spark_2pc_sink.recovery.recover_command import sink_words
 
 
@@ -48,7 +48,7 @@ class Commands:
         return cls(
             verify=" ".join(["spark-2pc verify", sides, *([shlex.join(words)] if words else [])]),
             status=f"spark-2pc status {sides}",
-            psql=shlex.join(["psql", without_secrets(options.database), "-v", "ON_ERROR_STOP=1"]),
+            psql=shlex.join(["psql", as_libpq_uri(options.database), "-v", "ON_ERROR_STOP=1"]),
             bootstrap_servers=",".join(options.kafka.bootstrap_servers),
             secured=options.kafka.security_protocol != "PLAINTEXT",
         )

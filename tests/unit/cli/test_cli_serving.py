@@ -137,7 +137,7 @@ def test_an_address_is_read_in_its_parts(text: str, parts: tuple[str, int]) -> N
     assert host_and_port(text, option="--listen") == parts
 
 
-@pytest.mark.parametrize("text", ["", "host", ":9939", "host:", "host:-1", "host:99x"])
+@pytest.mark.parametrize("text", ["", "host", ":9939", "host:", "host:-1", "host:99x", "host:65536"])
 def test_what_is_no_address_is_refused_by_the_option_s_name(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--listen"):
         host_and_port(text, option="--listen")

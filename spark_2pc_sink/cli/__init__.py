@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_2pc_sink import __version__
 from spark_2pc_sink.cli.command_parser import PROGRAM, CommandLineError, CommandParser
 from spark_2pc_sink.cli.connection_sources import connection_as_given, file_of, warn_of_secrets
-from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_INTERRUPTED, EXIT_USAGE
+from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_INTERRUPTED, EXIT_SETTLED, EXIT_USAGE
 from spark_2pc_sink.cli.logs import logging_to_stderr
 from spark_2pc_sink.cli.output import CommandResult, json_schema, write_result
+from spark_2pc_sink.cli.streams import make_usable, print_out
 from spark_2pc_sink.errors import (
     AbortRefusedError,
     ConfigurationError,
@@ -63,7 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see the module's docstring.
     """
+    make_usable()
     words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        return _main(words)
+    except SystemExit as ended:
+        # Help, version or schema were printed.
+        raise SystemExit(print_out("", int(ended.code or EXIT_SETTLED))) from None
+
+
+def _main(words: Sequence[str]) -> int:
+    """The command; help, version and schema end it by SystemExit."""
     as_json = "--json" in words
     command = None
     try:
@@ -101,8 +112,7 @@ class _PrintSchema(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **named)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        sys.stdout.write(json_schema())
-        parser.exit()
+        parser.exit(print_out(json_schema(), EXIT_SETTLED))
 
 
 def _run(given: argparse.Namespace) -> CommandResult:

@@ -14,6 +14,8 @@ from enum import Enum
 from importlib.resources import files
 from typing import Any, Final
 
+from spark_2pc_sink.cli.streams import print_out
+
 #: Name and version of the form. The number grows when a field goes or changes its meaning; fields may be added to it.
 FORMAT: Final = "spark-2pc/1"
 
@@ -50,17 +52,15 @@ def write_result(result: CommandResult, *, command: str | None, as_json: bool) -
     Returns:
         The exit code.
     """
-    if as_json:
-        sys.stdout.write(json.dumps(envelope(result, command), indent=2) + "\n")
-    else:
-        sys.stdout.write(result.text)
+    text = json.dumps(envelope(result, command), indent=2) + "\n" if as_json else result.text
+    code = print_out(text, result.exit_code)
     for note in result.notes:
         sys.stderr.write(f"spark-2pc: {note}\n")
     if result.remedies:
         sys.stderr.write("".join(["What settles it:\n", *(f"  {remedy}\n" for remedy in result.remedies)]))
     if result.error is not None:
         sys.stderr.write(f"spark-2pc: {result.error}\n")
-    return result.exit_code
+    return code
 
 
 def envelope(result: CommandResult, command: str | None) -> dict[str, Any]:

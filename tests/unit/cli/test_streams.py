@@ -1,0 +1,59 @@
+"""The standard streams of a command as shells, schedulers and pipes leave them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from spark_2pc_sink.cli import exits
+
+DDL = ["state", "ddl"]
+#: It connects to nothing before it asks, and nobody is there to be asked.
+DROP = ["recover", "--transactional-id", "t", "--drop", "--bootstrap-server", "h:1", "--database", "postgresql://h/d"]
+
+
+def run(command: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What a shell's command line comes to; ``"$@"`` in it is ``spark-2pc`` with words."""
+    program = [sys.executable, "-m", "spark_2pc_sink.cli", *words]
+    return subprocess.run(
+        ["bash", "-c", command, "bash", *program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize(("words", "unbuffered"), [(DDL, ""), (DDL, "1"), (["--json-schema"], "")])
+def test_a_reader_that_has_gone_is_no_failure(words: list[str], unbuffered: str) -> None:
+    """As ``head`` does, and a pager that is left."""
+    done = run('{ sleep 0.2; "$@"; echo "exit $?" >&2; } | true', *words, PYTHONUNBUFFERED=unbuffered)
+    assert done.stderr == "exit 0\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&- <&-"])
+def test_closed_streams_change_no_exit_code(closed: str) -> None:
+    done = run(f'"$@" {closed}', *DDL)
+    assert (done.returncode, done.stderr) == (exits.EXIT_SETTLED, "")
+
+
+def test_nobody_answers_at_a_closed_input() -> None:
+    done = run('"$@" <&-', *DROP)
+    assert done.returncode == exits.EXIT_USAGE
+    assert "no terminal is there to ask on" in done.stderr
+
+
+def test_output_that_cannot_be_written_is_said() -> None:
+    done = run('"$@" > /dev/full', *DDL)
+    assert done.returncode == exits.EXIT_FAILED
+    assert done.stderr == "spark-2pc: what was found could not be printed: [Errno 28] No space left on device\n"
+
+
+def test_a_terminal_of_another_encoding_shows_all_the_same() -> None:
+    done = run('"$@"', "state", "ddl", "--role", "prüfer", PYTHONIOENCODING="ascii")
+    assert done.returncode == exits.EXIT_SETTLED
+    assert r"pr\xfcfer" in done.stdout

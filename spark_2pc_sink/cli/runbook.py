@@ -11,6 +11,7 @@ from typing import Final
 
 from jdbc_state import Actor
 from spark_2pc_sink.cli.command_parser import PROGRAM
+from spark_2pc_sink.cli.connection_sources import file_of
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.cli.options import add_database, add_sink, given_options
@@ -92,7 +93,11 @@ def _run(given: argparse.Namespace) -> CommandResult:
             remedy="pass --transactional-id too",
         )
     sides = BothSides(
-        kafka=read_connection(given), timeout_s=given.timeout, record_columns=given.record_columns, **connection
+        kafka=read_connection(given),
+        timeout_s=given.timeout,
+        record_columns=given.record_columns,
+        schema_registry=file_of(given).options.get("schema_registry"),
+        **connection,
     )
     protocol = Protocol(who=Actor.of_this_process(PROGRAM), save=_saving(given.protocol))
     protocol.save(protocol)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,10 @@ EFFECTS: Final[dict[ActionKind, tuple[str, str]]] = {
     "note_owed": (UNCHANGED, "the state row says owed, as Kafka has aborted the batch: the job sends it again"),
     "wait": ("the end that is under way is waited for", "the state row says how it ended"),
 }
+#: What says where the state rows are.
+PLACES: Final = "--state-schema, --state-table and --database"
+#: A step that begins so gets the cluster when it is shown (`BothSides.with_cluster`).
+FORCE_TERMINATE: Final = "spark-2pc transactions force-terminate"
 _LOOK_AGAIN: Final = Choice(
     name="again", title="look again in a moment: a batch under way ends by itself", act=Act.LOOK_AGAIN
 )
@@ -83,9 +88,9 @@ def _owed(picture: Picture) -> tuple[Choice, ...]:
 
 
 def _not_known(picture: Picture) -> tuple[Choice, ...]:
-    look = "--state-schema, --state-table and --database: they are those of the job"
+    look = f"compare {PLACES}: they are those of the job"
     return (
-        Choice(name="other_place", title="look where the job has its state row", steps=(f"compare {look}",)),
+        Choice(name="other_place", title="look where the job has its state row", steps=(look,)),
         Choice(
             name="first_start",
             title=f"start the job: {picture.transactional_id} has never run here",
@@ -155,7 +160,7 @@ def _standing(picture: Picture) -> tuple[Choice, ...]:
         title="have its coordinator abort it, where the owner is gone for good",
         kafka="all that the id has open is aborted, and its producer fenced",
         steps=tuple(
-            f"spark-2pc transactions force-terminate --transactional-id {one.transactional_id}"
+            f"{FORCE_TERMINATE} --transactional-id {shlex.quote(one.transactional_id)}"
             for one in picture.readers.waiting
         ),
     )

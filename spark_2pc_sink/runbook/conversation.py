@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltCause, HaltError, TakeOverRefusedError
 from spark_2pc_sink.runbook.choice import REASON, Act, Choice
-from spark_2pc_sink.runbook.choices import choices_of
+from spark_2pc_sink.runbook.choices import PLACES, choices_of
 from spark_2pc_sink.runbook.questions import STOP, Asker, NoAnswerError, Questions
 from spark_2pc_sink.runbook.symptoms import ABOUT, Symptom, symptom_of
 
@@ -49,6 +49,9 @@ class Sides(Protocol):
 
     def recover_command(self, transactional_id: str) -> str:
         """``spark-2pc recover`` with the connections of a sink."""
+
+    def with_cluster(self, step: str) -> str:
+        """A step of a person: where it is a bare command about transactions, complete with the cluster."""
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -111,12 +114,17 @@ class Conversation:
             DualWriteError: a side cannot be used, or refused. What was done until then is in the protocol.
         """
         pictures = self._sides.look(transactional_id)
+        every = len(pictures)
         if transactional_id is None:
-            every, pictures = len(pictures), tuple(picture for picture in pictures if needs_care(picture))
+            pictures = tuple(picture for picture in pictures if needs_care(picture))
             self._say(f"{every} sink{'' if every == 1 else 's'}, {len(pictures)} with something to look after")
-        if not pictures:
+        if not every:
+            self._say(f"No sink has a state row here. Compare with the options of the job: {PLACES}")
+        elif not pictures:
             self._say("If a job has stopped with an error: spark-2pc runbook --transactional-id with the id in it")
-        ending = max((self._one(picture) for picture in pictures), key=list(Ending).index, default=Ending.SETTLED)
+        # In another database than that of the jobs nothing is in doubt either.
+        well = Ending.SETTLED if every else Ending.NOT_KNOWN
+        ending = max((self._one(picture) for picture in pictures), key=list(Ending).index, default=well)
         self._say(f"The end: {ending.value}")
         self._protocol.note("ended", ending.value)
         return ending
@@ -221,7 +229,7 @@ class Conversation:
     def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Symptom) -> Ending:
         if choice.on_sink and choice.accepts:
             named["reason"] = self._questions.reason(choice)
-        steps = [f"{number}. {step}" for number, step in enumerate(choice.steps, start=1)]
+        steps = [f"{number}. {self._sides.with_cluster(step)}" for number, step in enumerate(choice.steps, start=1)]
         pasted = choice.command(self._sides.recover_command(picture.transactional_id), named)
         todo = [f"To do by hand ({choice.name}):", *steps, *([pasted] if pasted else [])]
         return self._left("\n".join(todo), symptom)

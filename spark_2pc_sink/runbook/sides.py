@@ -10,15 +10,16 @@ from spark_2pc_sink.clock import Clock, SystemClock
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.options import RecoveryOptions, StatusOptions
+from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, StatusOptions
 from spark_2pc_sink.recovery.api import recover, status
 from spark_2pc_sink.recovery.history import history
-from spark_2pc_sink.recovery.recover_command import recover_command
+from spark_2pc_sink.recovery.recover_command import kafka_connection, recover_command
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport
 from spark_2pc_sink.runbook.picture import EVERY_SINK, Picture
 from spark_2pc_sink.runbook.readers import look_at_readers
 from spark_2pc_sink.transactions import TransactionTool
+from spark_2pc_sink.transactions.remedies import with_cluster
 from spark_2pc_sink.verification.api import verify
 from spark_2pc_sink.verification.report import Verdict
 
@@ -47,6 +48,7 @@ class BothSides:
         database: SQLAlchemy URL.
         timeout_s: each look takes no longer, whatever one side does.
         record_columns: how a record becomes a row, for `verify`; None where the value is the row's JSON.
+        schema_registry: where the schemas of values are, for `verify`; None where there are none.
         clock: waits.
         tables: the names of the state tables, as `recover` takes them.
     """
@@ -58,13 +60,14 @@ class BothSides:
         database: str,
         timeout_s: int = StatusOptions.timeout_s,
         record_columns: str | None = None,
+        schema_registry: Mapping[str, str | int | bool] | None = None,
         clock: Clock | None = None,
         **tables: str | int,
     ) -> None:
         self._connections: dict[str, Any] = {"kafka": kafka, "database": database, **tables}
         self._kafka = kafka
         self._timeout_s = timeout_s
-        self._record_columns = record_columns
+        self._form: dict[str, Any] = {"record_columns": record_columns, "schema_registry": schema_registry}
         self._clock = clock or SystemClock()
 
     def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
@@ -121,7 +124,7 @@ class BothSides:
             found = verify(
                 transactional_id=transactional_id,
                 open_transaction=open_transaction,
-                record_columns=self._record_columns,
+                **self._form,
                 **self._connections,
             )
         except (DualWriteError, MissingExtraError) as error:
@@ -132,6 +135,11 @@ class BothSides:
     def recover_command(self, transactional_id: str) -> str:
         """``spark-2pc recover`` for one sink, complete with its connections, without secrets."""
         return recover_command(RecoveryOptions.parse(transactional_id=transactional_id, **self._connections))
+
+    def with_cluster(self, step: str) -> str:
+        """A step of a person: where it is a bare command about transactions, complete with the cluster."""
+        (complete,) = with_cluster([step], kafka_connection(KafkaOptions.parse(self._kafka)))
+        return complete
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""

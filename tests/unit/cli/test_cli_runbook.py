@@ -87,7 +87,16 @@ def test_connections_and_tables_reach_both_sides(command: Command) -> None:
         "state_schema": "ours",
         "timeout_s": 3,
         "record_columns": "id = key",
+        "schema_registry": None,
     }
+
+
+def test_the_registry_of_the_sink_s_file_reaches_the_comparison(command: Command, tmp_path: Path) -> None:
+    """Without it, values of Avro and Protobuf cannot be compared."""
+    path = tmp_path / "orders.toml"
+    path.write_text('schema_registry = { url = "http://r:8081" }\n')
+    assert command.run("--config", str(path)) == 0
+    assert command.connections["schema_registry"] == {"url": "http://r:8081"}
 
 
 @pytest.mark.parametrize("cause", HaltCause)

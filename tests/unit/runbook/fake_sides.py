@@ -7,6 +7,7 @@ from typing import Any
 
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
+from spark_2pc_sink.runbook.choices import FORCE_TERMINATE
 from spark_2pc_sink.runbook.picture import Picture
 from spark_2pc_sink.runbook.questions import NoAnswerError
 from spark_2pc_sink.runbook.sides import Compared
@@ -75,6 +76,9 @@ class FakeSides:
 
     def recover_command(self, transactional_id: str) -> str:
         return COMMAND.replace("orders", transactional_id)
+
+    def with_cluster(self, step: str) -> str:
+        return f"{step} --bootstrap-server h:1" if step.startswith(FORCE_TERMINATE) else step
 
     def wait(self, seconds: float) -> None:
         self.waited_s.append(seconds)

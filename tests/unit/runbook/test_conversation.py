@@ -17,9 +17,9 @@ from spark_2pc_sink.errors import (
     TakeOverRefusedError,
 )
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.runbook.choices import choices_of
+from spark_2pc_sink.runbook.choices import FORCE_TERMINATE, choices_of
 from spark_2pc_sink.runbook.conversation import LOOK_AGAIN_S, ROUNDS_MAX, Conversation, Ending
-from spark_2pc_sink.runbook.picture import Picture, Readers
+from spark_2pc_sink.runbook.picture import OpenElsewhere, Picture, Readers
 from spark_2pc_sink.runbook.protocol import Protocol
 from spark_2pc_sink.runbook.questions import ANSWERS_MAX
 from spark_2pc_sink.runbook.sides import Compared
@@ -307,6 +307,12 @@ def test_a_batch_at_work_needs_nobody() -> None:
     assert (walk.sides.calls, walk.ending) == ([], Ending.SETTLED)
 
 
+def test_the_command_that_ends_another_s_transaction_can_be_pasted() -> None:
+    other = OpenElsewhere(transactional_id="o'clock", producer_id=8, partitions=("orders-0",), never_expires=True)
+    walk = Walk(FakeSides(picture(readers=Readers(waiting=(other,)))), "force_terminate")
+    assert f"""1. {FORCE_TERMINATE} --transactional-id 'o'"'"'clock' --bootstrap-server h:1""" in walk.said
+
+
 # --- many sinks --------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +322,14 @@ def test_of_many_sinks_those_are_seen_through_that_need_somebody() -> None:
     assert "2 sinks, 1 with something to look after" in walk.said
     assert walk.sides.calls == [{}]
     assert walk.ending is Ending.SETTLED
+
+
+@pytest.mark.parametrize(("there", "ending"), [((), Ending.NOT_KNOWN), ((picture(),), Ending.SETTLED)])
+def test_a_database_without_any_sink_is_not_called_well(there: tuple[Picture, ...], ending: Ending) -> None:
+    """It may be another one than that of the jobs."""
+    walk = Walk(FakeSides(there), transactional_id=None, automatic=True)
+    assert walk.ending is ending
+    assert ("No sink has a state row here. Compare" in walk.said) == (not there)
 
 
 def test_what_is_accepted_for_one_sink_is_not_for_the_next() -> None:

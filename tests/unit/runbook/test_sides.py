@@ -12,6 +12,7 @@ from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from spark_2pc_sink.runbook import sides as sides_module
+from spark_2pc_sink.runbook.choices import FORCE_TERMINATE
 from spark_2pc_sink.runbook.picture import OpenElsewhere, Readers
 from spark_2pc_sink.runbook.readers import OPEN_MS_MIN, look_at_readers
 from spark_2pc_sink.runbook.sides import BothSides, Compared, pictures_of
@@ -170,6 +171,15 @@ def test_a_command_shows_no_password() -> None:
     assert "secret" not in command
 
 
+def test_a_step_that_is_a_command_names_the_cluster() -> None:
+    """Pasted without it, it would ask for --bootstrap-server, or end a transaction of another cluster."""
+    servers = CONNECTIONS["kafka"]["bootstrap.servers"]
+    bare = f"{FORCE_TERMINATE} --transactional-id 'of a shop'"
+    sides = BothSides(**CONNECTIONS)
+    assert sides.with_cluster(bare) == f"{FORCE_TERMINATE} --bootstrap-server {servers} --transactional-id 'of a shop'"
+    assert sides.with_cluster("restart the application") == "restart the application"
+
+
 def test_waiting_is_by_the_clock() -> None:
     clock = FakeClock()
     before = clock.now_s()
@@ -180,12 +190,13 @@ def test_waiting_is_by_the_clock() -> None:
 def test_topic_and_table_are_compared_as_the_job_has_noted_them(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = mock.Mock(return_value=VerifyReport(transactional_id="orders", verdict="different"))
     monkeypatch.setattr(sides_module, "verify", compared)
-    found = BothSides(**CONNECTIONS, record_columns="id = key").compare("orders", open_transaction=True)
+    form: dict[str, Any] = {"record_columns": "id = key", "schema_registry": {"url": "http://r:8081"}}
+    found = BothSides(**CONNECTIONS, **form).compare("orders", open_transaction=True)
     assert found == Compared("different", str(compared.return_value))
     assert compared.call_args.kwargs == {
         "transactional_id": "orders",
         "open_transaction": True,
-        "record_columns": "id = key",
+        **form,
         **CONNECTIONS,
     }
 

@@ -32,11 +32,13 @@ class Compared:
         rows: of the table that were compared.
         equal: nothing differs, and no temporary table was made.
         superseded: records of the scope that later records of their keys have replaced.
+        late: records of the scope that were older, by the sink's order, than the row of an earlier batch.
     """
 
     rows: int
     equal: bool
     superseded: int = 0
+    late: int = 0
 
 
 class Comparison:
@@ -81,16 +83,21 @@ class Comparison:
         before = 0 if order is None else sum(self._staging.each(lambda session: _count_batch(session, order)))
         self._keep_winners()
         left = 0 if order is None else sum(self._staging.each(lambda session: _keep_batch(session, order)))
-        self._collect("true", self._sql.of_records())
+        late = self._collect("true", self._sql.of_records(), may_be_late=self._sql.order_first)
         ((rows,),) = self._snapshot.run("SELECT count(*) FROM verify_rows")
-        return Compared(rows=rows, equal=False, superseded=before - left)
+        return Compared(rows=rows - late, equal=False, superseded=before - left, late=late)
 
     def _keep_winners(self) -> None:
         if self._sql.upsert:
             self._staging.each(lambda session: _run(session, session.sql.keep_winners("verify_staged")))
 
-    def _collect(self, of_records: str, of_rows: str) -> None:
-        """Bring hashes of both sides together, and leave what is on one side alone."""
+    def _collect(self, of_records: str, of_rows: str, *, may_be_late: bool = False) -> int:
+        """Bring hashes of both sides together, and leave what is on one side alone.
+
+        Returns:
+            how many records were left out, as the table has a newer row that records of other batches tell.
+        """
+        late = 0
         run, sql = self._snapshot.run, self._sql
         run(sql.make_record_type())
         run(sql.make_records())
@@ -102,10 +109,13 @@ class Comparison:
                 run(statement)
         run("ANALYZE verify_records")
         run(sql.make_rows(of_rows))
+        if may_be_late:
+            ((late,),) = run(sql.drop_late_records())
         if sql.tombstones is not None:
             run(sql.drop_obeyed_tombstones())
         for statement in sql.make_lone():
             run(statement)
+        return int(late)
 
     def _move(self, session: StagingSession, condition: str) -> None:
         with SpooledTemporaryFile(_SPOOLED_BYTES_MAX) as hashes:

@@ -222,6 +222,18 @@ class SideSql:
             "DELETE FROM verify_records AS r WHERE gone AND NOT EXISTS (SELECT FROM verify_rows AS t WHERE t.k = r.k)"
         )
 
+    def drop_late_records(self) -> str:
+        """Remove those whose key has a row with a greater order, and answer how many: earlier records tell of it."""
+        forms = {column.field if not self.compared.given else column.name: column for column in self.compared.columns}
+        named = ", ".join(f"{_ordered(column)} AS {quote_identifier(name)}" for name, column in forms.items())
+        key = self._key_hash([column.table_sql() for column in self.compared.named(self.key)])
+        rows = f"SELECT k, ({self.order_by}) AS o FROM (SELECT {key} AS k, {named} FROM {self.table}) AS s"
+        newer = "t.o > r.o OR (r.o IS NULL AND t.o IS NOT NULL)"
+        return (
+            f"WITH late AS (DELETE FROM verify_records AS r USING ({rows}) AS t WHERE t.k = r.k AND ({newer}) "
+            "RETURNING 1) SELECT count(*) FROM late"
+        )
+
     def make_lone(self) -> tuple[str, ...]:
         """Records without a row, rows without a record, and pairs of both that have one key.
 
@@ -283,6 +295,12 @@ def _made(name: str, query: str) -> str:
 
 def _hash(parts: Sequence[str]) -> str:
     return f"hash_record_extended(ROW({', '.join(parts)}), 0)"
+
+
+def _ordered(column: ComparedColumn) -> str:
+    """A column of the table as records are ordered by it: by its type, as exactly as records tell it."""
+    spelt = column.of_table.endswith("::text")
+    return quote_identifier(column.name) if spelt else column.table_sql()
 
 
 def _fields(columns: Sequence[ComparedColumn]) -> dict[str, str]:

@@ -165,7 +165,7 @@ class TableComparison:
         """Whether every row must have a record; where it need not, says why."""
         if not self._request.scope.is_all:
             return False
-        return not any([self._is_untold(), self._is_shared(), self._kafka_has_lost()])
+        return not any([self._is_untold(), self._is_shared(), self._kafka_has_lost(), self._is_compacted()])
 
     def _is_untold(self) -> bool:
         """Whether the sink wrote the table when no topic had its rows yet."""
@@ -201,6 +201,17 @@ class TableComparison:
                 return True
         return False
 
+    def _is_compacted(self) -> bool:
+        """Whether brokers remove records whose rows the table keeps."""
+        packed = {at.topic for at in self._evidence.logs.starts if self._has(at)} & self._evidence.logs.compacted
+        lossy = bool(packed) and self._target.mode != "upsert"
+        if lossy:
+            why = (
+                f"log compaction of {', '.join(sorted(packed))} removes records that later ones of their key supersede"
+            )
+            self._differences.skip("rows that no record is of", why)
+        return lossy
+
     # --- the comparison --------------------------------------------------------------------------------------------
 
     def _stage_and_compare(self, plan: TablePlan, tally: Tally) -> ComparedTable:
@@ -233,9 +244,14 @@ class TableComparison:
         return ComparedTable(compared, sql.compared.names, written)
 
     def _tell_superseded(self, compared: Compared) -> None:
-        if compared.superseded:
-            why = f"{compared.superseded} of its records have been replaced by records of later batches"
-            self._differences.skip(f"a part of {self._request.scope} against the table", why)
+        replaced = {
+            "have been replaced by records of later batches": compared.superseded,
+            "came late: the table keeps a newer row of their key": compared.late,
+        }
+        for what, count in replaced.items():
+            if count:
+                why = f"{count} of its records {what}"
+                self._differences.skip(f"a part of {self._request.scope} against the table", why)
 
     def _is_staged(self, partition: TopicPartition, stretch: Stretch) -> bool:
         """Whether committed records are compared with the table."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from spark_2pc_sink.errors import ConfigurationError
 from tests.integration.verification.written_sides import Sides, rows
@@ -44,6 +45,54 @@ def test_the_greatest_of_all_wins_where_late_rows_are_passed_over(sides: Sides) 
     options = {"mode": "upsert", "keys": ["id"], "order_by": "amount"}
     assert sides.verify(**options, late_rows="keep_newer").verdict == "same"
     assert [each.key for each in sides.verify(**options).differences] == ["id=1"]
+
+
+@pytest.mark.parametrize("column", ["numeric", "timestamptz", "text"])
+def test_of_some_batches_a_late_record_is_not_held_against_the_newer_row(sides: Sides, column: str) -> None:
+    """The row is that of an earlier batch, which a part of the batches does not have."""
+    sides.sql(f"ALTER TABLE target DROP amount, ADD amount {column}")
+    made = {
+        "numeric": lambda n: n,
+        "timestamptz": lambda n: f"2024-01-01T00:00:0{n}.123Z",
+        "text": lambda n: f"{'aBc'[n % 3]}",
+    }[column]
+    newer = f"{UPSERT} WHERE target.amount <= excluded.amount"
+    orders = {"numeric": (9, 3, 5), "timestamptz": (9, 3, 5), "text": (2, 1, 2)}[column]
+    first, late, tie = map(made, orders)
+    sides.write([{"id": 1, "name": "new", "amount": first}, {"id": 2, "name": "old", "amount": late}], statement=newer)
+    if column == "text":
+        newer = newer.replace("target.amount <=", 'target.amount COLLATE "C" <=')
+    sides.write([{"id": 1, "name": "late", "amount": late}, {"id": 2, "name": "next", "amount": tie}], statement=newer)
+    # What a record does not tell of a time does not make its row a newer one.
+    if column == "timestamptz":
+        sides.sql("UPDATE target SET amount = amount + interval '456 microseconds'")
+    options = {"mode": "upsert", "keys": ["id"], "order_by": "amount", "late_rows": "keep_newer"}
+    assert sides.verify(**options).verdict == "same"
+    for scope in ({"last": 1}, {"since": 1}, {"batch": 1}):
+        report = sides.verify(**options, **scope)
+        assert (report.verdict, report.rows) == ("same", 1), str(report)
+        assert any("1 of its records came late" in part.why for part in report.not_checked), str(report)
+    sides.sql("UPDATE target SET name = 'other' WHERE id = 2")
+    assert [each.key for each in sides.verify(**options, last=1).differences] == ["id=2"]
+
+
+@pytest.mark.parametrize("mode", ["append", "insert_ignore"])
+def test_rows_are_not_held_against_a_compacted_topic(sides: Sides, mode: str) -> None:
+    """Compaction leaves the last record of a key; the table keeps every row, or the first one."""
+    admin = AdminClient({"bootstrap.servers": sides.broker.bootstrap})
+    sides.write(rows(0, 10))
+    options = {"mode": mode, "keys": ["id"]}
+    assert sides.verify(**options).verdict == "same"
+    entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, sides.topic, incremental_configs=[entry])
+    for answer in admin.incremental_alter_configs([resource]).values():
+        answer.result()
+    # As a cleaner leaves it, which nobody can hurry: the row stands for one whose record is gone.
+    sides.sql("INSERT INTO target VALUES (99, 'n', 1)")
+    report = sides.verify(**options)
+    assert not report.differences, str(report)
+    assert report.verdict == {"append": "same", "insert_ignore": "not_checked"}[mode], str(report)
+    assert any("log compaction" in part.why for part in report.not_checked)
 
 
 def test_of_some_batches_each_record_is_looked_for(sides: Sides) -> None:

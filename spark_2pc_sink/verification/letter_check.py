@@ -54,6 +54,8 @@ class LetterCheck:
         self._differences = differences
         self._claims = evidence.claims.claims
         self._cut = Tally(self._claims, evidence.gone)
+        rows = [line.row for line in evidence.snapshot.lines] + ([] if evidence.row is None else [evidence.row])
+        self._queries = frozenset(row.query_id for row in rows if row.query_id is not None)
 
     def run(self) -> tuple[LetterResult, ...]:
         """Compare, and say what differs; one result for each topic and table that could be compared."""
@@ -113,7 +115,7 @@ class LetterCheck:
             index = self._cut.of(at).claim_at(offset)
             if index not in wanted:
                 continue
-            letter = letter_of_record(key, value, self._transactional_id, at, offset)
+            letter = letter_of_record(key, value, self._transactional_id, at, offset, queries=self._queries)
             if letter is None or letter.key[1] != self._claims[index].batch:
                 self._stranger(self._claims[index], at, offset)
             else:

@@ -40,14 +40,30 @@ class Letter:
 
 
 def letter_of_record(
-    key: bytes | None, value: bytes | None, transactional_id: str, partition: TopicPartition, offset: int
+    key: bytes | None,
+    value: bytes | None,
+    transactional_id: str,
+    partition: TopicPartition,
+    offset: int,
+    *,
+    queries: Collection[str] = (),
 ) -> Letter | None:
-    """The letter that a record is; None where it is none of this sink."""
+    """The letter that a record is; None where it is none of this sink.
+
+    Args:
+        key: of the record.
+        value: of the record.
+        transactional_id: of the sink.
+        partition: where the record is.
+        offset: where in it.
+        queries: those of the sink's batches. Their letters are its own under another id too, which it had before.
+    """
     try:
         told = parsed(value or b"")
         letter_key = (told["query_id"], told["batch_id"], told["identity"])
         columns = {name: told[name] for name in COMPARED}
-        own = told["transactional_id"] == transactional_id and (key or b"").decode() == told["identity"]
+        own = told["transactional_id"] == transactional_id or told["query_id"] in queries
+        own = own and (key or b"").decode() == told["identity"]
     except (ValueError, TypeError, KeyError):
         return None
     if not own:

@@ -96,6 +96,18 @@ def test_letters_that_a_person_has_deleted_are_not_checked(letters: WrittenOutpu
     assert found(letters.verify()) == [("missing_in_table", TABLE, "identity=aa")]
 
 
+def test_letters_of_before_the_sink_had_another_id_are_its_own(letters: WrittenOutputs) -> None:
+    """docs/planned-work.md has the statements."""
+    sides, old = letters.sides, letters.sides.transactional_id
+    write(letters, "aa", "bb")
+    state = "kafka_transaction_state"
+    for table in (state, f"{state}_history", f"{state}_actions", "letters"):
+        sides.sql(f"UPDATE {table} SET transactional_id = %s WHERE transactional_id = %s", f"{old}-new", old)
+    sides.transactional_id += "-new"
+    report = letters.verify()
+    assert (report.verdict, found(report), report.letters[0].letters) == ("same", [], 2), str(report)
+
+
 def test_letters_without_their_table_are_not_checked(letters: WrittenOutputs) -> None:
     write(letters, "aa")
     letters.sides.sql("DROP TABLE letters")

@@ -389,6 +389,8 @@ class TransactionalWriter:
 
     def _end(self, *, commit: bool) -> None:
         if not self._started:
+            # What was prepared without records is remembered as well: its pair must name no other transaction.
+            self._producer_is_fresh &= not self._prepared.has_transaction
             return
         if not commit and not self._bumps():
             # The markers of EndTxn v4 do not fence what is still under way; those of InitProducerId do.

@@ -163,6 +163,19 @@ def test_complete_compares_what_was_prepared(two_phase: FakeCluster, writer: Tra
     assert [request.body.committed for request in two_phase.of(Api.END_TXN)] == [same]
 
 
+def test_what_was_prepared_without_records_names_no_other_transaction(
+    two_phase: FakeCluster, writer: TransactionalWriter
+) -> None:
+    """A database that remembers it would else decide for the next one, which nobody has decided."""
+    writer.init_transactions()
+    writer.begin_transaction()
+    remembered = writer.prepare_transaction()
+    writer.complete_transaction(remembered)
+    writer.begin_transaction()
+    writer.append(ROWS)
+    assert writer.prepare_transaction() != remembered
+
+
 def test_prepare_without_two_phase_commit_is_refused(fake: FakeCluster) -> None:
     """KIP-939: 'If the 2PC is not enabled, we return the INVALID_TXN_STATE error' (B23)."""
     with writer_on(fake) as writer:

@@ -18,7 +18,7 @@ from jdbc_state.connections import driver_connection
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine, RootTransaction
+    from sqlalchemy import Connection, Engine, ExceptionContext, RootTransaction
 
 #: Drivers whose COMMIT can be cut off from outside, by their socket.
 SYNC_DRIVERS: Final = ("psycopg2", "psycopg")
@@ -47,6 +47,7 @@ class Enlisted:
         #: Whether COMMIT was sent.
         self.committed: bool = False
         self._rolled_back = False
+        self._failed = False
         _watch(connection.engine)
         _joined[id(connection)] = self
         # It stays with the driver's connection, which another thread may have the moment after COMMIT.
@@ -65,7 +66,8 @@ class Enlisted:
             LocalProtocolError: the transaction has ended inside the block.
         """
         if self._rolled_back or self.connection.closed or self.connection.get_transaction() is not self._root:
-            raise LocalProtocolError(operation=_OPERATION, state="its database transaction has ended", rule=_RULE)
+            rule = f"{_RULE}. A flush that fails rolls back too: let its error out, or flush in begin_nested()"
+            raise LocalProtocolError(operation=_OPERATION, state="its database transaction has ended", rule=rule)
 
     def ends_now(self) -> None:
         """From here on COMMIT and ROLLBACK are the dual write's own."""
@@ -81,9 +83,15 @@ class Enlisted:
 
         Raises:
             LocalProtocolError: by somebody else than the dual write.
+            sqlalchemy.exc.DBAPIError: a statement has failed, and its error was kept from the block, as by a listener
+                of the session's.
         """
         if not self._ours:
             raise LocalProtocolError(operation="commit", state="inside the block of a dual write", rule=_RULE)
+        if self._failed:
+            # PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, and drivers take that for a success. A
+            # statement it refuses, unless the one that has failed was in a savepoint.
+            self.connection.exec_driver_sql("SELECT")
         self.committed = True
         self._unmark()
 
@@ -92,17 +100,22 @@ class Enlisted:
         self._rolled_back = True
         self._unmark()
 
+    def on_error(self) -> None:
+        """A statement has failed."""
+        self._failed = True
+
     def _unmark(self) -> None:
         if self._info.get(_KEY) is self:
             del self._info[_KEY]
 
 
 def _watch(engine: Engine) -> None:
-    """Hear of every COMMIT and ROLLBACK of an engine, from now on."""
+    """Hear of every COMMIT, ROLLBACK and error of an engine, from now on."""
     with _watching:
         if engine not in _watched:
             event.listen(engine, "commit", _on_commit)
             event.listen(engine, "rollback", _on_rollback)
+            event.listen(engine, "handle_error", _on_error)
             _watched.add(engine)
 
 
@@ -116,6 +129,12 @@ def _on_rollback(connection: Connection) -> None:
     joined = _joined.get(id(connection))
     if joined is not None:
         joined.on_rollback()
+
+
+def _on_error(context: ExceptionContext) -> None:
+    joined = None if context.connection is None else _joined.get(id(context.connection))
+    if joined is not None:
+        joined.on_error()
 
 
 def enlist(connection: Connection, drivers: tuple[str, ...]) -> Enlisted:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from spark_2pc_sink import DualWrite, recover, status
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, LocalProtocolError, UnknownTopicError
@@ -132,6 +133,28 @@ def test_uses_that_would_break_the_decision_are_refused(
         with pytest.raises(ConfigurationError, match="session"):
             enter(wrong)
     assert (rows_of(engine), records_of(kafka_without_2pc.bootstrap, orders)) == (Counter(), Counter())
+
+
+def test_an_error_that_a_listener_keeps_to_itself_ends_the_block(
+    broker: Any, engine: Engine, topic: Callable[..., str], start: Callable[..., DualWrite]
+) -> None:
+    """PostgreSQL carries out no COMMIT behind it, and says so to nobody; in a savepoint it is none of its business."""
+    dual, orders = start(broker), topic(broker=broker)
+    audited: sessionmaker[Session] = sessionmaker(engine)
+    in_savepoint = False
+
+    def audit(session: Session) -> None:
+        with suppress(DBAPIError), session.begin_nested() if in_savepoint else nullcontext():
+            session.execute(text("INSERT INTO no_such_table VALUES (1)"))
+
+    event.listen(audited, "before_commit", audit)
+    for in_savepoint in (False, True):
+        name = f"in a savepoint: {in_savepoint}"
+        ended = nullcontext() if in_savepoint else pytest.raises(DBAPIError, match="transaction is aborted")
+        with ended, audited() as session, dual.transaction(session) as tx:
+            session.add(Order(id=name))
+            tx.send(orders, None, name)
+    assert rows_of(engine) == records_of(broker.bootstrap, orders) == Counter(["in a savepoint: True"])
 
 
 def test_two_processes_never_share_an_id_and_commands_know_them(

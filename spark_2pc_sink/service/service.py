@@ -127,7 +127,6 @@ class Service:
     def __init__(self, options: ServiceOptions) -> None:
         self.options = options
         self._clock = SystemClock()
-        self._run_id = str(uuid.uuid4())
         self._log = sink_log(__name__, options.transactional_id)
         self._lock = threading.Lock()
         self._numbers = count()
@@ -209,18 +208,21 @@ class Service:
         pool = IdPool(
             options,
             store=store,
-            make_line=lambda transactional_id: IdLine(options, transactional_id, store, self._run_id, self._clock),
+            make_line=lambda transactional_id: IdLine(options, transactional_id, store, run_id, self._clock),
             clock=self._clock,
         )
         try:
             pool.start()
         except BaseException:
+        # Not when the object is made: processes that are forked from its maker would be one run, and as long as one of
+        # them lives, what the others have left would be taken for held.
+        run_id = str(uuid.uuid4())
             pool.close(limit_s=0)
             self._topics.close()
             store.close()
             raise
         self._pool, self._process = pool, os.getpid()
-        self._log.info("%d transactional ids, run %s", pool.size, self._run_id)
+        self._log.info("%d transactional ids, run %s", pool.size, run_id)
 
     def _encode(self, records: Sequence[OutgoingRecord]) -> EncodedRecords:
         if self._topics is None:

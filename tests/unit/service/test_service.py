@@ -9,9 +9,13 @@ from typing import Any, cast
 import pytest
 
 from spark_2pc_sink import DualWrite
-from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.errors import InDoubtError, KafkaTimeoutError, LocalProtocolError
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.service import service as module
 from spark_2pc_sink.service.commitment import Commitment
-from spark_2pc_sink.service.service import Service
+from spark_2pc_sink.service.id_pool import IdPool
+from spark_2pc_sink.service.service import Service, TopicSizes
+from tests.unit.producer.support import PAIR
 from tests.unit.service.worlds import OPTIONS
 
 
@@ -58,3 +62,28 @@ def test_an_error_in_the_background_is_in_the_log(caplog: pytest.LogCaptureFixtu
     dual._complete_in_background(cast("Commitment", commitment))
     dual.close()
     assert "AssertionError('a defect')" in caplog.text
+
+
+def test_processes_that_are_forked_from_the_maker_are_runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one that lives would be seen for another that has died, whose ids nobody would settle."""
+    runs: list[str] = []
+
+    class StartedPool(Pool):
+        size = 1
+
+        def __init__(self, *_: Any, make_line: Any, **__: Any) -> None:
+            self._make_line = make_line
+
+        def start(self) -> None:
+            self._make_line("shop-0")
+
+    def line(_options: Any, _transactional_id: str, _store: Any, run_id: str, _clock: Any) -> None:
+        runs.append(run_id)
+
+    monkeypatch.setattr(module, "SqlStateStore", lambda *_, **__: None)
+    monkeypatch.setattr(module, "IdPool", StartedPool)
+    monkeypatch.setattr(module, "IdLine", line)
+    made_before_the_fork = Service(OPTIONS)
+    for _ in range(2):
+        made_before_the_fork._begin()
+    assert len({*runs}) == 2

@@ -127,7 +127,7 @@ class IdPool:
             HaltError: a person has to decide about an id that this process would take.
             Everything else that `IdWriter.recover` raises.
         """
-        self._take(first=True)
+        self._take(self._store.survey(), first=True)
         if not self._lines:
             raise ConfigurationError(
                 option="ids_max",
@@ -222,7 +222,7 @@ class IdPool:
                 unsettled = [self._unsettled.popleft() for _ in range(len(self._unsettled))]
             failed = [writer for writer in unsettled if not self._recovered(writer)]
             self._note_idle()
-            if self._clock.now_s() - self._looked_at_s > LOOK_S:
+            if self._clock.now_s() - self._looked_at_s > min(LOOK_S, self._options.takeover_grace_s / 2):
                 self._looked_at_s = self._clock.now_s()
                 self._look()
             with self._changed:
@@ -275,15 +275,33 @@ class IdPool:
 
     def _look(self) -> None:
         try:
-            self._take(first=False)
+            survey = self._store.survey()
+            self._touch(survey)
+            self._take(survey, first=False)
         except DualWriteError as error:
             self._log.warning("looking for ids of dead processes: %s", error)
 
     # --- taking --------------------------------------------------------------------------------------------------
 
-    def _take(self, *, first: bool) -> None:
+    def _take(self, survey: Survey, *, first: bool) -> None:
         """Take ids up to as many as are wanted: those that a dead process has left before those that are new."""
-        found = list(self._found())
+        except Exception:  # noqa: BLE001 - as in `_recovered`
+            self._log.exception("looking for ids of dead processes")
+
+    def _touch(self, survey: Survey) -> None:
+        """Claim anew what nobody has used for a while, where the age of its row alone tells that this process lives."""
+        old_s = self._options.takeover_grace_s / 4
+        hidden = {name for name, driver in survey.drivers.items() if driver.alive is None}
+        old = {row.transactional_id for row in survey.rows if row.age_s >= old_s} & hidden
+        with self._changed:
+            idle = [each for each in self._free if each.transactional_id in old]
+            for writer in idle:
+                self._free.remove(writer)
+        for writer in idle:
+            if not self._recovered(writer):
+                with self._changed:
+                    self._put(writer)
+        found = list(self._found(survey))
         used, new = [each for each in found if each.row is not None], [each for each in found if each.row is None]
         for each in used:
             if self.size < self._options.ids:
@@ -295,9 +313,8 @@ class IdPool:
                 return
             self._hold(each, first=first)
 
-    def _found(self) -> Iterator[_Found]:
+    def _found(self, survey: Survey) -> Iterator[_Found]:
         """The ids that no living process holds."""
-        survey = self._store.survey()
         rows = {row.transactional_id: row for row in (*survey.lost, *survey.rows)}
         unreadable = {each.transactional_id for each in survey.unreadable}
         for number in range(self._options.ids_max):

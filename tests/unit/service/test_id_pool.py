@@ -168,6 +168,25 @@ def test_where_sessions_do_not_tell_the_age_of_the_row_does(age_s: float, taken:
         assert names(ids) == [taken]
 
 
+def test_where_sessions_do_not_tell_idle_ids_are_claimed_anew_before_others_take_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else two processes that have little to do would take each other's for dead, again and again."""
+    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    lines = Lines()
+    with pool(lines, ids=3) as ids:
+        lent = ids.lend()
+        lines.alive = {"shop-0": None, "shop-1": None, "shop-2": True}
+        lines.rows = (row(0, age_s=50.0), row(1, age_s=50.0), row(2, age_s=50.0), row(3, run_id=None))
+        lines.writers["shop-1"].fails = [LOST]
+        wait_until(lambda: len(lines.writers["shop-1"].claims) > 3, deadline_s=10, what="it is claimed anew")
+        assert [len(lines.writers[name].claims) for name in ("shop-0", "shop-2")] == [1, 1]
+        ids.give_back(lent)
+        lines.rows = (row(0, age_s=1.0), row(1, age_s=1.0))
+        wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1", "shop-2"], deadline_s=10, what="all are there")
+
+
 def test_an_id_that_another_process_took_meanwhile_is_left_to_it() -> None:
     lines = Lines(row(0, run_id=None))
     lines.fails["shop-0"] = [SUPERSEDED]

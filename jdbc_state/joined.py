@@ -163,6 +163,8 @@ class JoinedDecisions:
 
     def _read(self, connection: Connection, transactional_id: str) -> StateRow | None:
         state = self._tables.state
-        found = select(*row_columns(state)).where(state.c.transactional_id == transactional_id)
+        # Locked: above READ COMMITTED the caller's transaction sees the row as it was at its first statement. If it has
+        # changed since, PostgreSQL then says that it could not serialize, where the old row would tell of lost commits.
+        found = select(*row_columns(state)).where(state.c.transactional_id == transactional_id).with_for_update()
         answer = connection.execute(found).one_or_none()
         return None if answer is None else row_of(answer)

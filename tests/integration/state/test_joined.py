@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy.exc import DBAPIError
 
 from jdbc_state import KeptRecords, SqlStateStore, StateRow
 from jdbc_state.errors import HaltError, LocalProtocolError, StateStoreError, SupersededError
@@ -89,6 +90,22 @@ def test_a_claim_that_is_lost_is_refused(store: SqlStateStore, connection: Conne
     execute_on(connection, "DELETE FROM kafka_transaction_state")
     with pytest.raises(SupersededError):
         store.decide_within(connection, ID, new.generation, FIRST)
+
+
+def test_a_row_that_has_changed_since_the_snapshot_is_no_lost_commit(
+    store: SqlStateStore, connection: Connection
+) -> None:
+    """Above READ COMMITTED the caller sees the row as it was, and hears what every program there repeats for."""
+    claim(store)
+    connection.execution_options(isolation_level="REPEATABLE READ")
+    connection.execute(text("SELECT 1"))
+    row = claim(store)
+    with pytest.raises(DBAPIError, match="could not serialize"):
+        store.decide_within(connection, ID, row.generation, FIRST)
+    connection.rollback()
+    store.decide_within(connection, ID, row.generation, FIRST)
+    connection.commit()
+    assert row_of(store).status == "decided"
 
 
 def execute_on(connection: Connection, statement: str) -> None:

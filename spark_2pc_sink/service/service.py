@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from jdbc_state import Actor, SqlStateStore, StoreSettings
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import SystemClock, now_ms
-from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.errors import KafkaTimeoutError, LocalProtocolError
 from spark_2pc_sink.producer.batch_list_sender import BatchListSender
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
@@ -95,6 +95,7 @@ class TopicSizes:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, tuple[int, float]] = {}
+        self._unanswered: tuple[KafkaTimeoutError, float] | None = None
 
     def count(self, topic: str) -> int:
         """Partitions of one topic.
@@ -102,14 +103,29 @@ class TopicSizes:
         Raises:
             UnknownTopicError, AuthorizationError, KafkaTimeoutError: see `Cluster.partition_counts`.
         """
-        known = self._known.get(topic)
         now_s = self._clock.now_s()
-        if known is not None and now_s < known[1]:
-            return known[0]
+        known = self._fresh(topic, now_s)
+        if known is not None:
+            return known
         with self._lock:
-            found = self._cluster.partition_counts([topic])[topic]
-            self._known[topic] = (found, now_s + self._cluster.options.metadata_max_age_ms / 1000)
+            # Those who waited for the lock take the answer of who had it: else the last of many threads would wait as
+            # many times as long, with its database transaction open.
+            known = self._fresh(topic, now_s)
+            if known is not None:
+                return known
+            if self._unanswered is not None and self._unanswered[1] > now_s:
+                raise replace(self._unanswered[0])
+            try:
+                found = self._cluster.partition_counts([topic])[topic]
+            except KafkaTimeoutError as error:
+                self._unanswered = error, self._clock.now_s()
+                raise
+            self._known[topic] = (found, self._clock.now_s() + self._cluster.options.metadata_max_age_ms / 1000)
         return found
+
+    def _fresh(self, topic: str, now_s: float) -> int | None:
+        known = self._known.get(topic)
+        return known[0] if known is not None and now_s < known[1] else None
 
     def close(self) -> None:
         """Close the connections."""
@@ -198,6 +214,9 @@ class Service:
 
     def _begin(self) -> None:
         options = self.options
+        # Not when the object is made: processes that are forked from its maker would be one run, and as long as one of
+        # them lives, what the others have left would be taken for held.
+        run_id = str(uuid.uuid4())
         store = self._store = SqlStateStore(
             options.database,
             StoreSettings(**options.store_settings()),
@@ -214,9 +233,6 @@ class Service:
         try:
             pool.start()
         except BaseException:
-        # Not when the object is made: processes that are forked from its maker would be one run, and as long as one of
-        # them lives, what the others have left would be taken for held.
-        run_id = str(uuid.uuid4())
             pool.close(limit_s=0)
             self._topics.close()
             store.close()

@@ -87,3 +87,24 @@ def test_processes_that_are_forked_from_the_maker_are_runs_of_their_own(monkeypa
     for _ in range(2):
         made_before_the_fork._begin()
     assert len({*runs}) == 2
+
+
+def test_who_waited_for_an_answer_about_topics_takes_that_of_who_asked() -> None:
+    """While Kafka is away, threads of a service would else wait one after the other, each for its own time-out."""
+    asked: list[str] = []
+    times = iter([0.0, 60.0, 10.0, 61.0, 61.5])
+
+    def partition_counts(topics: list[str]) -> dict[str, int]:
+        asked.extend(topics)
+        if len(asked) == 1:
+            raise KafkaTimeoutError(operation="connecting", deadline_ms=60_000, last_error="refused")
+        return dict.fromkeys(topics, 3)
+
+    options = KafkaOptions.parse({"bootstrap.servers": "unused:9092"})
+    cluster = SimpleNamespace(partition_counts=partition_counts, options=options)
+    sizes = TopicSizes(cast("Any", cluster), cast("Any", SimpleNamespace(now_s=lambda: next(times))))
+    for topic in ("orders", "invoices"):
+        with pytest.raises(KafkaTimeoutError):
+            sizes.count(topic)
+    assert asked == ["orders"]
+    assert sizes.count("invoices") == 3

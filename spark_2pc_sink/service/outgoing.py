@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
@@ -18,6 +18,9 @@ from spark_2pc_sink.wire.record_list import cut_contents, encode_listed_batch, p
 Content: TypeAlias = bytes | str | None
 #: A header's name and value.
 Header: TypeAlias = tuple[str, Content]
+
+_HEADERS: Final = "headers are a list of names and values, each a pair"
+_PAIR: Final = 2
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class OutgoingRecord:
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
             raise _refused("partition", number, "it is a number from 0, or None", "leave it out: the key chooses")
         encoded = _bytes("key", key)
-        listed = [(_name(name), _bytes("headers", content)) for name, content in headers]
+        listed = [(_name(name), _bytes("headers", content)) for name, content in map(_pair, _listed(headers))]
         return cls(topic, encoded, partition, record_content(encoded, _bytes("value", value), listed))
 
 
@@ -126,6 +129,19 @@ def _bytes(what: str, given: object) -> bytes | None:
     if isinstance(given, str):
         return given.encode()
     raise _refused(what, type(given).__name__, "it is bytes, text (sent as UTF-8) or None", "encode it before")
+
+
+def _listed(given: object) -> list[object]:
+    """Not a mapping: its names would be taken apart, and one of two letters would be a name and a value."""
+    if isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes):
+        return list(given)
+    raise _refused("headers", type(given).__name__, _HEADERS, "pass list(headers.items()) of a mapping")
+
+
+def _pair(given: object) -> tuple[object, object]:
+    if isinstance(given, tuple | list) and len(given) == _PAIR:
+        return given[0], given[1]
+    raise _refused("headers", given, _HEADERS, 'pass [("name", "value")]')
 
 
 def _name(given: object) -> str:

@@ -89,6 +89,8 @@ class AsyncDualWrite(ServiceBase):
             await self.start()
         runner = self._blocks.enter()
         try:
+            # Its session is that of the task that asks, and the end of a block runs in a task of its own.
+            session = session() if isinstance(session, async_scoped_session) else session
             connection = await _connection_of(session)
             enlisted = enlist(_under(connection), ASYNC_DRIVERS)
             transaction = ServiceTransaction()
@@ -142,8 +144,10 @@ class AsyncDualWrite(ServiceBase):
         limit_ms = self._service.options.wait_for_id_ms
         if self._turns is None:
             self._turns = asyncio.Semaphore(self._service.options.ids)
+        turns = self._turns
         try:
-            await asyncio.wait_for(self._turns.acquire(), limit_ms / 1000)
+            # A free one is taken without waiting, and wait_for with 0 would not even look.
+            await (asyncio.wait_for(turns.acquire(), limit_ms / 1000) if turns.locked() else turns.acquire())
         except asyncio.TimeoutError as error:
             raise KafkaTimeoutError(
                 operation="waiting for a transactional id",
@@ -153,7 +157,7 @@ class AsyncDualWrite(ServiceBase):
         try:
             yield
         finally:
-            self._turns.release()
+            turns.release()
 
     async def _decide_and_complete(self, session: AsyncWritable, enlisted: Enlisted, commitment: Commitment) -> None:
         try:
@@ -203,7 +207,7 @@ async def _connection_of(session: object) -> AsyncConnection:
     """
     if isinstance(session, AsyncConnection):
         return session
-    if isinstance(session, AsyncSession | async_scoped_session):
+    if isinstance(session, AsyncSession):
         return await session.connection()
     raise _refused(session)
 

@@ -11,7 +11,13 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session
 
 from spark_2pc_sink import AsyncDualWrite
@@ -81,6 +87,27 @@ async def test_rows_and_records_are_on_both_sides_or_on_none(
             session.add(Order(id="row alone"))
     assert rows_of(table) == Counter([*names, "by connection", "row alone"])
     assert records_of(broker.bootstrap, orders) == Counter([*names, "by connection"])
+
+
+async def test_the_session_of_a_task_and_an_id_that_is_free(
+    broker: ReferenceCoordinator,
+    engine: AsyncEngine,
+    table: Engine,
+    topic: Callable[..., str],
+    options: dict[str, Any],
+) -> None:
+    """A scoped session is that of the task that asks, and the end of a block runs in another one."""
+    orders = topic(broker=broker)
+    scoped = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+    async with AsyncDualWrite(**options, wait_for_id_ms=0) as dual:
+        async with dual.transaction(scoped) as tx:
+            scoped.add(Order(id="with a record"))
+            tx.send(orders, None, "with a record")
+        async with dual.transaction(scoped):
+            scoped.add(Order(id="row alone"))
+        await scoped.remove()
+    assert rows_of(table) == Counter(["with a record", "row alone"])
+    assert records_of(broker.bootstrap, orders) == Counter(["with a record"])
 
 
 async def test_a_cancelled_block_is_on_both_sides_or_on_none(

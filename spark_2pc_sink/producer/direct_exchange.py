@@ -80,7 +80,7 @@ class SentRequest:
 
     def _write(self, request: KafkaRequest) -> None:
         parser, sock = self._connection.parser, self._socket
-        parser.send_request(request)
+        self._correlation_id: int = parser.send_request(request)
         sock.settimeout(left_s_until(self._end_s))
         sock.sendall(parser.send_bytes())
 
@@ -97,8 +97,12 @@ class SentRequest:
         sock.settimeout(0)
         # kafka-python closes a connection that nobody has used for long.
         transport.last_read = time.monotonic()
-        # The parser has compared the correlation id with that of the one request.
-        ((_, response),) = answers
+        # The parser has compared it with that of its oldest request. An interruption in a moment when nobody holds this
+        # object, as by the handler of a signal, leaves one whose answer nobody has taken.
+        ((correlation_id, response),) = answers
+        if correlation_id != self._correlation_id:
+            message = "the answer is that of a request before, which was interrupted"
+            raise ConnectionResetError(message)
         return response
 
     @property

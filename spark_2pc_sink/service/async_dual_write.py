@@ -87,7 +87,7 @@ class AsyncDualWrite(ServiceBase):
         """
         if not self._service.started:
             await self.start()
-        runner = self._blocks.enter()
+        block = self._blocks.enter()
         try:
             # Its session is that of the task that asks, and the end of a block runs in a task of its own.
             session = session() if isinstance(session, async_scoped_session) else session
@@ -107,7 +107,7 @@ class AsyncDualWrite(ServiceBase):
                 transaction.move_to(Phase.ENDED)
                 enlisted.release()
         finally:
-            self._blocks.leave(runner)
+            self._blocks.leave(block)
 
     # --- parts ---------------------------------------------------------------------------------------------------
 

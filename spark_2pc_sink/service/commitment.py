@@ -6,11 +6,12 @@ does is done where the caller's session is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import AbortableError, DualWriteError, FencedError
+from spark_2pc_sink.errors import AbortableError, DualWriteError, FencedError, InDoubtError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -96,7 +97,8 @@ class Commitment:
         """
         writer, sent = self._parts()
         try:
-            writer.complete(sent)
+            with self._decided():
+                writer.complete(sent)
         finally:
             self.end()
 
@@ -105,12 +107,19 @@ class Commitment:
 
         Returns:
             False where it could not be sent at once: `complete` or `complete_in_background` has to follow.
+
+        Raises:
+            InDoubtError: decided, and something else has gone wrong; the keeper of the ids settles it.
         """
         writer, sent = self._parts()
-        if not writer.begin_completion(sent):
-            return False
-        self.end()
-        return True
+        begun = True
+        try:
+            with self._decided():
+                begun = writer.begin_completion(sent)
+        finally:
+            if begun:
+                self.end()
+        return begun
 
     def complete_in_background(self) -> None:
         """`complete` where nobody waits for it: what goes wrong is logged, and the keeper of the ids settles it."""
@@ -118,6 +127,19 @@ class Commitment:
             self.complete()
         except DualWriteError:
             _log.exception("a decided transaction is not complete in Kafka yet")
+
+    @contextmanager
+    def _decided(self) -> Iterator[None]:
+        """Let nobody take an error for the end of a transaction that is decided, as that of a signal's handler."""
+        try:
+            yield
+        except DualWriteError:
+            raise
+        except Exception as error:
+            writer, sent = self._parts()
+            raise InDoubtError(
+                transactional_id=writer.transactional_id, prepared=str(sent.producer), detail=repr(error)
+            ) from error
 
     def end(self) -> None:
         """Give the id back. What was sent and not decided is aborted when the id is settled."""

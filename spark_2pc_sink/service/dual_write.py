@@ -98,7 +98,7 @@ class DualWrite(ServiceBase):
             the block may be repeated.
         """
         self._service.start()
-        runner = self._blocks.enter()
+        block = self._blocks.enter()
         try:
             enlisted = enlist(_connection_of(session), SYNC_DRIVERS)
             transaction = ServiceTransaction()
@@ -115,7 +115,7 @@ class DualWrite(ServiceBase):
                 transaction.move_to(Phase.ENDED)
                 enlisted.release()
         finally:
-            self._blocks.leave(runner)
+            self._blocks.leave(block)
 
     # --- parts ---------------------------------------------------------------------------------------------------
 

@@ -246,6 +246,9 @@ class IdPool:
         except DualWriteError as error:
             self._log.warning("%s is not settled yet: %s", writer.transactional_id, error)
             return False
+        except Exception:  # noqa: BLE001 - whatever it is, nobody but the keeper settles ids, so it goes on
+            self._log.exception("%s is not settled yet", writer.transactional_id)
+            return False
         with self._changed:
             self._put(writer)
         return True
@@ -272,6 +275,8 @@ class IdPool:
             writer.note()
         except DualWriteError as error:
             self._log.warning("%s: a commit in Kafka was not noted: %s", writer.transactional_id, error)
+        except Exception:  # noqa: BLE001 - as in `_recovered`
+            self._log.exception("%s: a commit in Kafka was not noted", writer.transactional_id)
 
     def _look(self) -> None:
         try:
@@ -280,11 +285,6 @@ class IdPool:
             self._take(survey, first=False)
         except DualWriteError as error:
             self._log.warning("looking for ids of dead processes: %s", error)
-
-    # --- taking --------------------------------------------------------------------------------------------------
-
-    def _take(self, survey: Survey, *, first: bool) -> None:
-        """Take ids up to as many as are wanted: those that a dead process has left before those that are new."""
         except Exception:  # noqa: BLE001 - as in `_recovered`
             self._log.exception("looking for ids of dead processes")
 
@@ -301,6 +301,11 @@ class IdPool:
             if not self._recovered(writer):
                 with self._changed:
                     self._put(writer)
+
+    # --- taking --------------------------------------------------------------------------------------------------
+
+    def _take(self, survey: Survey, *, first: bool) -> None:
+        """Take ids up to as many as are wanted: those that a dead process has left before those that are new."""
         found = list(self._found(survey))
         used, new = [each for each in found if each.row is not None], [each for each in found if each.row is None]
         for each in used:

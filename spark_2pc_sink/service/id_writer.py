@@ -335,7 +335,7 @@ class IdWriter:
         settled, self._unnoted = self._unnoted, None
         try:
             self._row = self._store.mark_done(self.transactional_id, self._claimed().generation, settled)
-        except DualWriteError:
+        except BaseException:
             self.unsettled = True
             raise
 

@@ -72,8 +72,15 @@ class ServiceBase:
 
         At most ``ids`` are under way so: nobody uses an id before its answer is there.
         """
-        if not commitment.begin_completion():
-            self._threads.submit(commitment.complete_in_background).add_done_callback(_tell)
+        if commitment.begin_completion():
+            return
+        try:
+            done = self._threads.submit(commitment.complete_in_background)
+        except RuntimeError:
+            # The main thread has ended, and this one goes on: Python starts no thread for it any more.
+            commitment.complete_in_background()
+            return
+        done.add_done_callback(_tell)
 
 
 def _tell(done: Future[None]) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from enum import Enum
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.service.outgoing import Content, Header, OutgoingRecord
@@ -100,15 +101,26 @@ class ServiceTransaction:
         self._phase = phase
 
 
+class OpenBlock:
+    """A block that is open. Its frame holds it: a block that was interrupted before it could leave is open no more.
+
+    Args:
+        runner: who has it.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+
+
 class OpenBlocks:
     """The blocks that are open, by who runs them: nobody has two."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: set[Runner] = set()
+        self._open: WeakValueDictionary[Runner, OpenBlock] = WeakValueDictionary()
 
-    def enter(self) -> Runner:
-        """A block begins.
+    def enter(self) -> OpenBlock:
+        """A block begins, and is open until `leave`, or while somebody holds what is returned.
 
         Raises:
             LocalProtocolError: the same thread or task has one open.
@@ -121,10 +133,11 @@ class OpenBlocks:
                     state="inside the block of another one",
                     rule="transactions are not nested: each has one COMMIT, which decides for all that is in it",
                 )
-            self._open.add(runner)
-        return runner
+            block = self._open[runner] = OpenBlock(runner)
+        return block
 
-    def leave(self, runner: Runner) -> None:
+    def leave(self, block: OpenBlock) -> None:
         """It has ended."""
         with self._lock:
-            self._open.discard(runner)
+            if self._open.get(block.runner) is block:
+                del self._open[block.runner]

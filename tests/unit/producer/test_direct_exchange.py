@@ -133,6 +133,15 @@ def test_an_interruption_closes_it(connection: Connection) -> None:
     assert len(connection.closed_for) == 1
 
 
+def test_the_answer_of_an_interrupted_request_is_that_of_no_other(connection: Connection) -> None:
+    """A handler of a signal may raise where nobody holds the request yet, or no more."""
+    SentRequest(connection, request(), timeout_s=10)
+    connection.broker.sendall(answer())
+    with pytest.raises(kafka_errors.KafkaConnectionError, match="interrupted"):
+        exchange(connection, timeout_s=10)
+    assert len(connection.closed_for) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

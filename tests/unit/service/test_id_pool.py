@@ -187,6 +187,26 @@ def test_where_sessions_do_not_tell_idle_ids_are_claimed_anew_before_others_take
         wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1", "shop-2"], deadline_s=10, what="all are there")
 
 
+def test_a_defect_does_not_end_the_keeper(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody else settles ids: without it all would soon be unusable, and every block fail."""
+    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    lines, defect = Lines(), AttributeError("a defect")
+    with pool(lines) as ids:
+        failing = lines.writers["shop-0"]
+        monkeypatch.setattr(failing, "note", lambda: (_ for _ in ()).throw(defect))
+        failing.unnoted_s = 1.0
+        wait_until(lambda: "was not noted" in caplog.text, deadline_s=10, what="the note has failed")
+        failing.unnoted_s = None
+        monkeypatch.setattr(lines, "survey", lambda: (_ for _ in ()).throw(defect))
+        wait_until(lambda: "looking for ids" in caplog.text, deadline_s=10, what="the look has failed")
+        writer = cast("FakeWriter", ids.lend())
+        writer.unsettled, writer.fails = True, [defect]
+        ids.give_back(cast("IdWriter", writer))
+        wait_until(lambda: "is not settled yet" in caplog.text, deadline_s=10, what="the recovery has failed")
+        wait_until(lambda: sorted(names(ids)) == ["shop-0", "shop-1"], deadline_s=10, what="it is lent again")
+
+
 def test_an_id_that_another_process_took_meanwhile_is_left_to_it() -> None:
     lines = Lines(row(0, run_id=None))
     lines.fails["shop-0"] = [SUPERSEDED]

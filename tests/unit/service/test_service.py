@@ -89,6 +89,33 @@ def test_processes_that_are_forked_from_the_maker_are_runs_of_their_own(monkeypa
     assert len({*runs}) == 2
 
 
+def test_where_no_thread_can_be_started_any_more_the_block_completes_itself() -> None:
+    """Python starts none when its main thread has ended, and a service's own may go on."""
+    dual = DualWrite(transactional_id="shop", kafka={"bootstrap.servers": "unused:9092"}, database="postgresql://u/n")
+    dual._threads.shutdown()
+    completed: list[bool] = []
+    commitment = SimpleNamespace(begin_completion=lambda: False, complete_in_background=lambda: completed.append(True))
+    dual._complete_in_background(cast("Commitment", commitment))
+    assert completed == [True]
+
+
+@pytest.mark.parametrize("step", ["complete", "begin_completion"])
+def test_what_a_signal_raises_behind_the_decision_is_no_word_that_there_was_none(step: str) -> None:
+    """As the handler of Celery's soft time limit: who repeats the block then would write it twice."""
+
+    def interrupted(_sent: Any) -> bool:
+        raise RuntimeError("soft time limit exceeded")
+
+    given_back: list[Any] = []
+    pool = cast("IdPool", SimpleNamespace(give_back=given_back.append))
+    commitment = Commitment(pool, cast("Any", None))
+    writer = SimpleNamespace(transactional_id="shop-0", complete=interrupted, begin_completion=interrupted)
+    commitment._writer, commitment._sent = cast("Any", writer), cast("Any", SimpleNamespace(producer=PAIR))
+    with pytest.raises(InDoubtError, match="soft time limit exceeded"):
+        getattr(commitment, step)()
+    assert given_back == [writer]
+
+
 def test_who_waited_for_an_answer_about_topics_takes_that_of_who_asked() -> None:
     """While Kafka is away, threads of a service would else wait one after the other, each for its own time-out."""
     asked: list[str] = []

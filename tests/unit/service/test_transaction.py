@@ -36,10 +36,27 @@ def test_another_thread_or_task_is_refused() -> None:
 
 def test_nobody_has_two_blocks_open() -> None:
     blocks = OpenBlocks()
-    runner = blocks.enter()
+    block = blocks.enter()
     with pytest.raises(LocalProtocolError, match="not nested"):
         blocks.enter()
     with ThreadPoolExecutor(1) as threads:
         blocks.leave(threads.submit(blocks.enter).result())
-    blocks.leave(runner)
+    blocks.leave(block)
+    again = blocks.enter()
+    blocks.leave(block)
+    with pytest.raises(LocalProtocolError, match="not nested"):
+        blocks.enter()
+    del again
+
+
+def test_a_block_that_could_not_leave_is_open_no_more() -> None:
+    """A handler of a signal, as that of a soft time limit, may raise where nothing has been tried yet."""
+    blocks = OpenBlocks()
+
+    def interrupted() -> None:
+        block = blocks.enter()
+        raise RuntimeError(block.runner)
+
+    with pytest.raises(RuntimeError):
+        interrupted()
     blocks.enter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 
 #: Whoever asks by an address, or as localhost.
 ADDRESSES_ONLY: Final = MetricsAccess()
+#: Open files where the system names no limit; what Java takes there.
+_FILES_WITHOUT_LIMIT: Final = 10_240
 
 
 def serve(
@@ -42,8 +45,20 @@ def serve(
     """
     with extra("coordinator"):
         import uvloop  # noqa: PLC0415 - optional
+    raise_file_limit()
     uvloop.run(_serve(properties, data_dir, metrics, metrics_access))
     return 0
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it is allowed to, as Java does for Kafka.
+
+    Each partition with records is one, and so is each connection. Shells begin with 1024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else max(soft, _FILES_WITHOUT_LIMIT)
+    if soft != wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_2pc_sink import cli
@@ -26,13 +28,16 @@ from spark_2pc_sink.testing import free_port, wait_until
 
 DEADLINE_S = 30
 MEMORY = ("--in-memory", "--listen", "127.0.0.1:0")
+#: Open files that the process begins with, as if its shell allowed no more, and what needs more than these.
+FEW_FILES, MORE_PARTITIONS = 64, 100
 
 
 @contextmanager
-def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process and what its line says it listens on."""
+def running(*words: str, files: int | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process, which may open so many files until it asks for more, and what its line says it listens on."""
     program = [sys.executable, "-m", "spark_2pc_sink.cli", "coordinator", *words]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+    limited = [] if files is None else ["sh", "-c", f'ulimit -S -n {files} && exec "$@"', "sh"]
+    with subprocess.Popen([*limited, *program], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             found = re.fullmatch(r"listening on (127\.0\.0\.1:\d+)\n", process.stdout.readline())
@@ -67,6 +72,33 @@ def test_a_restart_on_the_same_directory_knows_what_was_there(tmp_path: Path) ->
         process.wait(DEADLINE_S)
     with running(*words) as (_, address):
         assert len(admin(address).list_topics("kept", timeout=DEADLINE_S).topics["kept"].partitions) == 3
+
+
+@pytest.mark.slow
+def test_more_partitions_than_a_shell_lets_a_process_open_files(tmp_path: Path) -> None:
+    words = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
+    errors: list[KafkaError | None] = []
+    with running(*words, files=FEW_FILES) as (_, address):
+        admin_client = admin(address)
+        admin_client.create_topics([NewTopic("many", num_partitions=MORE_PARTITIONS)])["many"].result(DEADLINE_S)
+        producer = Producer({"bootstrap.servers": address, "message.timeout.ms": DEADLINE_S * 1000})
+        for partition in range(MORE_PARTITIONS):
+            producer.produce("many", b"", partition=partition, on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(2 * DEADLINE_S) == 0
+    assert errors == [None] * MORE_PARTITIONS
+
+
+@pytest.mark.parametrize(("hard", "wanted"), [(4096, 4096), (resource.RLIM_INFINITY, 10_240)])
+def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(
+    monkeypatch: pytest.MonkeyPatch, hard: int, wanted: int
+) -> None:
+    """Where there is no limit, as many as Java takes: no system takes infinitely many for an answer."""
+    limits = [(1024, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both))
+    command.raise_file_limit()
+    command.raise_file_limit()
+    assert limits == [(1024, hard), (wanted, hard)]
 
 
 @pytest.mark.slow

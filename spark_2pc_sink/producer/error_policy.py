@@ -74,8 +74,8 @@ _ACL_REMEDY: Final = (
 )
 
 _CLOCK_REMEDY: Final = (
-    "Records have the time of the clock of this machine: set it, as by NTP; or raise message.timestamp.after.max.ms of "
-    "the topic"
+    "Records have the time of the clock of this machine at which their batch began: set the clock, as by NTP; or raise "
+    "message.timestamp.after.max.ms of the topic, or message.timestamp.before.max.ms where a batch takes longer"
 )
 #: Of the records that a broker names one by one, so many are told: a batch has thousands.
 _RECORD_ERRORS_SHOWN: Final = 3

@@ -47,22 +47,34 @@ def test_an_hour_changes_nothing(
         assert values(committed(kafka.bootstrap, name, writer)) == sorted(f"value-{n}" for n in range(1_500))
 
 
-def test_a_clock_far_ahead_is_named(
-    kafka: Broker, topic: MakeTopic, transactional_id: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ahead_ns", "config"),
+    [(2 * HOUR_NS, {}), (-2 * HOUR_NS, {"message.timestamp.before.max.ms": "3600000"})],
+    ids=["ahead", "behind"],
+)
+def test_a_clock_far_away_is_named(
+    kafka: Broker,
+    topic: MakeTopic,
+    transactional_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead_ns: int,
+    config: dict[str, str],
 ) -> None:
-    """B33: message.timestamp.after.max.ms of the topic, an hour by default, refuses records of the future."""
-    name = topic(partitions=1)
+    """B33: a topic refuses records of the future from an hour on by default, and old ones where it says so."""
+    name = topic(partitions=1, config=config)
     properties = kafka_for(kafka.bootstrap)
     with TransactionalWriter(transactional_id=transactional_id, kafka=properties, topic=name) as writer:
         writer.init_transactions()
         with monkeypatch.context() as ahead:
-            shift_clock(ahead, 2 * HOUR_NS)
+            shift_clock(ahead, ahead_ns)
             writer.begin_transaction()
             writer.append(table_of(100))
             with pytest.raises(KafkaError) as raised:
                 writer.flush()
         assert "Timestamp " in str(raised.value)
         assert "and 97 records more. Records have the time of the clock of this machine" in str(raised.value)
+        assert "message.timestamp.after.max.ms" in str(raised.value)
+        assert "message.timestamp.before.max.ms" in str(raised.value)
         writer.abort_transaction()
         writer.begin_transaction()
         writer.append(table_of(10))

@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Final
 from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
 from jdbc_state.sink_log import at_work_for, sink_log
 from spark_2pc_sink.clock import Clock, Deadline
-from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, HaltCause, HaltError, InDoubtError
+from spark_2pc_sink.errors import (
+    ClaimRefusedError,
+    ConfigurationError,
+    HaltCause,
+    HaltError,
+    InDoubtError,
+    KafkaTimeoutError,
+)
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
@@ -142,8 +149,9 @@ class Recovery:
             ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
             SupersededError: a newer driver has claimed since.
             HaltError: the two sides differ, and there is no safe automatic answer; Kafka was left as it was.
-            InDoubtError: the sides could not be settled within the deadline; the next recovery goes on from there.
-            KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be used.
+            InDoubtError: a decision could not be settled within the deadline; the next recovery goes on from there.
+            KafkaTimeoutError: Kafka did not end a transaction that no decision waits for, or does not answer.
+            KafkaError, StateStoreError: one side cannot be used.
             RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
         """
         with self.explaining(), at_work_for(self._transactional_id):
@@ -234,15 +242,27 @@ class Recovery:
                 if row.status != RowStatus.DECIDED and not (by_log and row.status == RowStatus.OWED):
                     return row
             if deadline.passed:
-                raise InDoubtError(
-                    transactional_id=self._transactional_id,
-                    prepared=row.prepared_transaction_state,
-                    detail=f"after {deadline.limit_ms} ms Kafka still shows {kafka}: {resolution.reason}",
-                )
+                raise self._unsettled(row, kafka, resolution, deadline)
             if deadline.got_long():
                 waiting = f"recovery is still waiting, for up to {deadline.remaining_s:.0f} s more"
                 self._log.warning("%s: Kafka shows %s, %s", waiting, kafka, resolution.reason)
             deadline.pause()
+
+    def _unsettled(
+        self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, deadline: Deadline
+    ) -> InDoubtError | KafkaTimeoutError:
+        """The error at the deadline. A row that is not decided waits for nothing that a person could complete."""
+        if row.status == RowStatus.DECIDED:
+            return InDoubtError(
+                transactional_id=self._transactional_id,
+                prepared=row.prepared_transaction_state,
+                detail=f"after {deadline.limit_ms} ms Kafka still shows {kafka}: {resolution.reason}",
+            )
+        return KafkaTimeoutError(
+            operation=f"the end of a transaction of {self._transactional_id!r} that no decision waits for",
+            deadline_ms=deadline.limit_ms,
+            last_error=f"Kafka still shows {kafka}: {resolution.reason}. {_MARKERS}",
+        )
 
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
@@ -371,4 +391,9 @@ class Recovery:
         )
 
 
+#: Why an end that Kafka has begun does not come.
+_MARKERS: Final = (
+    "Kafka writes it into each partition of the transaction: see that all of them have a leader, and enough replicas "
+    "in sync; then start again"
+)
 _LOOK_AGAIN = "decide about that one, once you have seen it: spark-2pc status"

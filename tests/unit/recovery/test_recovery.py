@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from jdbc_state import Decision, StateRow
-from spark_2pc_sink.errors import ConfigurationError, HaltCause, InDoubtError, RemoteProtocolError, SupersededError
+from spark_2pc_sink.errors import (
+    ConfigurationError,
+    HaltCause,
+    InDoubtError,
+    KafkaTimeoutError,
+    RemoteProtocolError,
+    SupersededError,
+)
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
 from spark_2pc_sink.producer.descriptions import TransactionDescription
@@ -357,6 +364,20 @@ def test_an_end_under_way_is_waited_for_and_given_up_at_the_deadline(caplog: pyt
         stuck.recovery(settle_deadline_ms=60_000).run(query_id=QUERY, run_id="run")
     waiting = [line for line in caplog.messages if "recovery is still waiting, for up to 5" in line]
     assert [f"{ID}: recovery" in line and "Kafka shows PrepareCommit 0:1" in line for line in waiting] == [True]
+
+
+@pytest.mark.parametrize("done_before", [False, True])
+def test_an_end_that_no_decision_waits_for_is_not_said_to_be_decided(done_before: bool) -> None:
+    """B13: a partition of an undecided transaction has no leader, so that Kafka cannot end it: nothing is in doubt."""
+    sides = Sides()
+    pair = sides.start()
+    if done_before:
+        sides.decide(pair)
+        pair = sides.start()
+    sides.kafka.broker.held = True
+    sides.kafka.end(pair, commit=False)
+    with pytest.raises(KafkaTimeoutError, match=r"that no decision waits for .* Kafka still shows PrepareAbort 0:\d"):
+        sides.start()
 
 
 def test_a_superseded_driver_does_not_touch_kafka() -> None:

@@ -18,6 +18,9 @@ from spark_2pc_sink.sink.table.identifiers import TableName
 # constraint violation. 27: triggered data change violation. 38, 39: a function in another language. 44: WITH CHECK
 # OPTION. P0: PL/pgSQL, such as RAISE without a code of its own.
 _ROW_CLASSES: Final = frozenset({"22", "23", "27", "38", "39", "44", "P0"})
+# A row that is too much: 54000 (a text too long for an index, columns too long for a page), 54001 (JSON nested too
+# deep).
+_ROW_CODES: Final = frozenset({"54000", "54001"})
 # All classes that PostgreSQL has (its manual, appendix A). Any other was made up by a function that raises it.
 _SERVER_CLASS: Final = re.compile(
     "0[0-3]|0[89ABFLPZ]|10|2[0-8]|2[BDF]|34|38|39|3[BDF]|40|42|44|5[3-578]|72|F0|HV|P0|XX", re.ASCII
@@ -80,7 +83,7 @@ def _refuses_row(code: str, source_function: str) -> bool:
     """
     if not code or is_retriable(code):
         return False
-    if code[:2] in _ROW_CLASSES or not _SERVER_CLASS.fullmatch(code[:2]):
+    if code[:2] in _ROW_CLASSES or code in _ROW_CODES or not _SERVER_CLASS.fullmatch(code[:2]):
         return True
     return source_function in _RAISED_BY_TRIGGER or source_function == _AGAINST_POLICY
 

@@ -47,7 +47,8 @@ CREATE TABLE target (
     doc jsonb,
     needed integer NOT NULL,
     narrow smallint,
-    twin bigint REFERENCES target DEFERRABLE INITIALLY DEFERRED
+    twin bigint REFERENCES target DEFERRABLE INITIALLY DEFERRED,
+    long text UNIQUE
 );
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN IF NEW.name = 'raise' THEN RAISE 'not this one' USING ERRCODE = 'ZZ001'; END IF; RETURN NEW; END $$;
@@ -58,10 +59,12 @@ COLUMNS = {
     "name": "if(name LIKE 'large%', 'large', name)",
     "amount": "amount",
     "parent": "parent",
-    "doc": "if(name = 'no json', '{', '{}')",
+    "doc": "CASE name WHEN 'no json' THEN '{' WHEN 'deep' THEN repeat('[', 99999) || repeat(']', 99999) ELSE '{}' END",
     "needed": "if(name = 'null', NULL, 1)",
     "narrow": "if(name = 'range', 32768, 1)",
     "twin": "CASE WHEN name = 'alone' THEN 99 WHEN name = 'twin' THEN id + 1 END",
+    # An entry of an index has a third of a page at most, and digests cannot be compressed to that.
+    "long": "CASE WHEN name = 'long' THEN array_join(transform(sequence(1, 99), n -> sha2(string(n), 256)), '') END",
 }
 #: By id: the row, and the SQLSTATE with which its dead letter says why.
 BAD = {
@@ -76,6 +79,8 @@ BAD = {
     18: (("alone", 1, 1), "23503"),
     19: (("null", 1, 1), ""),
     20: (("range", 1, 1), ""),
+    21: (("long", 1, 1), "54000"),
+    22: (("deep", 1, 1), "54001"),
     1: (("again", 1, 1), "23505"),
 }
 GOOD = [(1, "first", 1, 1), (2, "twin", 2, 2), (3, "its twin", 3, None), *((n, "good", n, 1) for n in range(100, 300))]

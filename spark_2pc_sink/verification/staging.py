@@ -37,6 +37,10 @@ CHUNK_RECORDS_MAX: Final = 10_000
 CHUNK_BYTES_MAX: Final = 2 * 1024 * 1024
 #: With more records that are no rows than this, and than half of all, nothing sensible is compared.
 UNREADABLE_MAX: Final = 1_000
+#: The escape of U+0000 itself, that is behind an even number of backslashes; and what it is read as. PostgreSQL refuses
+#: a whole record for it, also where it is in a field that no column has.
+_ESCAPED_NUL: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+_INSTEAD_OF_NUL: Final = rb"\1\\u001a"
 
 
 @dataclass
@@ -322,14 +326,19 @@ def with_byte_order(cursor: Cursor, sql: SideSql) -> SideSql:
 
 
 def literal(text: bytes, connection: DriverConnection) -> str:
-    """A text as an SQL literal.
+    """A JSON text as an SQL literal, see `without_nul`.
 
     Raises:
         UnicodeDecodeError: it is no text.
     """
-    quoted = QuotedString(text.decode())
+    quoted = QuotedString(without_nul(text).decode())
     quoted.prepare(connection)
     return quoted.getquoted().decode()
+
+
+def without_nul(json_text: bytes) -> bytes:
+    """JSON with U+001A (substitute) in place of U+0000, which no column can hold."""
+    return _ESCAPED_NUL.sub(_INSTEAD_OF_NUL, json_text) if rb"\u0000" in json_text else json_text
 
 
 def _refused(sql: SideSql, error: psycopg2.Error) -> ConfigurationError | StateStoreError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.verification.staging import CHUNK_BYTES_MAX, Chunk, RecordTexts
+from spark_2pc_sink.verification.staging import CHUNK_BYTES_MAX, Chunk, RecordTexts, without_nul
 
 PLACE = TopicPartition("t", 3)
 
@@ -38,3 +38,8 @@ def test_a_chunk_knows_where_its_records_are_and_falls_into_halves() -> None:
     assert not chunk.full
     chunk.add(7, [10], [b"x" * CHUNK_BYTES_MAX])
     assert chunk.full
+
+
+def test_a_nul_is_read_as_a_substitute_and_what_only_looks_like_one_is_not() -> None:
+    assert without_nul(rb'["a\u0000\u0000", "\\u0000", "\\\u0000"]') == rb'["a\u001a\u001a", "\\u0000", "\\\u001a"]'
+    assert without_nul(rb'["\u0001"]') == rb'["\u0001"]'

@@ -15,6 +15,7 @@ from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.verification.record_columns import RecordColumn
 from spark_2pc_sink.verification.record_facts import FieldFacts, RecordFacts
 from spark_2pc_sink.verification.report import NotChecked
+from spark_2pc_sink.verification.spelt_times import DATED, dated_sql, instants_sql
 from spark_2pc_sink.verification.table_shape import Column, TableShape
 
 #: Of a column, the record's field that tells it, and what inside of that; () where no field does.
@@ -49,6 +50,9 @@ class ComparedColumn:
         of_record: SQL over the field, ``?``, that brings it to the compared form.
         of_table: SQL over the column, ``?``, that does the same.
         other_field: the record's field where it has another name than the column; '' where it has the same.
+        spelt_type: into which PostgreSQL reads the field before it makes a ``field_type`` of it; '' where it reads
+            that at once.
+        of_spelt: SQL over the field as it is spelt, ``?``, that makes a ``field_type`` of it.
     """
 
     name: str
@@ -56,11 +60,17 @@ class ComparedColumn:
     of_record: str = "?"
     of_table: str = "?"
     other_field: str = ""
+    spelt_type: str = ""
+    of_spelt: str = "?"
 
     @property
     def field(self) -> str:
         """The record's field."""
         return self.other_field or self.name
+
+    def typed_sql(self) -> str:
+        """The record's field, as it is read, as a value of its type."""
+        return self.of_spelt.replace("?", quote_identifier(self.field))
 
     def record_sql(self, source: str = "") -> str:
         """The compared form of the record's field."""
@@ -135,7 +145,7 @@ def compared_columns(
             left.append(NotChecked(f"column {column.name}", _why_unseen(column, path)))
             continue
         inner = len(path) > 1
-        facts_of_column = FieldFacts(fraction_digits=_USUAL_DIGITS) if inner else found
+        facts_of_column = FieldFacts(fraction_digits=_USUAL_DIGITS, zoned=found.zoned) if inner else found
         rule = _compared(column, facts_of_column)
         rule = _inside(rule, path) if inner else replace(rule, other_field="" if path[0] == column.name else path[0])
         why = _why_left(column, facts_of_column) or (_why_not_inside(column) if inner else "")
@@ -163,7 +173,8 @@ def _inside(rule: ComparedColumn, path: Sequence[str]) -> ComparedColumn:
     outer, inner = path
     arrow = "->" if rule.field_type == "jsonb" else "->>"
     name = inner.replace("'", "''")
-    of_record = rule.of_record.replace("?", f"(?{arrow}'{name}')::{rule.field_type}")
+    spelt = rule.of_spelt.replace("?", f"(?{arrow}'{name}')")
+    of_record = rule.of_record.replace("?", f"({spelt})::{rule.field_type}")
     return ComparedColumn(rule.name, "json", of_record, rule.of_table, outer)
 
 
@@ -229,6 +240,7 @@ def _compared(column: Column, found: FieldFacts) -> ComparedColumn:
     if kind not in _HASHED and kind not in _HASHED_ELEMENTS:
         return ComparedColumn(column.name, column.type_name, "?::text", "?::text")
     rule = "?"
+    spelt_type, of_spelt = ("text", dated_sql("?", kind)) if kind in DATED else ("", "?")
     if kind in _TIMESTAMPS and (unit := _kept_unit(found)) is not None:
         rule = f"date_trunc('{unit}', ?)"
     elif kind == "float8":
@@ -237,17 +249,24 @@ def _compared(column: Column, found: FieldFacts) -> ComparedColumn:
         real = f"abs(?) BETWEEN {low} AND {high} AND ?::real::float8 = ?"
         rule = f"CASE WHEN {real} THEN ?::real::text::float8 ELSE ? END"
     # Without a length or a precision: a field that does not fit differs, and is not cut to fit.
-    return ComparedColumn(column.name, f'pg_catalog."{kind}"', rule, rule)
+    return ComparedColumn(column.name, f'pg_catalog."{kind}"', rule, rule, spelt_type=spelt_type, of_spelt=of_spelt)
 
 
 def _compared_json(column: Column, found: FieldFacts) -> ComparedColumn:
-    """A text in the record is JSON in itself; nulls that a record leaves out say nothing."""
+    """A text in the record is JSON in itself; nulls that a record leaves out say nothing, nor does one that is all."""
     record, table = "?", "?::jsonb"
     if found.text:
         record = "CASE jsonb_typeof(?) WHEN 'string' THEN (? #>> '{}')::jsonb ELSE ? END"
     if found.fraction_digits >= 0:
         record, table = _without_finer_parts(record), _without_finer_parts("?")
-    return ComparedColumn(column.name, "jsonb", f"jsonb_strip_nulls({record})", f"jsonb_strip_nulls({table})")
+    if found.zoned:
+        # Spark's JSON for the table is in UTC, and that of the record in the time zone of the session.
+        record, table = instants_sql(record), instants_sql(table)
+    return ComparedColumn(column.name, "jsonb", _without_nulls(record), _without_nulls(table))
+
+
+def _without_nulls(json: str) -> str:
+    return f"NULLIF(jsonb_strip_nulls({json}), 'null'::jsonb)"
 
 
 def _without_finer_parts(json: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 _FRACTION: Final = re.compile(r"T\d\d:\d\d:\d\d(?:\.(\d+))?")
+_OFFSET: Final = re.compile(r"T\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:\d\d")
 
 
 class _Number(str):
@@ -26,12 +27,14 @@ class FieldFacts:
         point: some number has a decimal point or an exponent.
         text: some value is a text.
         other: some value is an object or an array.
+        zoned: in such a value some timestamp is in another time zone than UTC.
     """
 
     fraction_digits: int = -1
     point: bool = False
     text: bool = False
     other: bool = False
+    zoned: bool = False
 
     def note(self, value: object) -> None:
         """Take one more value into account; a null tells nothing."""
@@ -41,8 +44,9 @@ class FieldFacts:
             self.text = True
             self._note_fraction(value)
         elif isinstance(value, (dict, list)):
-            self.other = True
-            self._note_fraction(json.dumps(value))
+            self.other, text = True, json.dumps(value)
+            self.zoned |= _OFFSET.search(text) is not None
+            self._note_fraction(text)
 
     def _note_fraction(self, text: str) -> None:
         for fraction in _FRACTION.findall(text):

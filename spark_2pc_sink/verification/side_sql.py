@@ -91,7 +91,7 @@ class SideSql:
             fields = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in RECORD_PARTS.items())
         else:
             named = _fields(self.compared.columns).items()
-            fields = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in named)
+            fields = ", ".join(f"{quote_identifier(name)} {each.spelt_type or each.field_type}" for name, each in named)
         return f"CREATE TEMPORARY TABLE verify_record ({fields}, {_MARK} boolean) ON COMMIT DROP"
 
     def make_staged(self) -> str:
@@ -134,14 +134,16 @@ class SideSql:
         )
 
     def _read(self, records: str, places: str, offsets: str) -> str:
-        parts = list(RECORD_PARTS if self.compared.given else _fields(self.compared.columns))
+        fields = _fields(self.compared.columns)
+        parts = list(RECORD_PARTS if self.compared.given else fields)
         names = ", ".join(map(quote_identifier, [*parts, MARK]))
         rows = (
             f"ROWS FROM (json_populate_recordset(NULL::pg_temp.verify_record, {records}), "
             f"unnest({places}::bigint[]), unnest({offsets}::bigint[])) AS r ({names}, {_PLACE}, {_OFFSET})"
         )
         if not self.compared.given:
-            return f"SELECT * FROM {rows}"
+            typed = ", ".join(f"{each.typed_sql()} AS {quote_identifier(name)}" for name, each in fields.items())
+            return f"SELECT {typed}, {_MARK}, {_PLACE}, {_OFFSET} FROM {rows}"
         made = ", ".join(
             f"({self.compared.given[column.name]})::{column.field_type} AS {quote_identifier(column.name)}"
             for column in self.compared.columns
@@ -303,6 +305,6 @@ def _ordered(column: ComparedColumn) -> str:
     return quote_identifier(column.name) if spelt else column.table_sql()
 
 
-def _fields(columns: Sequence[ComparedColumn]) -> dict[str, str]:
-    """The type of each field that is read."""
-    return {column.field: column.field_type for column in columns}
+def _fields(columns: Sequence[ComparedColumn]) -> dict[str, ComparedColumn]:
+    """Each field that is read, and a column that says of which type it is; all columns of one field say the same."""
+    return {column.field: column for column in columns}

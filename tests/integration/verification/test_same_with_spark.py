@@ -10,7 +10,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_2pc_sink import VerifyReport, verify
 from tests.conftest import MakeTopic
-from tests.harness.streams import FileStream, make_sink
+from tests.harness.streams import FileStream, make_sink, session_settings
 from tests.integration.postgres.database_tables import run
 
 if TYPE_CHECKING:
@@ -105,3 +105,51 @@ def test_columns_of_many_types(
     seen = {number for number in CHANGES if value is not None or number not in (7, 8)}
     assert {int(found.key.removeprefix("id=")) for found in report.differences if found.key} <= seen
     assert dict(report.counts) == {"differing": len(seen)}, str(report)
+
+
+#: What the record says and PostgreSQL reads in another way, or not at all.
+SPELT_OTHERWISE = {
+    "day": "element_at(array(date'+10000-01-01', date'0000-02-29', date'-0100-12-31'), int(id % 3 + 1))",
+    "at": "element_at(array(timestamp'+10000-01-01 04:59:59.5', timestamp'0000-01-01', now_), int(id % 3 + 1))",
+    "local": "cast(element_at(array(timestamp_ntz'-4000-01-01', timestamp_ntz'9999-12-31'), int(id % 2 + 1)) AS "
+    "timestamp_ntz)",
+    "any": "element_at(array(parse_json('null'), NULL, parse_json('[null, 1]')), int(id % 3 + 1))",
+    "nested": """named_struct('at', array(now_, timestamp'0001-01-01', NULL), 'text', '"2020-02-30T00:00:00Z"')""",
+    "hidden": "concat('a', chr(0), id)",
+}
+
+
+def test_what_postgresql_reads_otherwise(
+    spark: SparkSession, kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, tmp_path: Path
+) -> None:
+    """Years as Java spells them, JSON that is null, instants inside of JSON in a zone, NUL for Kafka alone."""
+    name = topic()
+    stream = FileStream(spark, tmp_path, StructType([StructField("id", LongType())]))
+    stream.add([(number,) for number in range(12)])
+    now = "timestamp_micros(1700000000123456 + id)"
+    columns = {column: made.replace("now_", now) for column, made in SPELT_OTHERWISE.items()}
+    frame = stream.frame().selectExpr("id", *(f"{made} AS {column}" for column, made in columns.items()))
+    sides: dict[str, Any] = {"database": database, "transactional_id": transactional_id}
+    written = {column: column for column in ("id", *columns) if column != "hidden"}
+    sink = make_sink(broker=kafka, topic=name, key="cast(id AS string)", columns=written, **sides)
+    with session_settings(spark, {"spark.sql.session.timeZone": "Asia/Kathmandu"}):
+        stream.run(sink, frame)
+
+    def compare() -> VerifyReport:
+        return verify(kafka={"bootstrap.servers": kafka.bootstrap}, **sides)
+
+    report = compare()
+    assert report.same, str(report)
+    assert set(report.columns) == set(written)
+    changes = {
+        0: "day = day + 1",
+        1: "at = at + interval '1 second'",
+        2: "local = local + interval '1 day'",
+        3: "\"any\" = '0'",
+        4: """nested = jsonb_set(nested, '{at,0}', '"2023-11-14T22:13:20.124Z"')""",
+        5: """nested = jsonb_set(nested, '{text}', '"2020-02-30T00:00:01Z"')""",
+    }
+    for changed, change in changes.items():
+        run(database, f"UPDATE target SET {change} WHERE id = {changed}")
+    report = compare()
+    assert sum(report.counts.values()) == 2 * len(changes), str(report)

@@ -58,11 +58,25 @@ def test_an_integer_that_was_a_decimal_is_read_as_one() -> None:
 
 def test_json_may_be_a_text_in_the_record_and_nulls_are_left_out() -> None:
     kind, record, table = compared("jsonb", '{"a": 1}')
-    assert (kind, table) == ("jsonb", 'jsonb_strip_nulls(t."c"::jsonb)')
+    assert (kind, table) == ("jsonb", """NULLIF(jsonb_strip_nulls(t."c"::jsonb), 'null'::jsonb)""")
     assert "jsonb_typeof" in record
     _, record, table = compared("jsonb", {"at": "2023-01-01T00:00:00.123Z"})
     assert "regexp_replace" in record
     assert "regexp_replace" in table
+    assert "timestamptz" not in record + table
+
+
+def test_timestamps_inside_of_json_are_compared_as_instants_where_records_are_in_another_zone() -> None:
+    _, record, table = compared("jsonb", {"at": "2023-01-01T00:00:00.123Z"}, {"at": "2023-01-01T05:45:00.123+05:45"})
+    assert "piece::timestamptz" in record
+    assert "piece::timestamptz" in table
+
+
+@pytest.mark.parametrize("base", ["date", "timestamp", "timestamptz"])
+def test_a_date_is_read_as_java_spells_it(base: str) -> None:
+    (column,) = compared_columns(shape(Column("c", base, base)), facts({"c": "+10000-01-01"})).columns
+    assert (column.spelt_type, column.field_type) == ("text", f'pg_catalog."{base}"')
+    assert column.typed_sql().endswith(f'ELSE "c" END)::pg_catalog."{base}"')
 
 
 def test_a_type_without_a_hash_is_compared_as_text() -> None:

@@ -7,7 +7,7 @@ that equal means: nothing that the record says is different in the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -121,6 +121,7 @@ def compared_columns(
     *,
     lacking: str = "record_columns has no expression for it",
     paths: Paths | None = None,
+    keys: Collection[str] = (),
 ) -> ComparedColumns:
     """Which columns of a table are compared with records, and how.
 
@@ -130,9 +131,10 @@ def compared_columns(
         given: the user's expressions, where the fields of the values are not the columns.
         lacking: why a column has no expression among those given.
         paths: of columns; None where the fields have their names.
+        keys: columns by which the table knows two rows as one.
     """
     if given:
-        return _given_columns(shape, given, lacking)
+        return _given_columns(shape, given, lacking, keys)
     compared: list[ComparedColumn] = []
     unseen: list[str] = []
     left: list[NotChecked] = []
@@ -154,7 +156,7 @@ def compared_columns(
         if why:
             left.append(NotChecked(f"column {column.name}", why))
             continue
-        compared.append(rule)
+        compared.append(_collated(rule, column, keys))
         if column.base in _TIMESTAMPS and _kept_unit(facts_of_column) is not None:
             why = f"records tell {max(facts_of_column.fraction_digits, 0)} digits of a second, and so many are compared"
             left.append(NotChecked(f"finer parts of column {column.name}", why))
@@ -182,7 +184,21 @@ def _why_not_inside(column: Column) -> str:
     return "the elements of an array inside of a field are spelt in another way in JSON" if column.is_array else ""
 
 
-def _given_columns(shape: TableShape, given: Sequence[RecordColumn], lacking: str) -> ComparedColumns:
+def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> ComparedColumn:
+    """The rule for a column in whose collation other texts are equal too: both sides have one collation.
+
+    A key is the same one in each of its spellings. Of any other column the bytes are compared.
+    """
+    if not column.loose_collation:
+        return rule
+    name = column.loose_collation if column.name in keys else 'pg_catalog."C"'
+    of_record, of_table = (f"({sql}) COLLATE {name}" for sql in (rule.of_record, rule.of_table))
+    return replace(rule, of_record=of_record, of_table=of_table)
+
+
+def _given_columns(
+    shape: TableShape, given: Sequence[RecordColumn], lacking: str, keys: Collection[str]
+) -> ComparedColumns:
     expressions = {column.name: column.expression for column in given}
     usual = FieldFacts(fraction_digits=_USUAL_DIGITS)
     compared, left = [], []
@@ -194,7 +210,8 @@ def _given_columns(shape: TableShape, given: Sequence[RecordColumn], lacking: st
             left.append(NotChecked(f"finer parts of column {column.name}", "milliseconds are compared"))
         rule = _compared(column, usual)
         # The expression makes what the column holds, so nothing but the precision needs to be brought together.
-        compared.append(ComparedColumn(column.name, _bare_type(column), rule.of_table, rule.of_table))
+        same = ComparedColumn(column.name, _bare_type(column), rule.of_table, rule.of_table)
+        compared.append(_collated(same, column, keys))
     return ComparedColumns(tuple(compared), not_checked=tuple(left), given=expressions)
 
 

@@ -46,7 +46,8 @@ class TablePlan:
             facts = RecordFacts({column.name: FieldFacts() for column in self.shape.columns})
         target, given = self.target, self.record_columns
         by_user = {} if target.record_columns else {"lacking": "no part of the records is made of what it is made of"}
-        found = compared_columns(self.shape, facts, given, paths=target.paths, **by_user)
+        keys = () if target.mode == "append" else target.keys
+        found = compared_columns(self.shape, facts, given, paths=target.paths, keys=keys, **by_user)
         return self.target.updated_only(found)
 
     @property

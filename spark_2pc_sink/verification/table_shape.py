@@ -22,16 +22,19 @@ WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p')
 _COLUMNS = """
 WITH RECURSIVE layers AS (
   SELECT a.attnum, a.attname, a.atttypid AS type_id, a.atttypmod AS modifier, 0 AS depth,
-         a.attgenerated <> '' AS generated, a.attidentity <> '' OR a.atthasdef AS filled
+         a.attgenerated <> '' AS generated, a.attidentity <> '' OR a.atthasdef AS filled, a.attcollation AS collation_id
   FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
   UNION ALL
-  SELECT l.attnum, l.attname, t.typbasetype, t.typtypmod, l.depth + 1, l.generated, l.filled
+  SELECT l.attnum, l.attname, t.typbasetype, t.typtypmod, l.depth + 1, l.generated, l.filled, l.collation_id
   FROM layers l JOIN pg_catalog.pg_type t ON t.oid = l.type_id WHERE t.typtype = 'd'
 )
 SELECT DISTINCT ON (l.attnum) l.attname, pg_catalog.format_type(l.type_id, l.modifier),
        CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN t.typname ELSE '' END,
-       t.typelem <> 0 AND t.typlen = -1 AND t.typcategory = 'A', l.generated, l.filled
+       t.typelem <> 0 AND t.typlen = -1 AND t.typcategory = 'A', l.generated, l.filled,
+       coalesce(pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.collname), '')
 FROM layers l JOIN pg_catalog.pg_type t ON t.oid = l.type_id
+LEFT JOIN pg_catalog.pg_collation c ON c.oid = l.collation_id AND NOT c.collisdeterministic
+LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
 ORDER BY l.attnum, l.depth DESC
 """
 
@@ -57,6 +60,8 @@ class Column:
         is_array: True for an array.
         generated: the table computes it.
         filled: the table fills it where a row leaves it out.
+        loose_collation: as SQL, a collation by which other texts are equal too, such as those of another case; '' for
+            none.
     """
 
     name: str
@@ -65,6 +70,7 @@ class Column:
     is_array: bool = False
     generated: bool = False
     filled: bool = False
+    loose_collation: str = ""
 
 
 @dataclass(frozen=True)

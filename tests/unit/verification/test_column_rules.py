@@ -136,3 +136,13 @@ def test_facts_tell_fields_and_how_they_are_spelt() -> None:
 def test_an_object_has_its_numbers_as_they_are_spelt() -> None:
     found = as_object(b'{"a": 1.10, "b": NaN}')
     assert found == {"a": "1.10", "b": "NaN"}
+
+
+@pytest.mark.parametrize("given", [[], [RecordColumn("c", "key"), RecordColumn("id", "key")]], ids=["fields", "given"])
+def test_where_other_texts_are_equal_too_both_sides_have_one_collation(given: list[RecordColumn]) -> None:
+    """PostgreSQL's hash of a text depends on such a collation: a key is one in all spellings, else bytes count."""
+    loose = [Column(name, "text", "text", loose_collation='public."ci"') for name in ("id", "c")]
+    table = shape(*loose, Column("d", "text", "text"))
+    key, other, *_ = compared_columns(table, facts({"id": "a", "c": "b", "d": "c"}), given, keys=["id"]).columns
+    assert (key.record_sql(), key.table_sql("t.")) == ('("id") COLLATE public."ci"', '(t."id") COLLATE public."ci"')
+    assert (other.record_sql(), other.table_sql()) == ('("c") COLLATE pg_catalog."C"', '("c") COLLATE pg_catalog."C"')

@@ -15,7 +15,7 @@ from jdbc_state.connections import Database, discard, driver_connection
 from jdbc_state.history import figures_of, newest_line
 from jdbc_state.schema import FIGURES, StateTables, quoted
 from jdbc_state.sqlstate import translated
-from spark_2pc_sink.verification.staging import SETTINGS
+from spark_2pc_sink.verification.staging import SETTINGS, utf8_client
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as DriverConnection
@@ -85,6 +85,7 @@ def taken_snapshot(
     connection = database.open("verify").execution_options(isolation_level="REPEATABLE READ")
     try:
         with translated(database.named("verify")):
+            utf8_client(driver_connection(connection))
             connection.begin()
             connection.exec_driver_sql(f"{SETTINGS}; SET LOCAL statement_timeout = {statement_timeout_ms:d}")
             tables = StateTables.named(settings)

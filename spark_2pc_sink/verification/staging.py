@@ -16,7 +16,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg2
-from psycopg2.extensions import QuotedString
+import psycopg2.errors
+from psycopg2.extensions import QuotedString, encodings
 
 from jdbc_state.connections import UNTIMED, Database
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
@@ -77,6 +78,17 @@ class Chunk:
         numbers = self.place_numbers
         for part in (slice(None, middle), slice(middle, None)):
             yield Chunk(self.texts[part], self.offsets[part], [(number, 1) for number in numbers[part]])
+
+    def spelled_in(self, encoding: str) -> Chunk:
+        """The same records, in which characters that an encoding lacks stand as their code points.
+
+        The table has none of them, so that a text with one is like no text there. What of a record no column is of may
+        have any.
+
+        Args:
+            encoding: as Python names it.
+        """
+        return replace(self, texts=[_spelled_in(text, encoding) for text in self.texts])
 
     @property
     def place_numbers(self) -> list[int]:
@@ -161,6 +173,34 @@ class RecordTexts:
         return named[:-1] + (b"" if named == b"{}" else b",") + b'"value":' + content + b"}"
 
 
+def utf8_client(connection: DriverConnection) -> str:
+    """Let a connection speak UTF-8, whatever role and database say; the encoding of the database, as Python names it.
+
+    Args:
+        connection: of psycopg2, in no transaction.
+    """
+    connection.set_client_encoding("UTF8")
+    return encodings.get(connection.get_parameter_status("server_encoding") or "UTF8", "utf_8")
+
+
+def _spelled_in(text: bytes, encoding: str) -> bytes:
+    content = text.decode(errors="replace")
+    try:
+        content.encode(encoding)
+    except UnicodeEncodeError:
+        spelled = (each if _is_in(each, encoding) else f"\\u001aU+{ord(each):X}\\u001a" for each in content)
+        return "".join(spelled).encode()
+    return text
+
+
+def _is_in(character: str, encoding: str) -> bool:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _text(content: bytes | None) -> str | None:
     return None if content is None else content.decode(errors="replace")
 
@@ -186,6 +226,7 @@ class StagingSession:
         self.staged: int = 0
         self.reason: str = ""
         self._unseen = {name: json.dumps(name, ensure_ascii=False).encode() for name in sql.compared.unseen}
+        self._encoding = utf8_client(connection)
         with connection.cursor() as cursor:
             cursor.execute(f"BEGIN; {SETTINGS}; SET LOCAL statement_timeout = {statement_timeout_ms:d}")
             try:
@@ -232,6 +273,13 @@ class StagingSession:
                 cursor.execute("RELEASE SAVEPOINT chunk")
                 return
             self.reason = self.reason or "a value is several JSON objects, with commas between them"
+        except psycopg2.errors.UntranslatableCharacter as error:
+            cursor.execute("ROLLBACK TO SAVEPOINT chunk")
+            spelled = chunk.spelled_in(self._encoding)
+            if spelled.texts != chunk.texts:
+                self._take(cursor, spelled)
+                return
+            self.reason = self.reason or str(error).splitlines()[0]
         except (psycopg2.DataError, UnicodeDecodeError) as error:
             self.reason = self.reason or str(error).splitlines()[0]
         cursor.execute("ROLLBACK TO SAVEPOINT chunk")

@@ -43,3 +43,14 @@ def test_a_chunk_knows_where_its_records_are_and_falls_into_halves() -> None:
 def test_a_nul_is_read_as_a_substitute_and_what_only_looks_like_one_is_not() -> None:
     assert without_nul(rb'["a\u0000\u0000", "\\u0000", "\\\u0000"]') == rb'["a\u001a\u001a", "\\u0000", "\\\u001a"]'
     assert without_nul(rb'["\u0001"]') == rb'["\u0001"]'
+
+
+def test_what_an_encoding_lacks_stands_as_its_code_point() -> None:
+    """So texts that differ go on to differ, and none is like a text of the table."""
+    texts = ['{"a": "ü€"}', '{"a": "ü₫"}', '{"a": "ü"}']
+    chunk = Chunk()
+    chunk.add(1, [1, 2, 3], [text.encode() for text in texts])
+    spelled = chunk.spelled_in("iso8859_1")
+    assert [json.loads(text)["a"] for text in spelled.texts] == ["ü\x1aU+20AC\x1a", "ü\x1aU+20AB\x1a", "ü"]
+    assert (spelled.place_numbers, spelled.offsets) == (chunk.place_numbers, chunk.offsets)
+    assert chunk.spelled_in("utf_8").texts == chunk.texts

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import secrets
+from collections.abc import Callable, Iterator
 
 import pytest
+import sqlalchemy as sa
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from spark_2pc_sink.errors import ConfigurationError
+from tests.harness.providers import Broker, Database
 from tests.integration.verification.written_sides import Sides, rows
 
 UPSERT = (
@@ -204,3 +208,31 @@ def test_many_differences_are_counted_and_a_few_are_named(sides: Sides) -> None:
     report = sides.verify(differences_max=3)
     assert report.counts == {"missing_in_table": 100, "differing": 100}
     assert len(report.differences) == 6
+
+
+@pytest.fixture
+def latin1(
+    postgres: Database, kafka: Broker, topic: Callable[..., str], transactional_id: str
+) -> Iterator[Callable[[str], Sides]]:
+    """Makes a sink whose database has LATIN1, with what its URL ends with."""
+    name = f"latin1_{secrets.token_hex(4)}"
+    engine = sa.create_engine(postgres.url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING LATIN1 LOCALE 'C'")
+    yield lambda end: Sides(kafka, postgres.database_url(name) + end, topic(partitions=2), transactional_id)
+    postgres.drop_database(name)
+
+
+@pytest.mark.parametrize("end", ["", "?client_encoding=utf8"], ids=["as the server says", "UTF-8"])
+def test_records_may_have_what_the_encoding_of_the_database_lacks(latin1: Callable[[str], Sides], end: str) -> None:
+    """In a field that is no column of the table."""
+    sides = latin1(end)
+    sides.sql("CREATE TABLE target (id bigint PRIMARY KEY, name text)")
+    sent = [{"id": number, "name": "Müller", "note": "10 € 🚲"} for number in range(3)]
+    statement = "INSERT INTO target SELECT (%s::jsonb->>'id')::bigint, 'M' || chr(252) || 'ller'"
+    values = [json.dumps(row, ensure_ascii=False).encode() for row in sent]
+    sides.write([{"id": row["id"]} for row in sent], statement=statement, values=values)
+    report = sides.verify()
+    assert (report.verdict, report.rows) == ("same", 3), str(report)
+    sides.sql("UPDATE target SET name = '?' WHERE id = 1")
+    assert [each.key for each in sides.verify().differences] == ["id=1"]

@@ -24,7 +24,7 @@ from spark_2pc_sink.verification.schema_values import formats_of, no_registry, v
 from spark_2pc_sink.verification.staging import RecordTexts, Staging
 from spark_2pc_sink.verification.table_pairs import TablePair, same_table
 from spark_2pc_sink.verification.table_plan import TablePlan
-from spark_2pc_sink.verification.table_shape import TableShape, read_shape
+from spark_2pc_sink.verification.table_shape import TableShape, hides_rows, read_shape
 from spark_2pc_sink.verification.tally import Stretch, Tally
 from spark_2pc_sink.verification.target import Target
 
@@ -126,12 +126,17 @@ class TableComparison:
             return None
         try:
             with self._evidence.snapshot.cursor() as cursor:
-                return read_shape(cursor, table)
+                shape = read_shape(cursor, table)
+                role = hides_rows(cursor, shape.table)
         except ConfigurationError as error:
             if self._pair is None or self._request.target.table is not None:
                 raise
             self._differences.skip(THE_TABLE, error.rule)
             return None
+        if role:
+            why = f"the table's policies apply to role {role}: it needs BYPASSRLS, or be another one, to see all rows"
+            self._differences.skip("rows that row-level security hides", why)
+        return shape
 
     def _why_unreadable(self) -> str:
         """Why no record can be read as a row; '' where that is not known yet."""
@@ -229,6 +234,9 @@ class TableComparison:
             stage_uncommitted(evidence.reader, self._hidden_bounds, hidden, tally)
             staging.finish()
             progress("comparing", 0, 1)
+            if table is not None:
+                # What the database says of the table, before a statement finds the transaction that it has ended.
+                table.result()
             with evidence.snapshot.undone():
                 comparison = Comparison(evidence.snapshot, staging)
                 compared = comparison.part(order=self._only_order(plan)) if table is None else comparison.whole(table)

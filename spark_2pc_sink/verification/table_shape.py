@@ -96,6 +96,18 @@ class TableShape:
         return next((key for key in self.unique_keys if set(key) <= set(names)), ())
 
 
+def hides_rows(cursor: Cursor, table: TableName) -> str:
+    """The role from which row-level security may hide rows of a table; '' where it hides none.
+
+    Args:
+        cursor: of any transaction.
+        table: with its schema.
+    """
+    cursor.execute("SELECT current_user::text, pg_catalog.row_security_active(%s)", (str(table),))
+    [(role, active)] = cursor.fetchall()
+    return str(role) if active else ""
+
+
 def read_shape(cursor: Cursor, table: str) -> TableShape:
     """Look a table up.
 

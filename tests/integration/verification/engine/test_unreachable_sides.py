@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import DatabaseUnreachableError, KafkaTimeoutError
 from spark_2pc_sink.testing.ports import free_port
@@ -56,3 +58,42 @@ def test_the_database_goes_away_half_way(sides: Sides) -> None:
     report = sides.verify(progress=cut)
     assert report.verdict == "not_checked", str(report)
     assert [part.what for part in report.not_checked] == ["the rest"]
+
+
+@pytest.fixture
+def written(sides: Sides) -> Sides:
+    sides.write(rows(0, 5))
+    return sides
+
+
+@pytest.fixture
+def reader(written: Sides) -> Iterator[str]:
+    """A role that may read the state tables, and nothing else; the URL with which it logs in."""
+    name = f"reader_{secrets.token_hex(4)}"
+    sides = written
+    sides.sql(f"CREATE ROLE {name} LOGIN PASSWORD 'pw'")
+    sides.sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}")
+    sides.sql(f"REVOKE ALL ON target FROM {name}")
+    yield make_url(sides.database).set(username=name, password="pw").render_as_string(hide_password=False)
+    sides.sql(f"DROP OWNED BY {name}")
+    sides.sql(f"DROP ROLE {name}")
+
+
+def test_a_role_that_may_not_read_the_table_is_told_so(written: Sides, reader: str) -> None:
+    """And not what the next statement finds: that the transaction is over."""
+    report = written.verify(database=reader)
+    assert report.verdict == "not_checked", str(report)
+    assert "permission denied for table target" in report.not_checked[0].why
+
+
+def test_rows_that_policies_hide_are_told(written: Sides, reader: str) -> None:
+    """The role sees a part of the table, whether that looks the same or not."""
+    name = make_url(reader).username
+    written.sql(f"GRANT SELECT ON target TO {name}")
+    written.sql("INSERT INTO target VALUES (99, 'a stranger', 1)")
+    written.sql("ALTER TABLE target ENABLE ROW LEVEL SECURITY")
+    written.sql("CREATE POLICY few ON target USING (id < 99)")
+    report = written.verify(database=reader)
+    assert [part.what for part in report.not_checked] == ["rows that row-level security hides"], str(report)
+    assert f"role {name}" in report.not_checked[0].why
+    assert written.verify().counts == {"missing_in_kafka": 1}

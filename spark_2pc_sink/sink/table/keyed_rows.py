@@ -86,7 +86,7 @@ class KeyedRows(BatchRows):
                 # Perhaps others, or what a row in the way of an insertion took back: looking for the keys tells.
                 self._refuse_missing(self._count_given(cursor), self._count_arrived(cursor))
             if self._deleting and tree.triggers:
-                self._refuse_kept(count(cursor, statements.count_in_table(self._plan, deleting=True)))
+                self._refuse_kept(self._count_in_table(cursor, deleting=True))
         return WrittenRows(given=rows, written=self._written, deleted=self._deleted, left_out=given - self._written)
 
     def forget(self) -> None:
@@ -141,7 +141,13 @@ class KeyedRows(BatchRows):
         return count(cursor, statements.count_winners(self._plan, deleting=False))
 
     def _count_arrived(self, cursor: psycopg2.extensions.cursor) -> int:
-        return count(cursor, statements.count_in_table(self._plan, deleting=False))
+        return self._count_in_table(cursor, deleting=False)
+
+    def _count_in_table(self, cursor: psycopg2.extensions.cursor, *, deleting: bool) -> int:
+        return count(
+            cursor,
+            statements.count_in_table(self._plan, deleting=deleting, partitioned=self._tree.partitioned),
+        )
 
     def _refuse_kept(self, kept: int) -> None:
         if kept:

@@ -181,10 +181,19 @@ def count_winners(plan: ColumnPlan, *, deleting: bool) -> sql.Composable:
     return sql.SQL("SELECT count(*) FROM {}").format(winners(plan, deleting=deleting))
 
 
-def count_in_table(plan: ColumnPlan, *, deleting: bool) -> sql.Composable:
-    """The winners whose keys are in the table; one that a trigger has changed is missing."""
-    return sql.SQL("SELECT count(*) FROM {winners} WHERE EXISTS (SELECT FROM {target} AS {there} WHERE {same})").format(
+def count_in_table(plan: ColumnPlan, *, deleting: bool, partitioned: bool) -> sql.Composable:
+    """The winners whose keys are in the table; one that a trigger has changed is missing.
+
+    Args:
+        plan: of the batch.
+        deleting: those that delete a row, or those that do not.
+        partitioned: the target is; what inherits from a plain table is another one, and its rows are not looked at.
+    """
+    return sql.SQL(
+        "SELECT count(*) FROM {winners} WHERE EXISTS (SELECT FROM {only}{target} AS {there} WHERE {same})"
+    ).format(
         winners=winners(plan, deleting=deleting),
+        only=sql.SQL("" if partitioned else "ONLY "),
         target=plan.table.identifier,
         there=sql.Identifier(_THERE),
         same=_same(plan.upsert_keys, _WINNERS, _THERE),

@@ -256,3 +256,19 @@ def test_tables_with_the_names_of_aliases(database: str, name: str) -> None:
         with transaction(database) as connection:
             batch = pa.record_batch(columns, names=list(plan.copied_names))
             assert write_by_key(connection, plan, [stream(plan, batch)]).written == written
+
+
+@pytest.mark.parametrize("child", ["INSERT INTO child VALUES (NEW.*);", ""], ids=["put there", "there before"])
+def test_a_row_of_a_child_is_no_row_of_the_table(database: str, child: str) -> None:
+    """C17: a trigger leaves a row out, and one of its key is in a table that inherits from the target."""
+    plan = ignoring(database)
+    run(
+        database,
+        "CREATE TABLE child () INHERITS (orders)",
+        "INSERT INTO child VALUES (9, 'old')",
+        f"CREATE FUNCTION act() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {child} RETURN NULL; END $$",
+        "CREATE TRIGGER act BEFORE INSERT ON orders FOR EACH ROW WHEN (NEW.id = 9) EXECUTE FUNCTION act()",
+    )
+    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived"):
+        put(database, plan, (1, "a"), (9, "b"))
+    assert rows(database, "SELECT id FROM ONLY orders") == []

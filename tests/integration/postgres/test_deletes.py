@@ -152,8 +152,14 @@ def test_a_child_of_the_table_is_another_table(database: str) -> None:
     """What inherits from the target gets none of its rows, and loses none."""
     plan = keyed(database, order=None)
     run(database, "CREATE TABLE old_orders () INHERITS (orders)", "INSERT INTO old_orders VALUES (1, 'old')")
+    run(
+        database,
+        "CREATE FUNCTION pass() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$",
+        "CREATE TRIGGER pass BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION pass()",
+    )
     put(database, plan, (1, "new", KEEP))
-    put(database, plan, (1, None, GONE))
+    # Of a table with triggers it is looked whether the rows have gone.
+    assert put(database, plan, (1, None, GONE)).deleted == 1
     assert rows(database, "SELECT * FROM orders") == [(1, "old")]
 
 

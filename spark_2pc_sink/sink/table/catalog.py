@@ -54,7 +54,8 @@ SELECT a.attname,
        NOT s.not_null,
        s.has_default,
        CASE WHEN a.attgenerated <> '' THEN 'a generated column'
-            WHEN a.attidentity = 'a' THEN 'GENERATED ALWAYS AS IDENTITY' ELSE '' END
+            WHEN a.attidentity = 'a' THEN 'GENERATED ALWAYS AS IDENTITY' ELSE '' END,
+       CASE WHEN s.depth > 0 THEN pg_catalog.format_type(s.type_id, s.type_modifier) ELSE '' END
 FROM stored s
 JOIN pg_catalog.pg_attribute a ON a.attrelid = %(table)s::regclass AND a.attnum = s.attnum
 JOIN pg_catalog.pg_type base ON base.oid = s.type_id
@@ -91,6 +92,7 @@ class TargetColumn:
         nullable: False where column or domain is NOT NULL.
         has_default: True where a row may leave the column out.
         unwritable: why no row may bring a value, such as 'a generated column'; '' where it may.
+        below_domain: of a domain the type that is stored, as SQL has it; else ''.
     """
 
     name: str
@@ -102,6 +104,7 @@ class TargetColumn:
     nullable: bool = True
     has_default: bool = False
     unwritable: str = ""
+    below_domain: str = ""
 
     @property
     def stored_as(self) -> tuple[str, bool, int, int]:
@@ -225,7 +228,7 @@ def _columns(cursor: psycopg2.extensions.cursor, table: int | str) -> tuple[Targ
 
 
 def _column(row: tuple[Any, ...]) -> TargetColumn:
-    name, type_name, base_type, element_type, element_oid, type_modifier, nullable, has_default, unwritable = row
+    name, type_name, base_type, element_type, element_oid, type_modifier, nullable, has_default, unwritable, below = row
     return TargetColumn(
         name=name,
         type_name=type_name,
@@ -236,4 +239,5 @@ def _column(row: tuple[Any, ...]) -> TargetColumn:
         nullable=nullable,
         has_default=has_default,
         unwritable=unwritable,
+        below_domain=below,
     )

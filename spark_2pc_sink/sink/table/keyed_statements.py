@@ -40,13 +40,23 @@ def gathered(plan: ColumnPlan) -> TableName:
 
 
 def gathered_ddl(plan: ColumnPlan) -> sql.Composable:
-    """A table with the columns that tasks encode, of the target's own types and collations."""
+    """A table with the columns that tasks encode, of the target's own types and collations.
+
+    A row that deletes has no values but its key, and a domain may take no null. So where there are such rows, columns
+    of domains are of the types below them: the domain judges a row that is written.
+    """
+    named = [
+        sql.SQL("{0}::{1} AS {0}").format(sql.Identifier(column.name), sql.SQL(column.target.below_domain))
+        if plan.delete is not None and column.target.below_domain
+        else sql.Identifier(column.name)
+        for column in plan.columns
+    ]
     own = [
         sql.SQL(", NULL::{} AS {}").format(sql.SQL(column.target.type_name), sql.Identifier(column.name))
         for column in plan.own_columns
     ]
     return sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {}{} FROM {} WITH NO DATA").format(
-        gathered(plan).identifier, identifiers(plan.names), sql.SQL("").join(own), plan.table.identifier
+        gathered(plan).identifier, sql.SQL(", ").join(named), sql.SQL("").join(own), plan.table.identifier
     )
 
 

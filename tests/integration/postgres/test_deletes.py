@@ -148,6 +148,20 @@ def test_what_a_deleted_row_had_may_go_to_another(database: str) -> None:
     assert table(database) == [(2, "name")]
 
 
+@pytest.mark.parametrize("domain", ["text NOT NULL", "text CHECK (VALUE <> '')", "text CHECK (VALUE IS NOT NULL)"])
+def test_a_domain_judges_rows_that_are_written_alone(database: str, domain: str) -> None:
+    """A row that deletes has no values but its key, whatever the domain of a column says of null."""
+    run(database, f"CREATE DOMAIN label AS {domain}", "CREATE TABLE orders (id bigint PRIMARY KEY, item label)")
+    plan = deleting(database, order=None)
+    put(database, plan, (1, "a", KEEP), (2, "b", KEEP))
+    assert put(database, plan, (1, None, GONE), (3, "c", KEEP)).deleted == 1
+    assert table(database) == [(2, "b"), (3, "c")]
+    if "''" in domain:
+        with pytest.raises(ConstraintError, match="label_check"):
+            put(database, plan, (2, None, GONE), (4, "", KEEP))
+        assert table(database) == [(2, "b"), (3, "c")]
+
+
 def test_a_child_of_the_table_is_another_table(database: str) -> None:
     """What inherits from the target gets none of its rows, and loses none."""
     plan = keyed(database, order=None)

@@ -18,17 +18,16 @@ from spark_2pc_sink.sink.table.identifiers import TableName
 # constraint violation. 27: triggered data change violation. 38, 39: a function in another language. 44: WITH CHECK
 # OPTION. P0: PL/pgSQL, such as RAISE without a code of its own.
 _ROW_CLASSES: Final = frozenset({"22", "23", "27", "38", "39", "44", "P0"})
-# A row that is too much: 54000 (a text too long for an index, columns too long for a page), 54001 (JSON nested too
-# deep).
-_ROW_CODES: Final = frozenset({"54000", "54001"})
 # All classes that PostgreSQL has (its manual, appendix A). Any other was made up by a function that raises it.
 _SERVER_CLASS: Final = re.compile(
     "0[0-3]|0[89ABFLPZ]|10|2[0-8]|2[BDF]|34|38|39|3[BDF]|40|42|44|5[3-578]|72|F0|HV|P0|XX", re.ASCII
 )
 # The functions of the server that report an error because a trigger says so, in PL/pgSQL and PL/Python: with any code.
 _RAISED_BY_TRIGGER: Final = frozenset({"exec_stmt_raise", "PLy_elog_impl"})
-# … and the one that finds a row against a policy, which shares its code with a privilege that is missing.
-_AGAINST_POLICY: Final = "ExecWithCheckOptions"
+# A row that is too much: 54000 (longer than an index entry, a page or a tsvector can be), 54001 (JSON nested too deep).
+_TOO_MUCH: Final = frozenset({"54000", "54001"})
+# … and the functions that report the end of what a transaction or the whole server has, with the same code.
+_NOT_OF_ROW: Final = frozenset({"GetNewTransactionId", "GetNewMultiXactId", "CommandCounterIncrement"})
 
 # What is wrong is the table or the role, for every row: 0A000 (row-level security was switched on, and COPY has none),
 # 55000 (no replica identity in a publication of updates).
@@ -83,7 +82,9 @@ def _refuses_row(code: str, source_function: str) -> bool:
     """
     if not code or is_retriable(code):
         return False
-    if code[:2] in _ROW_CLASSES or code in _ROW_CODES or not _SERVER_CLASS.fullmatch(code[:2]):
+    if code in _TOO_MUCH:
+        return source_function not in _NOT_OF_ROW
+    if code[:2] in _ROW_CLASSES or not _SERVER_CLASS.fullmatch(code[:2]):
         return True
     return source_function in _RAISED_BY_TRIGGER or source_function == _AGAINST_POLICY
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -363,6 +364,24 @@ def test_a_row_against_a_policy_is_refused_by_name(database: str) -> None:
     finally:
         run(database, "DROP OWNED BY under_policy", "DROP ROLE under_policy")
     assert rows(database, "SELECT id FROM orders") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ("CREATE INDEX ON orders (item)", "index row"),
+        ("CREATE INDEX ON orders USING gin (to_tsvector('simple', item))", "too long for tsvector"),
+    ],
+    ids=["index", "tsvector"],
+)
+def test_a_row_that_is_too_large_for_an_index_is_refused(database: str, index: str, said: str) -> None:
+    """C12: it is the row, and not a limit of the server: the same one would be refused again."""
+    run(database, KEYED, index)
+    plan = plan_of(database)
+    large = " ".join(secrets.token_hex(20) for _ in range(60_000 if "gin" in index else 200))
+    with pytest.raises(ConstraintError, match=said) as caught:
+        put(database, plan, (1, large))
+    assert caught.value.sqlstate == "54000"
 
 
 def test_what_is_no_refusal_of_a_row_passes(database: str) -> None:

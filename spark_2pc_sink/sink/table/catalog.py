@@ -63,7 +63,8 @@ LEFT JOIN pg_catalog.pg_type element ON element.oid = base.typelem AND element.t
 ORDER BY a.attnum
 """
 
-# Those that ON CONFLICT (columns) can infer: whole rows, plain columns, checked at once.
+# Those that ON CONFLICT (columns) can infer: whole rows, plain columns, checked at once. Where two texts are one by the
+# index and not by its column, or the other way round, the keys of a batch would not be told apart as the index does.
 _UNIQUE_KEYS = """
 SELECT c.relname, i.indisprimary, ARRAY(
   SELECT a.attname::text
@@ -73,6 +74,11 @@ SELECT c.relname, i.indisprimary, ARRAY(
 FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
   AND i.indpred IS NULL AND i.indexprs IS NULL
+  AND NOT EXISTS (
+    SELECT FROM unnest(i.indkey::smallint[], i.indcollation::oid[]) AS k(attnum, collation_id)
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    JOIN pg_catalog.pg_collation c ON c.oid IN (k.collation_id, a.attcollation)
+    WHERE k.collation_id <> a.attcollation AND NOT c.collisdeterministic)
 ORDER BY i.indisprimary DESC, c.relname
 """
 

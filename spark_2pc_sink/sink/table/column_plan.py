@@ -261,7 +261,7 @@ def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTabl
         option="upsert_keys",
         value=list(upsert_keys),
         rule=f"table {target.table} has no primary key or unique index on exactly these columns (it has: {there}); "
-        "deferrable, partial and expression indexes do not count",
+        "deferrable, partial and expression indexes do not count, nor one that compares text otherwise than its column",
         remedy=f"create one: CREATE UNIQUE INDEX ON {target.table} ({', '.join(upsert_keys)})",
     )
 

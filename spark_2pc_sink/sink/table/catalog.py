@@ -195,7 +195,7 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
 
 
 def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns: Iterable[TargetColumn]) -> str | None:
-    """Say which of ``columns`` is no longer stored as it was read, None if all are.
+    """Say which of ``columns`` is no longer stored as it was read, or written by rows; None if all are.
 
     COPY BINARY has no types: eight bytes that were encoded for a bigint are taken as they are by a column that has
     become double precision since. The caller holds a lock on the table, so the answer stays true.
@@ -205,6 +205,8 @@ def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns
         found = now.get(column.name)
         if found is None or found.stored_as != column.stored_as:
             return f"{column.name!r} of {table} was {column.type_name} and is {found.type_name if found else 'gone'}"
+        if found.unwritable:
+            return f"{column.name!r} of {table} has become {found.unwritable}"
     return None
 
 

@@ -19,7 +19,7 @@ from psycopg2 import sql
 from spark_2pc_sink.errors import BatchRetryError, DuplicateKeyError
 from spark_2pc_sink.sink.table import keyed_statements as statements
 from spark_2pc_sink.sink.table.row_errors import refused_rows
-from spark_2pc_sink.sink.table.table_writer import BatchRows, count
+from spark_2pc_sink.sink.table.table_writer import BatchRows, altered_error, count
 from spark_2pc_sink.sink.written_rows import WrittenRows
 
 if TYPE_CHECKING:
@@ -107,6 +107,10 @@ class KeyedRows(BatchRows):
             cursor.execute(sql.SQL("ROLLBACK TO SAVEPOINT {}").format(_SAVEPOINT))
             _refuse_duplicates(cursor, plan)
             raise  # not by a key of ours: a trigger's own statement
+        except psycopg2.errors.InvalidColumnReference as error:
+            if error.diag.context:
+                raise  # a trigger's own statement too
+            raise altered_error(f"({', '.join(plan.upsert_keys)}) is no unique key any more") from error
         written = cursor.rowcount
         cursor.execute(sql.SQL("RELEASE SAVEPOINT {}").format(_SAVEPOINT))
         return written

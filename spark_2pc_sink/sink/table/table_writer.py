@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import psycopg2.errors
 import psycopg2.extensions
 from psycopg2 import sql
 
-from spark_2pc_sink.errors import BatchRetryError, ConstraintError
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.table.catalog import changed_column, driver_connection
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.copy_stream import Stream, copy_streams
@@ -92,7 +93,16 @@ class BatchRows:
         self._plan = plan
         self._copied = 0
         with self._connection.cursor() as cursor, refused_rows(plan.table):
-            self._tree = self._look(cursor, lock=True)
+            try:
+                self._tree = self._look(cursor, lock=True)
+            except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
+                # Not planned again: create_table would make another one, and half of the rows would be elsewhere.
+                raise ConfigurationError(
+                    option="table",
+                    value=str(plan.table),
+                    rule="it was there before, and is gone: renamed, dropped, or moved to another schema",
+                    remedy="put it back, or name the table that it has become; then start the job again",
+                ) from error
             _refuse_changed_columns(cursor, plan)
 
     def _copy(self, stream: Stream, table: TableName, columns: Sequence[str]) -> int:
@@ -174,8 +184,16 @@ def count(cursor: psycopg2.extensions.cursor, query: sql.Composable) -> int:
     return int(found)
 
 
+def altered_error(what: str) -> BatchRetryError:
+    """The table was altered: planned again, the batch may fit the table as it is now, or the error says what is wrong.
+
+    Args:
+        what: has changed.
+    """
+    return BatchRetryError(reason=f"the table was altered after the batch was planned: {what}")
+
+
 def _refuse_changed_columns(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
     changed = changed_column(cursor, plan.table, (column.target for column in plan.columns))
     if changed is not None:
-        # Planned again, the batch may fit the table as it is now.
-        raise BatchRetryError(reason=f"the table was altered after the batch was planned: column {changed}")
+        raise altered_error(f"column {changed}")

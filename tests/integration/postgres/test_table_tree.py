@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pyspark.sql import types as t
 
 from jdbc_state.sqlstate import READ_ONLY
-from spark_2pc_sink.errors import ConfigurationError, ConstraintError
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.identifiers import TableName
@@ -186,6 +186,62 @@ def test_a_table_that_has_become_another_is_refused_in_the_next_batch(
         way((2, "b"))
     table = "old" if statements is VIEW else "orders"
     assert rows(database, f"SELECT id FROM {table}") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("statements", "keys", "said"),
+    [
+        (("ALTER TABLE orders DROP CONSTRAINT orders_pkey",), ["id"], r"\(id\) is no unique key any more"),
+        (
+            (
+                "ALTER TABLE orders DROP COLUMN item",
+                "ALTER TABLE orders ADD item text GENERATED ALWAYS AS ('x') STORED",
+            ),
+            [],
+            "'item' of .* has become a generated column",
+        ),
+        (
+            ("ALTER TABLE orders ALTER id ADD GENERATED ALWAYS AS IDENTITY",),
+            ["id"],
+            "'id' of .* has become GENERATED ALWAYS AS IDENTITY",
+        ),
+    ],
+    ids=["no key", "generated", "identity"],
+)
+def test_a_table_that_was_altered_is_planned_again(
+    database: str, statements: tuple[str, ...], keys: list[str], said: str
+) -> None:
+    """C16: the plan that follows says what is wrong, and how it is settled."""
+    run(database, KEYED)
+    plan = plan_of(database, keys=keys)
+    run(database, *statements)
+    with pytest.raises(BatchRetryError, match=said):
+        put(database, plan, (1, "a"))
+    with pytest.raises(ConfigurationError, match=r"CREATE UNIQUE INDEX|leave it out"):
+        plan_of(database, keys=keys)
+
+
+def test_what_a_trigger_says_of_a_key_of_its_own_passes(database: str) -> None:
+    """C16: the target has its key; planned again, the batch would meet the same."""
+    run(database, KEYED, "CREATE TABLE log (id bigint)")
+    plan = plan_of(database, keys=["id"])
+    body = "INSERT INTO log VALUES (NEW.id) ON CONFLICT (id) DO NOTHING; RETURN NEW;"
+    trigger(database, "BEFORE INSERT ON orders FOR EACH ROW", body)
+    with pytest.raises(psycopg2.errors.InvalidColumnReference):
+        put(database, plan, (1, "a"))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["DROP TABLE orders", "ALTER TABLE orders RENAME TO old", "DROP SCHEMA public CASCADE"],
+    ids=["dropped", "renamed", "schema"],
+)
+def test_a_table_that_is_gone_is_named(database: str, way: Callable[..., int], statement: str) -> None:
+    """C16: and no other one is made in its place, whatever create_table says."""
+    way((1, "a"))
+    run(database, statement)
+    with pytest.raises(ConfigurationError, match=r"it was there before, and is gone: renamed, dropped, or moved"):
+        way((2, "b"))
 
 
 @pytest.mark.parametrize("ordered", [False, True])

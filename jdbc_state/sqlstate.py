@@ -39,6 +39,12 @@ _PRIMARY = (
     "target_session_attrs=read-write, which finds it after a failover too"
 )
 _REMEDIES = {INSUFFICIENT_PRIVILEGE: _GRANT, READ_ONLY: _PRIMARY}
+#: The function of the server that finds a row against a policy, which shares its code with a right that is missing.
+AGAINST_POLICY = "ExecWithCheckOptions"
+_POLICIES = (
+    ". The policies of row-level security on this table apply to the role: have its owner run ALTER TABLE … DISABLE "
+    "ROW LEVEL SECURITY, or an administrator ALTER ROLE … BYPASSRLS"
+)
 
 
 def sqlstate_of(error: BaseException) -> str:
@@ -82,10 +88,15 @@ def describe(error: BaseException) -> str:
 def store_error(operation: str, error: BaseException) -> StateStoreError:
     """The StateStoreError that stands for ``error``."""
     sqlstate = sqlstate_of(error)
-    remedy = _REMEDIES.get(sqlstate, "")
+    remedy = _POLICIES if _is_against_policy(error) else _REMEDIES.get(sqlstate, "")
     return StateStoreError(
         operation=operation, detail=describe(error) + remedy, sqlstate=sqlstate, retriable=is_retriable(sqlstate)
     )
+
+
+def _is_against_policy(error: BaseException) -> bool:
+    original = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(getattr(original, "diag", None), "source_function", None) == AGAINST_POLICY
 
 
 @contextmanager

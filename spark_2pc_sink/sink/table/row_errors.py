@@ -9,7 +9,7 @@ from typing import Final
 
 import psycopg2
 
-from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, is_retriable
+from jdbc_state.sqlstate import AGAINST_POLICY, INSUFFICIENT_PRIVILEGE, is_retriable
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.table.identifiers import TableName
 
@@ -86,7 +86,7 @@ def _refuses_row(code: str, source_function: str) -> bool:
         return source_function not in _NOT_OF_ROW
     if code[:2] in _ROW_CLASSES or not _SERVER_CLASS.fullmatch(code[:2]):
         return True
-    return source_function in _RAISED_BY_TRIGGER or source_function == _AGAINST_POLICY
+    return source_function in _RAISED_BY_TRIGGER or source_function == AGAINST_POLICY
 
 
 def _detail(error: psycopg2.Error) -> str:

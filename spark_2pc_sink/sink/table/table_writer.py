@@ -162,8 +162,11 @@ class AppendedRows(BatchRows):
             tree = self._look_again(cursor)
             self._refuse_missing(rows, self._copied)
             if tree.deleted != self._tree.deleted:
-                # Perhaps others: a trigger may delete what is old. Nothing tells but a look at all rows.
-                self._refuse_missing(rows, self._count_arrived(cursor))
+                # Perhaps others: a trigger may delete what is old. Nothing tells but a look at all rows, for which the
+                # role needs SELECT.
+                with refused_rows(self._plan.table):
+                    arrived = self._count_arrived(cursor)
+                self._refuse_missing(rows, arrived)
         return WrittenRows(given=rows, written=rows)
 
     def forget(self) -> None:

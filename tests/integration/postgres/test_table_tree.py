@@ -337,6 +337,33 @@ def test_other_rows_may_be_deleted(database: str, way: Callable[..., int]) -> No
     assert rows(database, "SELECT id FROM orders ORDER BY id") == [(2,), (3,)]
 
 
+def test_looking_for_rows_of_an_append_needs_select(database: str) -> None:
+    """C17: where a trigger has deleted something; and what is missing is a right on the table, not on the state's."""
+    run(
+        database,
+        KEYED,
+        "INSERT INTO orders VALUES (9, 'old')",
+        "CREATE ROLE under_policy",
+        "GRANT INSERT ON orders TO under_policy",
+    )
+    trigger(database, "AFTER INSERT ON orders", "DELETE FROM orders WHERE id = 9; RETURN NULL;")
+    run(database, "ALTER FUNCTION act SECURITY DEFINER")
+    plan = plan_of(database)
+
+    def write(connection: sa.Connection) -> None:
+        append(connection, plan, [orders(plan, (1, "a"))])
+
+    try:
+        with pytest.raises(ConfigurationError, match="permission denied for table orders") as missing:
+            as_role(database, write)
+        assert "have its owner grant the role what is missing" in missing.value.remedy
+        run(database, "GRANT SELECT ON orders TO under_policy")
+        as_role(database, write)
+    finally:
+        run(database, "DROP OWNED BY under_policy", "DROP ROLE under_policy")
+    assert rows(database, "SELECT id FROM orders") == [(1,)]
+
+
 def test_rows_that_a_trigger_adds_are_not_counted(database: str, way: Callable[..., int]) -> None:
     """C17: nor those that it changes."""
     trigger(

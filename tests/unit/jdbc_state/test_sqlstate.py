@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import psycopg2
 import pytest
 from psycopg2 import errors
@@ -59,3 +61,17 @@ def test_errors_of_the_driver_are_translated_and_others_pass() -> None:
     with pytest.raises(ZeroDivisionError), translated("claim"):
         raise ZeroDivisionError
     assert not store_error("claim", RuntimeError("odd")).retriable
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "source_function", "remedy"),
+    [
+        ("42501", "aclcheck_error", "Have its owner grant the role"),
+        ("42501", "ExecWithCheckOptions", "DISABLE ROW LEVEL SECURITY"),
+        ("25006", "PreventCommandIfReadOnly", "default_transaction_read_only"),
+    ],
+)
+def test_what_a_person_settles_has_its_remedy(sqlstate: str, source_function: str, remedy: str) -> None:
+    said = {"message_primary": "no", "source_function": source_function}
+    refused = type("Refused", (psycopg2.Error,), {"pgcode": sqlstate, "diag": SimpleNamespace(**said)})
+    assert remedy in str(store_error("claim", refused()))

@@ -32,11 +32,13 @@ _GRANT = (
     "history table, SELECT, INSERT and DELETE on the table of actions, and USAGE on their schema. Where a table is "
     "missing: CREATE on the schema, or make it with a role that has that. docs/permissions.md lists everything"
 )
-#: The server takes no writes: mostly a standby, after a failover that the URL does not follow.
+#: The server takes no writes: mostly a standby, after a failover that the URL does not follow; or it is told so, as a
+#: provider does when the disk is nearly full.
 READ_ONLY = "25006"
 _PRIMARY = (
     ". Name the primary in the URL; or all servers, as in postgresql://job@/shop?host=a:5432&host=b:5432&"
-    "target_session_attrs=read-write, which finds it after a failover too"
+    "target_session_attrs=read-write, which finds it after a failover too. Where this is the primary, somebody has set "
+    "default_transaction_read_only on the role, the database or the server: have it taken back, or use another role"
 )
 _REMEDIES = {INSUFFICIENT_PRIVILEGE: _GRANT, READ_ONLY: _PRIMARY}
 #: The function of the server that finds a row against a policy, which shares its code with a right that is missing.

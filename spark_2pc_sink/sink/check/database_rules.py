@@ -38,6 +38,9 @@ def _server(database: DatabaseFacts) -> Finding:
     if database.standby:
         remedy = "name the primary in the URL, or add target_session_attrs=read-write to it"
         return Finding("database", "problem", f"{text}; it is a standby, which takes no writes", remedy)
+    if database.read_only:
+        remedy = "take default_transaction_read_only back: of the role, the database or the server (is its disk full?)"
+        return Finding("database", "problem", f"{text}; its transactions only read", remedy)
     if database.version_number < _VERSION_MIN * 10_000:
         return Finding("database", "problem", f"{text}; the sink needs {_VERSION_MIN} or later", "upgrade the server")
     return Finding("database", "ok", text)

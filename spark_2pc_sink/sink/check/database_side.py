@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SERVER = text(
     "SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS integer), "
-    "current_user, pg_catalog.pg_is_in_recovery(), "
+    "current_user, pg_catalog.pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', "
     "current_setting('fsync') = 'on', has_schema_privilege(current_user, oid, 'CREATE') "
     "FROM (SELECT (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema) AS oid) AS named"
 )
@@ -62,7 +62,8 @@ class DatabaseFacts:
         version: of the server, for people.
         version_number: the same as PostgreSQL counts it: 180001 is 18.1.
         role: the connected one.
-        standby: whether it can only be read.
+        standby: whether it is one, which can only be read.
+        read_only: whether transactions of this role only read unless they say otherwise.
         fsync: whether it flushes what it commits.
         may_make_state: whether the role may make tables in the schema of the state table; None: no such schema.
         state_there: whether there is a state table.
@@ -79,6 +80,7 @@ class DatabaseFacts:
     version_number: int = 0
     role: str = ""
     standby: bool = False
+    read_only: bool = False
     fsync: bool = True
     may_make_state: bool | None = True
     state_there: bool = True
@@ -104,7 +106,7 @@ def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> Da
         lock_timeout_ms=options.lock_timeout_ms,
         statement_timeout_ms=options.statement_timeout_ms,
     ) as connection:
-        version, version_number, role, standby, fsync, may_make = connection.execute(
+        version, version_number, role, standby, read_only, fsync, may_make = connection.execute(
             _SERVER, {"schema": options.state_schema}
         ).one()
         staging = {}
@@ -119,6 +121,7 @@ def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> Da
         version_number=version_number,
         role=role,
         standby=standby,
+        read_only=read_only,
         fsync=fsync,
         may_make_state=may_make,
         state_there=state.there,

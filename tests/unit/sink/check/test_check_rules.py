@@ -132,6 +132,7 @@ REFUSED = ConfigurationError(option="table", value="orders", rule="it is a view"
     [
         ({"problem": "no route"}, "database", "problem", "no route"),
         ({"standby": True}, "database", "problem", "target_session_attrs=read-write"),
+        ({"read_only": True}, "database", "problem", "take default_transaction_read_only back"),
         ({"version_number": 130009}, "database", "problem", "needs 14 or later"),
         ({"fsync": False}, "database", "warning", "set fsync=on"),
         ({"state_ready": False, "state_lines": ("old",)}, "state table", "problem", "state migrate"),

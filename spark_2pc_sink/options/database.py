@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _DRIVERS = ("postgresql", "postgresql+psycopg2")
 #: What the names of libpq's parameters with a secret have in them: password, sslpassword, oauth_client_secret.
 _SECRET_WORDS = ("password", "secret")
+_ENCODED = "encode special characters as %XX"
 _EXAMPLE = "pass 'postgresql+psycopg2://user:password@host:5432/database'"
 
 
@@ -37,7 +38,7 @@ def parse_database_url(text: object) -> str:
         _refuse(f"{scheme}:{HIDDEN}", "it is an SQLAlchemy URL, whose scheme is 'postgresql'", _EXAMPLE)
     url = _read_url(text.strip())
     if url is None:
-        _refuse(HIDDEN, "it cannot be read as an SQLAlchemy URL", f"{_EXAMPLE}; encode special characters as %XX")
+        _refuse(HIDDEN, "it cannot be read as an SQLAlchemy URL", f"{_EXAMPLE}; {_ENCODED}")
     # Of what the text says as it is, and of what it says as %00.
     check_texts("database", [*url.translate_connect_args().values(), dict(url.query)])
     if url.host is not None and (" " in url.host or not url.host.isprintable()):
@@ -46,6 +47,9 @@ def parse_database_url(text: object) -> str:
         # What stands before it is the end of a password, and errors of connections name the host.
         rule = "a host has no @, and a password with one is encoded"
         _refuse(HIDDEN, rule, f"{_EXAMPLE}, and write %40 for an @ in a user or a password")
+    if url.database is not None and "@" in url.database:
+        # A password with a '/' that stands as it is: the rest of it would be shown as the name of a database.
+        _refuse(HIDDEN, "behind the host is an '@', as where a password has a '/'", f"{_EXAMPLE}; {_ENCODED}")
     if url.drivername not in _DRIVERS:
         _refuse(f"{url.drivername}://{HIDDEN}", "the database is PostgreSQL, reached with psycopg2", _EXAMPLE)
     return url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)

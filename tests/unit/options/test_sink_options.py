@@ -288,6 +288,8 @@ def test_database_urls(given_url: str, parsed: str) -> None:
         *(None, 5, "", "shop"),
         *("jdbc:postgresql://h/d?password=pass-word", "postgres://u:pass-word@h/d", "mysql://u:pass-word@h/d"),
         *("postgresql+asyncpg://u:pass-word@h/d", "postgresql://u:pass-word@h:port/d"),
+        # A slash that stands as it is: the host would be 'ss', and the rest the name of a database.
+        *("postgresql://u:p@ss/pass-word@h:5432/d", "postgresql://u:p@ss/pass-word@h:5432/d?sslmode=require"),
     ],
 )
 def test_a_bad_database_url_is_refused_without_its_password(given_url: object) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.claims import Claim, Claims
 from spark_2pc_sink.verification.evidence import Evidence
 from spark_2pc_sink.verification.reading import Bounds
 from spark_2pc_sink.verification.request import OF_ONE_TABLE, Request
-from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pair, table_pairs
+from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pair, same_table, table_pairs
 
 
 def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair | None, ...]:
@@ -20,8 +22,10 @@ def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair | None
     topic = request.topic
     _check_topic(topic, evidence)
     layout = evidence.layout
-    if layout is None or (not layout.lanes and topic is None):
+    if layout is None:
         return (None if topic is None else _of_one_topic(evidence, topic),)
+    if not layout.lanes and topic is None and not _has_replaced_its_table(request, evidence, layout):
+        return (None,)
     pairs = table_pairs(evidence.noted, evidence.claims, topic=topic)
     if not layout.lanes:
         return pairs or (None,)
@@ -61,6 +65,20 @@ def _wanted(request: Request, pairs: tuple[TablePair, ...]) -> tuple[TablePair, 
     if len(pairs) > 1:
         _refuse_form(request)
     return pairs
+
+
+def _has_replaced_its_table(request: Request, evidence: Evidence, layout: SinkLayout) -> bool:
+    """Whether a sink of one table wrote another one before, which is still there, and was not only renamed."""
+    if layout.table is None or not same_table(request.target.table or layout.table, layout.table):
+        return False
+    named = {lane.table for each in evidence.noted for lane in each.layout.each if lane.table is not None}
+    others = [str(TableName.parse(table)) for table in named if not same_table(table, layout.table)]
+    with evidence.snapshot.cursor() as cursor:
+        cursor.execute(
+            "SELECT coalesce(bool_or(to_regclass(name) IS NOT NULL), false) FROM unnest(%s) AS name", (others,)
+        )
+        ((found,),) = cursor.fetchall()
+    return bool(found)
 
 
 def _of_one_topic(evidence: Evidence, topic: str) -> TablePair:

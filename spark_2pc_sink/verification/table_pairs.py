@@ -123,7 +123,7 @@ def _pair(
     now = _told(lane, newest, by_rows)
     if now.topics is None:
         return TablePair(now.layout, now.why)
-    told = [*(_earlier(lane, each.layout, by_rows) for each in noted[:-1]), now.topics]
+    told = [*(_earlier(lane, each.layout, newest, by_rows) for each in noted[:-1]), now.topics]
     of_claims = tuple(told[layout_at(noted, claim.decided_at)] for claim in claims.claims)
     return TablePair(now.layout, "", of_claims, told[0], now.unordered)
 
@@ -135,10 +135,21 @@ def layout_at(noted: Sequence[NotedLayout], decided_at: datetime | None) -> int:
     return max(sum(each.at <= decided_at for each in noted) - 1, 0)
 
 
-def _earlier(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> frozenset[str] | None:
+def _earlier(
+    lane: SinkLayout, layout: SinkLayout, newest: SinkLayout, by_rows: frozenset[str]
+) -> frozenset[str] | None:
     """What an earlier layout says of the table; no topic where it does not have the table."""
-    same = next((each for each in layout.each if each.table and same_table(each.table, str(lane.table))), None)
-    return frozenset() if same is None else _told(same, layout, by_rows).topics
+    same = _of_table(layout, str(lane.table))
+    if same is not None:
+        return _told(same, layout, by_rows).topics
+    # A table that the sink does not write any more may be this one, under the name that it had: then it has their rows.
+    replaced = any(each.table and _of_table(newest, each.table) is None for each in layout.each)
+    return None if replaced else frozenset()
+
+
+def _of_table(layout: SinkLayout, table: str) -> SinkLayout | None:
+    """The lane of a table; None where the layout has no such table."""
+    return next((each for each in layout.each if each.table and same_table(each.table, table)), None)
 
 
 def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> _Told:

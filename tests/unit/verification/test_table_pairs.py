@@ -44,6 +44,29 @@ def test_the_topic_that_tells_most_of_a_table_is_its_own() -> None:
     assert pair_of(Records("one", where="a > 1"), Records("two", value="a"), table).all_topics == {"two"}
 
 
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ((Rows("t"),), frozenset({"o"})),
+        ((Rows("u"),), frozenset()),
+        ((Rows("s"),), None),
+        ((Rows("s"), Rows("u")), None),
+    ],
+    ids=["the same", "it came later", "replaced or renamed", "one of two was"],
+)
+def test_a_table_that_may_have_had_another_name_is_not_told_by_batches_of_before(
+    before: tuple[Rows, ...], told: frozenset[str] | None
+) -> None:
+    """What it has of their rows nobody can tell, and none of them is called lost."""
+    starts = [noted(Records("o"), *before), noted(Records("o"), Rows("t"), Rows("u"), hour=2)]
+    claims = tuple(
+        Claim(batch=number, decision=number + 1, decided_at=START + timedelta(hours=2 * number + 1))
+        for number in (0, 1)
+    )
+    pair = table_pairs(starts, Claims(claims=claims))[0]
+    assert pair.topics == (told, frozenset({"o"}))
+
+
 def test_no_topic_tells_a_table() -> None:
     lines = "explode(x) AS y"
     assert "rows='explode(x) AS y' and where='a'" in pair_of(Records("o"), Rows("t", rows=lines, where="a")).why
@@ -86,9 +109,8 @@ def test_a_batch_is_told_by_the_outputs_of_its_time() -> None:
     claims = [Claim(batch=n, decision=n, decided_at=START + timedelta(hours=n, minutes=1)) for n in range(4)]
     claims.append(Claim(batch=4, decision=4))
     (pair,) = table_pairs(layouts, Claims(claims=tuple(claims)))
-    nothing: frozenset[str] = frozenset()
-    assert pair.topics == (nothing, None, frozenset({"old"}), frozenset({"new"}), frozenset({"new"}))
-    assert (pair.before, pair.untold) == (nothing, (1,))
+    assert pair.topics == (None, None, frozenset({"old"}), frozenset({"new"}), frozenset({"new"}))
+    assert (pair.before, pair.untold) == (None, (0, 1))
     assert pair.all_topics == {"old", "new"}
     assert (pair.tells(2, "old"), pair.tells(3, "old"), pair.tells(-1, "old"), pair.tells(1, "new")) == (
         *(True, False, False, False),

@@ -14,6 +14,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_ms() -> int:
+    """Milliseconds since an arbitrary point; goes on as it does when somebody sets the clock of this machine."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class Clock(Protocol):
     """A monotonic clock that can also wait."""
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from spark_2pc_sink.clock import now_ms
+from spark_2pc_sink.clock import now_ms, steady_ms
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess
@@ -101,7 +101,7 @@ class Broker:
             catalog, self._markers, settings=settings, properties=properties, now_ms=now_ms
         )
         await self._transactions.load()
-        self._groups = GroupService(store, properties, now_ms=now_ms)
+        self._groups = GroupService(store, properties, now_ms=now_ms, steady_ms=steady_ms)
         self._groups.load()
         catalog.on_deleted.append(self._topic_deleted)
         catalog.on_transaction_version.append(self._transactions.set_transaction_version)

@@ -54,6 +54,11 @@ class Member:
         """True while one of its requests waits for an answer."""
         return self.join_ticket is not None or self.sync_ticket is not None
 
+    def shifted(self, shift_ms: int) -> Member:
+        """The member where somebody has set the clock by so much."""
+        deadline_ms = self.session_deadline_ms
+        return self if deadline_ms is None else replace(self, session_deadline_ms=deadline_ms + shift_ms)
+
     def metadata(self, protocol: str | None) -> bytes:
         """Its metadata for the protocol; empty where it does not name it."""
         return dict(self.protocols).get(protocol or "", b"")
@@ -229,6 +234,17 @@ class Group:
         except RemoteProtocolError:
             # Kafka too takes metadata that is no consumer's subscription for an unknown one.
             return None
+
+    def shifted(self, shift_ms: int) -> Group:
+        """The group where somebody has set the clock by so much: its deadlines are as far away as before."""
+        timer, sync_deadline_ms = self.join_timer, self.sync_deadline_ms
+        return replace(
+            self,
+            members={key: member.shifted(shift_ms) for key, member in self.members.items()},
+            pending={key: deadline_ms + shift_ms for key, deadline_ms in self.pending.items()},
+            join_timer=None if timer is None else replace(timer, deadline_ms=timer.deadline_ms + shift_ms),
+            sync_deadline_ms=None if sync_deadline_ms is None else sync_deadline_ms + shift_ms,
+        )
 
     def next_deadline_ms(self) -> int | None:
         """When `machine.expire` has something to do, or None."""

@@ -1,7 +1,8 @@
 """The shell of the group machine: requests in, answers out, records appended, deadlines met.
 
 Each group has at most one timer. It is left alone while deadlines move back, as every heartbeat moves one, and looks
-again when it is due.
+again when it is due. Deadlines are times of day, so they are moved with the clock when somebody sets it: as in Kafka, a
+member that has died is missed in time, and one that lives is not.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from spark_2pc_sink.reference.groups.steps import JoinAnswer, JoinRequest, Step,
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.transactions.background import Background
 
-#: The longest that a timer sleeps before it looks again, so that a clock that was set back does no harm for longer.
-_SLEEP_MS_MAX: Final = 60_000
+#: A clock that is this much off the steady one since the last look was set; what is less, is how it runs.
+_SET_MS_MIN: Final = 100
 #: The shortest sleep: deadlines are whole milliseconds.
 _SLEEP_MS_MIN: Final = 1
 _MINUTE_MS: Final = 60_000
@@ -51,7 +52,8 @@ class GroupService:
     Args:
         store: what is known of groups.
         properties: of the broker.
-        now_ms: milliseconds since 1970; sessions are measured by it too.
+        now_ms: milliseconds since 1970.
+        steady_ms: milliseconds that go on when that clock is set.
         new_member_id: makes a member id that was never used, from its prefix.
     """
 
@@ -61,11 +63,14 @@ class GroupService:
         properties: BrokerProperties,
         *,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         new_member_id: Callable[[str], str] = random_member_id,
     ) -> None:
         self.store = store
         self.properties = properties
         self._now_ms = now_ms
+        self._steady_ms = steady_ms
+        self._ahead_ms = now_ms() - steady_ms()
         self._new_member_id = new_member_id
         self._background = Background()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -109,12 +114,11 @@ class GroupService:
         code = self._join_refusal(group_id, request)
         if code is not Code.NONE:
             return JoinAnswer(code=code, member_id=request.member_id)
+        now_ms = self._look_at_clock()
         known = self.store.groups.get(group_id)
-        group = known or Group(group_id=group_id, state_since_ms=self._now_ms())
+        group = known or Group(group_id=group_id, state_since_ms=now_ms)
         ticket: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        step = machine.join(
-            group, replace(request, ticket=ticket), self.properties, self._now_ms(), self._new_member_id
-        )
+        step = machine.join(group, replace(request, ticket=ticket), self.properties, now_ms, self._new_member_id)
         if known is None and not step.stores:
             step = step.storing(Store(GroupValue(state_since_ms=group.state_since_ms)))
         self._take(step)
@@ -153,10 +157,11 @@ class GroupService:
         """Heartbeat."""
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID
+        now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         if group is None:
             return Code.UNKNOWN_MEMBER_ID
-        group, code = machine.heartbeat(group, member_id, instance_id, generation, self._now_ms())
+        group, code = machine.heartbeat(group, member_id, instance_id, generation, now_ms)
         self._take(Step(group))
         return code
 
@@ -164,19 +169,21 @@ class GroupService:
         """LeaveGroup of (member id, instance id): a code for the request, and one for each of them."""
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID, ()
+        now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         if group is None:
             return Code.NONE, (Code.UNKNOWN_MEMBER_ID,) * len(identities)
-        step, codes = machine.leave(group, identities, self.properties, self._now_ms())
+        step, codes = machine.leave(group, identities, self.properties, now_ms)
         self._take(step)
         return Code.NONE, codes
 
     def seen(self, group_id: str, member_id: str) -> None:
         """A member has committed offsets: its session starts anew, where the group is in a state that has sessions."""
+        now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         alive = {GroupState.STABLE, GroupState.PREPARING_REBALANCE}
         if group is not None and group.state in alive and member_id in group.members:
-            self._take(Step(machine.seen(group, member_id, self._now_ms())))
+            self._take(Step(machine.seen(group, member_id, now_ms)))
 
     async def delete(self, group_ids: Iterable[str]) -> dict[str, Code]:
         """DeleteGroups: the code for each; groups with members stay."""
@@ -218,8 +225,19 @@ class GroupService:
             keys = self.store.offsets(group_id).keys_of_topic(topic)
             self.store.append_tombstones(group_id, (key for key in keys if key.group_id == group_id))
 
+    def _look_at_clock(self) -> int:
+        """Milliseconds since 1970. If the clock was set since the last look, so are the deadlines of all groups now."""
+        now_ms = self._now_ms()
+        shift_ms = now_ms - self._steady_ms() - self._ahead_ms
+        if abs(shift_ms) >= _SET_MS_MIN:
+            self._ahead_ms += shift_ms
+            for group_id, group in list(self.store.groups.items()):
+                self.store.groups[group_id] = group.shifted(shift_ms)
+        return now_ms
+
     def _arm(self, group_id: str) -> None:
         """See to it that somebody looks when the group's next deadline has come."""
+        now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         deadline_ms = None if group is None else group.next_deadline_ms()
         timer = self._timers.get(group_id)
@@ -228,9 +246,8 @@ class GroupService:
                 timer.cancel()
                 del self._timers[group_id]
             return
-        sleep_ms = min(max(deadline_ms - self._now_ms(), _SLEEP_MS_MIN), _SLEEP_MS_MAX)
         loop = asyncio.get_running_loop()
-        when_s = loop.time() + sleep_ms / 1000
+        when_s = loop.time() + max(deadline_ms - now_ms, _SLEEP_MS_MIN) / 1000
         if timer is not None:
             if timer.when() <= when_s:
                 return
@@ -243,9 +260,10 @@ class GroupService:
 
     def expire(self, group_id: str) -> None:
         """Carry out what the passing of time leads to."""
+        now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         if group is not None:
-            self._take(machine.expire(group, self.properties, self._now_ms()))
+            self._take(machine.expire(group, self.properties, now_ms))
 
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
@@ -263,9 +281,10 @@ class GroupService:
     async def _stored(self, group_id: str, store: Store, code: Code) -> None:
         if code is Code.NONE:
             code = await self.store.durable(group_id)
+        now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         if group is not None:
-            self._take(machine.stored(group, store, code, self.properties, self._now_ms()))
+            self._take(machine.stored(group, store, code, self.properties, now_ms))
 
 
 def _answer(ticket: Any, answer: JoinAnswer | SyncAnswer) -> None:

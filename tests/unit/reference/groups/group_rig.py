@@ -79,10 +79,11 @@ class FakeVerification:
 
 
 class GroupRig:
-    """A broker's worth of groups. Time stands still unless the test moves ``now_ms``."""
+    """A broker's worth of groups. Time stands still unless the test moves ``now_ms``; ``set_ms`` sets the clock."""
 
     def __init__(self, settings: BrokerProperties | None = None, cluster: FakeCluster | None = None) -> None:
         self.now_ms = START_MS
+        self.set_ms = 0
         self.settings = settings or BrokerProperties(
             group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1_000
         )
@@ -92,7 +93,11 @@ class GroupRig:
         self._ids = count(1)
         store = GroupStore(self.cluster, partition_count=PARTITIONS, now_ms=lambda: self.now_ms)
         self.service = GroupService(
-            store, self.settings, now_ms=lambda: self.now_ms, new_member_id=lambda prefix: f"{prefix}-{next(self._ids)}"
+            store,
+            self.settings,
+            now_ms=lambda: self.now_ms + self.set_ms,
+            steady_ms=lambda: self.now_ms,
+            new_member_id=lambda prefix: f"{prefix}-{next(self._ids)}",
         )
         self.offsets = OffsetService(self.service, self.verification, now_ms=lambda: self.now_ms)
         self.service.load()

@@ -21,6 +21,7 @@ from tests.unit.reference.groups import messages
 from tests.unit.reference.groups.group_rig import FakeCluster, GroupRig, codes_of, running_groups
 
 DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
 
 
 class Disk:
@@ -147,12 +148,46 @@ async def test_deadlines_are_met_by_themselves() -> None:
         settings=BrokerProperties(group_initial_rebalance_delay_ms=1, group_min_session_timeout_ms=1)
     ) as rig:
         loop = asyncio.get_running_loop()
-        rig.service._now_ms = lambda: int(loop.time() * 1000)
+        rig.service._now_ms = rig.service._steady_ms = lambda: int(loop.time() * 1000)
         one = (await rig.ask("JoinGroup", 3, **messages.join(session_timeout_ms=50)))["member_id"]
         two = (await rig.ask("JoinGroup", 9, **messages.join(session_timeout_ms=50)))["member_id"]
         joined = await rig.ask("JoinGroup", 9, **messages.join("g", two))
         assert (joined["leader"], [each["member_id"] for each in joined["members"]]) == (two, [two])
         assert rig.service.heartbeat("g", one, None, 1) == 25
+
+
+@pytest.mark.parametrize("set_ms", [-HOUR_MS, HOUR_MS])
+async def test_sessions_do_not_follow_a_clock_that_is_set(set_ms: int) -> None:
+    """As in Kafka: set back, a member that has died would be waited for an hour; set ahead, all would be dead."""
+    async with running_groups() as rig:
+        await stable(rig)
+        rig.now_ms += 5_000
+        rig.set_ms = set_ms
+        rig.now_ms += 4_999
+        rig.service.expire("g")
+        assert rig.service.store.groups["g"].members
+        rig.now_ms += 1
+        rig.service.expire("g")
+        group = rig.service.store.groups["g"]
+        assert (group.members, group.state_since_ms) == ({}, rig.now_ms + set_ms)
+
+
+@pytest.mark.parametrize("set_ms", [-HOUR_MS, HOUR_MS])
+async def test_a_rebalance_does_not_follow_a_clock_that_is_set(set_ms: int) -> None:
+    """The members wait for one that does not come, and for an id that was given out, as long as they would have."""
+    async with running_groups() as rig:
+        await stable(rig)
+        pending = (await rig.ask("JoinGroup", 9, **messages.join()))["member_id"]
+        joining = asyncio.ensure_future(rig.ask("JoinGroup", 9, **messages.join("g", pending)))
+        await asyncio.sleep(0)
+        before = rig.service.store.groups["g"]
+        rig.set_ms = set_ms
+        rig.service.heartbeat("g", "c-1", None, 1)
+        after = rig.service.store.groups["g"]
+        assert before.join_timer is not None
+        assert after.join_timer is not None
+        assert after.join_timer.deadline_ms - before.join_timer.deadline_ms == set_ms
+        joining.cancel()
 
 
 async def test_a_timer_that_is_due_later_gives_way_to_an_earlier_deadline() -> None:

@@ -10,8 +10,9 @@ from typing import Final
 #: The types of columns whose text begins with a year.
 DATED: Final = frozenset({"date", "timestamp", "timestamptz"})
 
-# Only days that there are: PostgreSQL would refuse the whole record for any other text that looks like a timestamp.
-_YEAR: Final = r"([1-9]\d{3}|0[1-9]\d\d|00[1-9]\d|000[1-9])"
+# Only days that there are, from 4700 BC to 199999: PostgreSQL would refuse the whole record for any other text that
+# looks like a timestamp.
+_YEAR: Final = r"(\d{4}|\+[1-9]\d{4}|\+1\d{5}|-[0-3]\d{3}|-4[0-6]\d\d)"
 _DAY: Final = r"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
 _LEAP_DAY: Final = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29"
 _TIME: Final = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+|)"
@@ -45,7 +46,7 @@ def instants_sql(json: str) -> str:
         json: SQL of JSON, or of its text.
     """
     # A timestamp stands between two quotes; a quote inside of a text only makes more pieces, on both sides alike.
-    seconds = "extract(epoch FROM piece::timestamptz)::text"
+    seconds = f"extract(epoch FROM {dated_sql('piece', 'timestamptz')})::text"
     made = f"CASE WHEN piece ~ '^{_INSTANT}$' THEN {seconds} ELSE piece END"
     return (
         f"(SELECT string_agg({made}, '\"' ORDER BY n)::jsonb "

@@ -75,7 +75,7 @@ def _has_replaced_its_table(request: Request, evidence: Evidence, layout: SinkLa
     others = [str(TableName.parse(table)) for table in named if not same_table(table, layout.table)]
     with evidence.snapshot.cursor() as cursor:
         cursor.execute(
-            "SELECT coalesce(bool_or(to_regclass(name) IS NOT NULL), false) FROM unnest(%s) AS name", (others,)
+            "SELECT EXISTS (SELECT FROM unnest(%s::text[]) AS n WHERE to_regclass(n) IS NOT NULL)", (others,)
         )
         ((found,),) = cursor.fetchall()
     return bool(found)

@@ -114,7 +114,8 @@ SPELT_OTHERWISE = {
     "local": "cast(element_at(array(timestamp_ntz'-4000-01-01', timestamp_ntz'9999-12-31'), int(id % 2 + 1)) AS "
     "timestamp_ntz)",
     "any": "element_at(array(parse_json('null'), NULL, parse_json('[null, 1]')), int(id % 3 + 1))",
-    "nested": """named_struct('at', array(now_, timestamp'0001-01-01', NULL), 'text', '"2020-02-30T00:00:00Z"')""",
+    "nested": """named_struct('text', '"2020-02-30T00:00:00Z"', 'at', array(now_,
+        timestamp_seconds(-62135596800 - 20476), timestamp_seconds(253402300799), NULL))""",
     "hidden": "concat('a', chr(0), id)",
 }
 

@@ -63,13 +63,13 @@ def test_json_may_be_a_text_in_the_record_and_nulls_are_left_out() -> None:
     _, record, table = compared("jsonb", {"at": "2023-01-01T00:00:00.123Z"})
     assert "regexp_replace" in record
     assert "regexp_replace" in table
-    assert "timestamptz" not in record + table
+    assert "epoch" not in record + table
 
 
 def test_timestamps_inside_of_json_are_compared_as_instants_where_records_are_in_another_zone() -> None:
     _, record, table = compared("jsonb", {"at": "2023-01-01T00:00:00.123Z"}, {"at": "2023-01-01T05:45:00.123+05:45"})
-    assert "piece::timestamptz" in record
-    assert "piece::timestamptz" in table
+    assert "extract(epoch FROM" in record
+    assert "extract(epoch FROM" in table
 
 
 @pytest.mark.parametrize("base", ["date", "timestamp", "timestamptz"])

@@ -43,6 +43,7 @@ from spark_2pc_sink.sink.job.session_facts import local_directory, runs_here, se
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
 from spark_2pc_sink.sink.job.tried_executors import tried_executors
+from spark_2pc_sink.sink.job.wrong_use import check_is_batch
 from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
 from spark_2pc_sink.sink.transfer.lane_tables import LaneTables
 from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
@@ -137,6 +138,7 @@ class QueryRun:
     def start(self, batch: DataFrame) -> None:
         """Check everything that can be checked without writing, then claim and recover."""
         check_session(self._facts.speculation())
+        check_is_batch(batch)
         self.query.check()
         with self._executors.begun():
             lanes = self._lanes(batch)

@@ -48,7 +48,8 @@ def current_query(spark: SparkSession) -> str:
             value="called outside a streaming query",
             rule="a batch is only safe to replay under the id of its query",
             remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query; a frame that is no stream "
-            "is written with sink.write(df, batch_id=…)",
+            "is written with sink.write(df, batch_id=…); in a thread that your function starts, call it by way of "
+            "pyspark.inheritable_thread_target(spark), which tells the thread whose query it is",
         )
     return query_id
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
@@ -63,6 +65,37 @@ def test_a_function_that_calls_twice_with_other_rows_is_told_so(stream: FileStre
     with halts(HaltCause.REPLAY_DIFFERS, match="called the sink twice for batch 0 in this run"):
         stream.run(in_two_parts)
     assert len(target.records()) == 5
+
+
+def test_something_else_than_the_batch_is_told_so(stream: FileStream, target: Target) -> None:
+    stream.add(rows_of(0, 3))
+    sink: Any = target.sink(key="id")
+    with pytest.raises(ConfigurationError, match="called with a stream"):
+        stream.run(lambda _, batch_id: sink(stream.frame(), batch_id))
+    with pytest.raises(ConfigurationError, match="a DataFrame of pandas"):
+        stream.run(lambda batch, batch_id: sink(batch.toPandas(), batch_id))
+    with pytest.raises(ConfigurationError, match="came as str"):
+        stream.run(lambda batch, batch_id: sink(batch, str(batch_id)))
+    assert target.records() == []
+
+
+def test_a_thread_of_the_function_needs_to_be_told_of_the_query(stream: FileStream, target: Target) -> None:
+    stream.add(rows_of(0, 3))
+    sink = target.sink(key="id")
+
+    def in_a_thread(batch: DataFrame, batch_id: int) -> None:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(sink, batch, batch_id).result()
+
+    def in_a_thread_of_the_query(batch: DataFrame, batch_id: int) -> None:
+        told = inheritable_thread_target(batch.sparkSession)
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(told(lambda: sink(batch, batch_id))).result()
+
+    with pytest.raises(ConfigurationError, match="inheritable_thread_target"):
+        stream.run(in_a_thread)
+    stream.run(in_a_thread_of_the_query)
+    assert len(target.records()) == 3
 
 
 def test_write_inside_a_stream_is_refused(stream: FileStream, target: Target) -> None:

@@ -6,6 +6,7 @@ import pickle
 import secrets
 from collections.abc import Iterator
 
+import psycopg2.errors
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import types as t
@@ -204,6 +205,31 @@ def test_connection_in_another_encoding_is_refused(latin1_database: str) -> None
     assert rows(converting, "SELECT item, octet_length(item) FROM orders") == [("ü", 1)]
     with transaction(converting) as connection, pytest.raises(ConstraintError, match="no equivalent in encoding"):
         append(connection, plan, [orders(plan, (2, "€"))])
+
+
+#: A collation that ignores case.
+LOOSE = "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+
+
+@pytest.mark.parametrize(
+    ("of_column", "of_index"), [("loose", "loose"), ("loose", '"C"'), ('"C"', "loose"), ('"C"', '"POSIX"')]
+)
+def test_a_key_compares_text_as_its_column_does(database: str, of_column: str, of_index: str) -> None:
+    """Else two keys of a batch would be one for the index, or one key two."""
+    try:
+        run(database, LOOSE)
+    except psycopg2.errors.FeatureNotSupported:
+        pytest.skip("this PostgreSQL was built without ICU")
+    run(
+        database,
+        f"CREATE TABLE orders (id bigint, item text COLLATE {of_column})",
+        f"CREATE UNIQUE INDEX of_item ON orders (item COLLATE {of_index})",
+    )
+    if "loose" in (of_column, of_index) and of_column != of_index:
+        with pytest.raises(ConfigurationError, match="nor one that compares text otherwise than its column"):
+            plan_of(database, keys=["item"])
+    else:
+        assert plan_of(database, keys=["item"]).upsert_keys == ("item",)
 
 
 # --- what the role may do ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
+import psycopg2.errors
 import pytest
 import sqlalchemy as sa
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -266,3 +267,20 @@ def test_records_may_have_what_the_encoding_of_the_database_lacks(latin1: Callab
     assert (report.verdict, report.rows) == ("same", 3), str(report)
     sides.sql("UPDATE target SET name = '?' WHERE id = 1")
     assert [each.key for each in sides.verify().differences] == ["id=1"]
+
+
+def test_texts_that_a_collation_takes_for_equal(sides: Sides) -> None:
+    """A key is one row in each of its spellings; in any other column, another spelling is a difference."""
+    try:
+        sides.sql("CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    except psycopg2.errors.FeatureNotSupported:
+        pytest.skip("this PostgreSQL was built without ICU")
+    sides.sql("DROP TABLE target")
+    sides.sql("CREATE TABLE target (id text COLLATE loose PRIMARY KEY, name text COLLATE loose, amount numeric(12, 2))")
+    sides.write([{"id": "A", "name": "one", "amount": 1}, {"id": "b", "name": "Two", "amount": 2}], statement=UPSERT)
+    assert sides.verify().verdict == "same"
+    sides.write([{"id": "a", "name": "three", "amount": 3}], statement=UPSERT)
+    report = sides.verify(mode="upsert", keys=["id"])
+    assert (report.verdict, report.rows) == ("same", 2), str(report)
+    sides.sql("UPDATE target SET name = 'two' WHERE id = 'b'")
+    assert [each.key for each in sides.verify(mode="upsert", keys=["id"]).differences] == ["id=b"]

@@ -357,7 +357,8 @@ class Staging:
 #: Of each of our transactions, which may take as long as a verification takes.
 SETTINGS: Final = (
     f"{UNTIMED}SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL TimeZone = 'UTC'; "
-    "SET LOCAL work_mem = '128MB'; SET LOCAL jit = off"
+    # The database, or the role, may have set fewer digits: numbers that differ would be one text.
+    "SET LOCAL extra_float_digits = 1; SET LOCAL work_mem = '128MB'; SET LOCAL jit = off"
 )
 
 

@@ -284,3 +284,14 @@ def test_texts_that_a_collation_takes_for_equal(sides: Sides) -> None:
     assert (report.verdict, report.rows) == ("same", 2), str(report)
     sides.sql("UPDATE target SET name = 'two' WHERE id = 'b'")
     assert [each.key for each in sides.verify(mode="upsert", keys=["id"]).differences] == ["id=b"]
+
+
+def test_numbers_have_all_their_digits(sides: Sides) -> None:
+    """Whatever the database, or the role, has set: where they are compared, and in the files of what is missing."""
+    name = sa.make_url(sides.database).database
+    sides.sql(f'ALTER DATABASE "{name}" SET extra_float_digits = -15')
+    sides.sql("ALTER TABLE target ALTER amount TYPE double precision")
+    sides.write([{"id": number, "name": "n", "amount": 1.25} for number in range(2)])
+    assert sides.verify().verdict == "same"
+    sides.sql("UPDATE target SET amount = 1.125 WHERE id = 1")
+    assert [each.key for each in sides.verify().differences] == ["id=1"]

@@ -82,7 +82,7 @@ class KeyedRows(BatchRows):
         with self._connection.cursor() as cursor:
             tree = self._look_again(cursor)
             self._check_written(cursor, tree, given)
-            if tree is not self._tree and tree.deleted != self._tree.deleted + self._deleted:
+            if tree is not self._tree and tree.may_have_lost(self._tree, self._deleted):
                 # Perhaps others, or what a row in the way of an insertion took back: looking for the keys tells.
                 self._refuse_missing(self._count_given(cursor), self._count_arrived(cursor))
             if self._deleting and tree.triggers:

@@ -52,7 +52,8 @@ SELECT (SELECT relkind = 'p' FROM tree WHERE oid = {table}::regclass),
   (SELECT min(rulename) FROM pg_catalog.pg_rewrite
    WHERE ev_class = {table}::regclass AND ev_type = '4' AND ev_enabled <> 'D'),
   (SELECT count(*) > 0 FROM triggers), (SELECT coalesce(bool_or(skips), false) FROM triggers),
-  (SELECT coalesce(sum(pg_catalog.pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint FROM tree)
+  (SELECT coalesce(sum(pg_catalog.pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint FROM tree),
+  pg_catalog.current_setting('track_counts')::boolean
 """
 
 _KINDS = {
@@ -95,6 +96,7 @@ class TableTree:
         skipping_triggers: True where one of them could leave a row out: FOR EACH ROW and BEFORE.
         deleted: rows that this transaction has deleted here, and perhaps what the session has deleted before: only the
             difference of two means something.
+        counted: False where the server does not count them (track_counts).
     """
 
     partitioned: bool = False
@@ -104,6 +106,16 @@ class TableTree:
     triggers: bool = False
     skipping_triggers: bool = False
     deleted: int = 0
+    counted: bool = True
+
+    def may_have_lost(self, before: TableTree, deleted: int = 0) -> bool:
+        """Whether somebody but us may have deleted rows here since an earlier look in the same transaction.
+
+        Args:
+            before: that look.
+            deleted: how many rows we have deleted since.
+        """
+        return (self.triggers and not self.counted) or self.deleted != before.deleted + deleted
 
 
 def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: bool) -> TableTree:
@@ -120,9 +132,9 @@ def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: boo
     if cursor.fetchall() == [(True,)]:
         return TableTree()
     cursor.execute(sql.SQL(_TREE).format(table=name))
-    [(partitioned, unfit, rule, delete_rule, triggers, skipping_triggers, deleted)] = cursor.fetchall()
+    [(partitioned, unfit, rule, delete_rule, *others)] = cursor.fetchall()
     found = None if unfit is None else Unfit(*unfit)
-    return TableTree(partitioned, found, rule or "", delete_rule or "", triggers, skipping_triggers, deleted)
+    return TableTree(partitioned, found, rule or "", delete_rule or "", *others)
 
 
 def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bool = False) -> None:

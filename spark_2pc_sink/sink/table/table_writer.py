@@ -161,7 +161,7 @@ class AppendedRows(BatchRows):
         with self._connection.cursor() as cursor:
             tree = self._look_again(cursor)
             self._refuse_missing(rows, self._copied)
-            if tree.deleted != self._tree.deleted:
+            if tree.may_have_lost(self._tree):
                 # Perhaps others: a trigger may delete what is old. Nothing tells but a look at all rows, for which the
                 # role needs SELECT.
                 with refused_rows(self._plan.table):

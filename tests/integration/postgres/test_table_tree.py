@@ -329,6 +329,17 @@ def test_rows_that_are_given_and_do_not_arrive_are_missed(
     assert rows(database, "SELECT * FROM orders") == []
 
 
+def test_a_server_that_does_not_count_is_not_believed(database: str, way: Callable[..., int]) -> None:
+    """C17: track_counts of the database, or of the role, is off."""
+    run(database, f'ALTER DATABASE "{sa.make_url(database).database}" SET track_counts = off')
+    assert way((1, "a")) == 1
+    trigger(database, "AFTER INSERT ON orders", "DELETE FROM orders WHERE id IN (1, 3); RETURN NULL;")
+    assert way((2, "b")) == 1
+    with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived"):
+        way((3, "c"), (4, "d"))
+    assert rows(database, "SELECT id FROM orders") == [(2,)]
+
+
 def test_other_rows_may_be_deleted(database: str, way: Callable[..., int]) -> None:
     """C17: a trigger that keeps only what is new is no loss."""
     way((1, "a"))

@@ -170,6 +170,8 @@ def _allow_sorting(cursor: psycopg2.extensions.cursor) -> None:
 
 def _refuse_duplicates(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
     """Name keys that would be written more than once, if there are any."""
+    # Where equal rows count as one they are compared as texts: numbers that differ have texts that do.
+    cursor.execute("SET LOCAL extra_float_digits = 1")
     cursor.execute(statements.duplicates_query(plan))
     found = cursor.fetchall()
     if found:

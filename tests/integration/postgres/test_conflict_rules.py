@@ -272,3 +272,16 @@ def test_a_row_of_a_child_is_no_row_of_the_table(database: str, child: str) -> N
     with pytest.raises(ConstraintError, match="2 rows were given to it and 1 arrived"):
         put(database, plan, (1, "a"), (9, "b"))
     assert rows(database, "SELECT id FROM ONLY orders") == []
+
+
+def test_rows_are_equal_with_all_their_digits(database: str) -> None:
+    """Whatever digits the database, or the role, has for the texts of numbers."""
+    run(
+        database,
+        "CREATE TABLE orders (id bigint PRIMARY KEY, size double precision)",
+        f'ALTER DATABASE "{sa.make_url(database).database}" SET extra_float_digits = -10',
+    )
+    plan = plan_of(database, {"id": LONG, "size": t.DoubleType()}, keys=["id"], conflict=IGNORE)
+    with pytest.raises(DuplicateKeyError, match="id=1"):
+        put(database, plan, (1, 0.1234567890123), (1, 0.1234567899999))
+    assert put(database, plan, (1, 0.1), (1, 0.1)).written == 1

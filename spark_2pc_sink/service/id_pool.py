@@ -253,18 +253,6 @@ class IdPool:
             self._put(writer)
         return True
 
-    def _done(self, act: Callable[[], None], failure: str) -> bool:
-        """Do something that is not urgent; False where it has failed, which is logged: the keeper goes on."""
-        try:
-            act()
-        except DualWriteError as error:
-            self._log.warning("%s: %s", failure, error)
-            return False
-        except Exception:  # noqa: BLE001 - as in `_recovered`
-            self._log.exception("%s", failure)
-            return False
-        return True
-
     def _drop(self, writer: IdWriter) -> None:
         with self._changed:
             line = self._lines.pop(writer.transactional_id, None)
@@ -283,15 +271,22 @@ class IdPool:
                 self._put(writer)
 
     def _note(self, writer: IdWriter) -> None:
-        self._done(writer.note, f"{writer.transactional_id}: a commit in Kafka was not noted")
+        try:
+            writer.note()
+        except DualWriteError as error:
+            self._log.warning("%s: a commit in Kafka was not noted: %s", writer.transactional_id, error)
+        except Exception:  # noqa: BLE001 - as in `_recovered`
+            self._log.exception("%s: a commit in Kafka was not noted", writer.transactional_id)
 
     def _look(self) -> None:
-        self._done(self._take_over, "looking for ids of dead processes")
-
-    def _take_over(self) -> None:
-        survey = self._store.survey()
-        self._touch(survey)
-        self._take(survey, first=False)
+        try:
+            survey = self._store.survey()
+            self._touch(survey)
+            self._take(survey, first=False)
+        except DualWriteError as error:
+            self._log.warning("looking for ids of dead processes: %s", error)
+        except Exception:  # noqa: BLE001 - as in `_recovered`
+            self._log.exception("looking for ids of dead processes")
 
     def _touch(self, survey: Survey) -> None:
         """Claim anew what nobody has used for a while, where the age of its row alone tells that this process lives."""

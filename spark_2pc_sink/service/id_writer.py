@@ -255,9 +255,14 @@ class IdWriter:
         # What becomes of the note becomes of the decision, and that is not known once COMMIT was sent.
         unnoted, self._unnoted = self._unnoted, None
         kept = None if self._never_times_out else KeptRecords(batch_id, *joined(sent.records.batches))
-        self._store.decide_within(
-            connection, self.transactional_id, row.generation, decision, settled=unnoted, kept=kept
-        )
+        try:
+            self._store.decide_within(
+                connection, self.transactional_id, row.generation, decision, settled=unnoted, kept=kept
+            )
+        except BaseException:
+            # No COMMIT will be sent. Without the note the logs would have to tell what Kafka has answered already.
+            self._unnoted = unnoted
+            raise
 
     def decided(self, sent: SentRecords) -> None:
         """COMMIT was carried out."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.errors import DualWriteError
-from tests.unit.service.worlds import Fault, KilledError, World
+from tests.unit.service.worlds import Fault, KilledError, LostConnectionError, World
 
 BROKERS: dict[str, dict[str, Any]] = {
     "two phase commit": {"two_phase_commit": True},
@@ -88,6 +88,27 @@ def points_of(broker: str) -> int:
     world = World(**BROKERS[broker])
     script(world)
     return world.points
+
+
+def test_a_decision_that_could_not_be_written_leaves_the_note_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What Kafka has answered need not be read from its logs, which may be gone by then, or nobody's to read."""
+    world = World()
+    world.writer.recover()
+    assert world.run("first") is True
+    with monkeypatch.context() as patch:
+        for what, owner in (("find_marker", world.kafka), ("decide_within", world.store)):
+            patch.setattr(owner, what, failing)
+        with pytest.raises(LostConnectionError):
+            world.run("second")
+    assert not world.writer.unsettled
+    assert world.run("third") is True
+    world.check()
+
+
+def failing(*_: object, **__: object) -> None:
+    raise LostConnectionError
 
 
 @each_broker

@@ -275,8 +275,9 @@ class IdPool:
             writer.note()
         except DualWriteError as error:
             self._log.warning("%s: a commit in Kafka was not noted: %s", writer.transactional_id, error)
-        except Exception:  # noqa: BLE001 - as in `_recovered`
+        except Exception:  # noqa: BLE001 - as in `_recovered`, which has it next
             self._log.exception("%s: a commit in Kafka was not noted", writer.transactional_id)
+            writer.unsettled = True
 
     def _look(self) -> None:
         try:
@@ -285,8 +286,6 @@ class IdPool:
             self._take(survey, first=False)
         except DualWriteError as error:
             self._log.warning("looking for ids of dead processes: %s", error)
-        except Exception:  # noqa: BLE001 - as in `_recovered`
-            self._log.exception("looking for ids of dead processes")
 
     def _touch(self, survey: Survey) -> None:
         """Claim anew what nobody has used for a while, where the age of its row alone tells that this process lives."""

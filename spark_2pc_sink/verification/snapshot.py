@@ -62,6 +62,15 @@ class Snapshot:
         yield
         self.run("ROLLBACK TO SAVEPOINT undone; RELEASE SAVEPOINT undone")
 
+    @contextmanager
+    def cancelled_on_error(self) -> Iterator[None]:
+        """End what a thread has the database do here when the block fails, or Ctrl-C ends it: nobody waits for it."""
+        try:
+            yield
+        except BaseException:
+            self.driver.cancel()
+            raise
+
     def cursor(self) -> Cursor:
         """A cursor in the transaction."""
         return self.driver.cursor()

@@ -323,7 +323,11 @@ class Staging:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            # Neither an error nor Ctrl-C waits for what the threads have the database do.
+            for session in self.sessions:
+                session.connection.cancel()
         self._stack.close()
 
     def put(self, chunk: Chunk) -> None:

@@ -229,6 +229,7 @@ class TableComparison:
         with (
             Staging(evidence.database, sql, statement_timeout_ms=timeout_ms) as staging,
             ThreadPoolExecutor(1, "verify-table") as thread,
+            evidence.snapshot.cancelled_on_error(),
         ):
             texts = RecordTexts.of(sql, self._read)
             table = thread.submit(table_fingerprints, evidence.snapshot, sql) if plan.whole else None
@@ -239,7 +240,8 @@ class TableComparison:
             staging.finish()
             progress("comparing", 0, 1)
             if table is not None:
-                # What the database says of the table, before a statement finds the transaction that it has ended.
+                # Its session is the snapshot's. So what the database says of the table comes before a statement finds
+                # the transaction ended, and nobody waits for the session in the driver, deaf to Ctrl-C.
                 table.result()
             with evidence.snapshot.undone():
                 comparison = Comparison(evidence.snapshot, staging)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
 import termios
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
+import psycopg2
 import pytest
 
 from spark_2pc_sink import cli
-from spark_2pc_sink.testing import free_port
+from spark_2pc_sink.testing import free_port, wait_until
 from tests.harness.json_contract import read_output
 from tests.harness.written_pair import TABLE, WrittenPair, rows_of
 from tests.integration.verification.conftest import BATCHES, MakePair
@@ -91,6 +94,25 @@ def test_people_get_a_bar_on_a_terminal_and_the_next_command(appended: WrittenPa
     assert "reading records:" in shown
     password = appended.database.partition("@")[0].rpartition(":")[2]
     assert password not in done.stdout + shown
+
+
+def test_ctrl_c_ends_it_whatever_the_database_does(appended: WrittenPair) -> None:
+    """As in the middle of a large table; here the table is locked."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with closing(psycopg2.connect(appended.database.replace("+psycopg2", ""))) as other, other.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE")
+        command = [sys.executable, "-m", "spark_2pc_sink.cli", *words(appended, "--table", TABLE)]
+        program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            wait_until(
+                lambda: appended.sql(waiting)[0][0] > 0, deadline_s=DEADLINE_S, what="verify to wait for the lock"
+            )
+            program.send_signal(signal.SIGINT)
+            _, error = program.communicate(timeout=DEADLINE_S)
+        finally:
+            program.kill()
+    assert program.returncode == 130
+    assert error.endswith("spark-2pc: interrupted\n")
 
 
 def _read(terminal: int) -> bytes:

@@ -15,7 +15,7 @@ from jdbc_state.connections import Database, discard, driver_connection
 from jdbc_state.history import figures_of, newest_line
 from jdbc_state.schema import FIGURES, StateTables, quoted
 from jdbc_state.sqlstate import translated
-from spark_2pc_sink.verification.staging import SETTINGS, utf8_client
+from spark_2pc_sink.verification.staging import SETTINGS, cancel, utf8_client
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as DriverConnection
@@ -68,7 +68,7 @@ class Snapshot:
         try:
             yield
         except BaseException:
-            self.driver.cancel()
+            cancel(self.driver)
             raise
 
     def cursor(self) -> Cursor:
@@ -102,10 +102,7 @@ def taken_snapshot(
             lines = _read_lines(connection, tables, transactional_id, settings.history_batches)
             yield Snapshot(connection, row, lines)
     finally:
-        driver = driver_connection(connection)
-        # The database may have ended the session, and then there is nothing to cancel.
-        if not driver.closed:
-            driver.cancel()
+        cancel(driver_connection(connection))
         discard(connection)
 
 

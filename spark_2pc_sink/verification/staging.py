@@ -20,6 +20,7 @@ import psycopg2.errors
 from psycopg2.extensions import QuotedString, encodings
 
 from jdbc_state.connections import UNTIMED, Database
+from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.verification.record_facts import as_object
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from psycopg2.extensions import cursor as Cursor
 
     from spark_2pc_sink.verification.record_digest import Headers
+
+_log = sink_log(__name__)
 
 SESSIONS: Final = 2
 CHUNK_RECORDS_MAX: Final = 10_000
@@ -327,7 +330,7 @@ class Staging:
         if kind is not None:
             # Neither an error nor Ctrl-C waits for what the threads have the database do.
             for session in self.sessions:
-                session.connection.cancel()
+                cancel(session.connection)
         self._stack.close()
 
     def put(self, chunk: Chunk) -> None:
@@ -389,6 +392,15 @@ def literal(text: bytes, connection: DriverConnection) -> str:
     return quoted.getquoted().decode()
 
 
+def cancel(connection: DriverConnection) -> None:
+    """End what a thread has the database do in a session, unless the database has ended the session, or itself."""
+    if not connection.closed:
+        try:
+            connection.cancel()
+        except psycopg2.OperationalError as error:
+            _log.info("a session of verify has ended with the database: %s", error)
+
+
 def without_nul(json_text: bytes) -> bytes:
     """JSON with U+001A (substitute) in place of U+0000, which no column can hold."""
     return _ESCAPED_NUL.sub(_INSTEAD_OF_NUL, json_text) if rb"\u0000" in json_text else json_text
@@ -396,6 +408,13 @@ def without_nul(json_text: bytes) -> bytes:
 
 def _refused(sql: SideSql, error: psycopg2.Error) -> ConfigurationError | StateStoreError:
     text = str(error).splitlines()[0]
+    if isinstance(error, psycopg2.errors.InsufficientPrivilege):
+        needed = (
+            "verify compares in temporary tables, so have the owner of the database grant this role TEMPORARY on it"
+        )
+        return StateStoreError(
+            operation="verify", detail=f"{text}; {needed}", sqlstate=error.pgcode or "", retriable=False
+        )
     if sql.compared.given or sql.order_by:
         return ConfigurationError(
             option="record_columns" if sql.compared.given else "order_by",

@@ -73,6 +73,8 @@ class Cluster(BrokerConnections):
         super().__init__(options)
         self._metadata: MetadataReply | None = None
         self._metadata_until_s = 0.0
+        #: A broker was not reached since: it may have another address by now.
+        self._may_have_moved = False
         self._leaders: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, str] = {}
         self._coordinators: dict[str, int] = {}
@@ -126,7 +128,7 @@ class Cluster(BrokerConnections):
 
         Nothing is sent where somebody has to be connected to first.
         """
-        if self._metadata is None or self._ahead is not None:
+        if self._metadata is None or self._may_have_moved or self._ahead is not None:
             return
         deadline = self.deadline()
         try:
@@ -227,9 +229,7 @@ class Cluster(BrokerConnections):
         wanted = tuple(sorted(set(topics)))
         reasons = Reasons(deadline)
         while not deadline.passed:
-            known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
-            bootstrap = tuple(broker.node_id for broker in self._manager.cluster.bootstrap_brokers())
-            for node_id in (*self.by_promise(known), *self.by_promise(bootstrap)):
+            for node_id in self._to_ask():
                 try:
                     return self._refresh_from(node_id, wanted, deadline)
                 except NodeUnavailableError as error:
@@ -294,7 +294,30 @@ class Cluster(BrokerConnections):
     def _known(self, deadline: Deadline) -> MetadataReply:
         if self._metadata is None or time.monotonic() > self._metadata_until_s:
             return self.refresh((), deadline)
+        if self._may_have_moved:
+            self._ask_once_where_brokers_are(deadline)
         return self._metadata
+
+    def _ask_once_where_brokers_are(self, deadline: Deadline) -> None:
+        """Take the addresses that one of the brokers tells; where none tells any, those that are known stay."""
+        self._may_have_moved = False
+        for node_id in self._to_ask():
+            try:
+                self._refresh_from(node_id, (), deadline)
+            except NodeUnavailableError as error:
+                _log.info("%s; asking another broker for addresses", error)
+            else:
+                return
+
+    def _unavailable(self, node_id: int | str, error: BaseException) -> Exception:
+        self._may_have_moved = True
+        return super()._unavailable(node_id, error)
+
+    def _to_ask(self) -> tuple[int | str, ...]:
+        """The brokers that are known, the most promising first; behind them bootstrap.servers, if all of them moved."""
+        known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
+        bootstrap = tuple(broker.node_id for broker in self._manager.cluster.bootstrap_brokers())
+        return *self.by_promise(known), *self.by_promise(bootstrap)
 
     def _refresh_from(self, node_id: int | str, topics: tuple[str, ...], deadline: Deadline) -> MetadataReply:
         version = self.version(node_id, Api.METADATA, deadline)

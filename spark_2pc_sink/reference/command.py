@@ -76,7 +76,8 @@ async def _serve(
         # What the start has made stays, and need not be looked through at each collection.
         gc.freeze()
         host, port = broker.addresses[0]
-        sys.stdout.write(f"listening on {host}:{port}\n")
+        shown = f"[{host}]" if ":" in host else host
+        sys.stdout.write(f"listening on {shown}:{port}\n")
         sys.stdout.flush()
         await stopping.wait()
     finally:

@@ -40,7 +40,7 @@ def running(*words: str, files: int | None = None) -> Iterator[tuple[subprocess.
     with subprocess.Popen([*limited, *program], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            found = re.fullmatch(r"listening on (127\.0\.0\.1:\d+)\n", process.stdout.readline())
+            found = re.fullmatch(r"listening on ((?:127\.0\.0\.1|\[::1\]):\d+)\n", process.stdout.readline())
             assert found is not None
             yield process, found[1]
         finally:
@@ -158,6 +158,16 @@ def test_a_place_must_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser.parse_args(["coordinator", "--listen", "127.0.0.1:0"])
     assert "--data-dir --in-memory" in capsys.readouterr().err
+
+
+def test_an_ipv6_address_is_shown_as_clients_take_it() -> None:
+    """Without brackets the port reads as a part of the address."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with running("--in-memory", "--listen", "[::1]:0") as (_, address):
+        assert admin(address).list_topics(timeout=DEADLINE_S).brokers
 
 
 def test_serving_ends_with_the_signal(capsys: pytest.CaptureFixture[str]) -> None:

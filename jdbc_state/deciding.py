@@ -90,7 +90,8 @@ class SqlDecidingTransaction(OneDecision):
             move = decision.move(self._transactional_id, self._generation)
             statement, parameters = self._moves.statement(move)
             # A deferred constraint that fails inside COMMIT would look like an unknown outcome, here like any error.
-            checked = prelude("SET CONSTRAINTS ALL IMMEDIATE; ")
+            # And a trigger, or the user's own SQL, may have made the transaction less durable since it began.
+            checked = prelude(f"SET CONSTRAINTS ALL IMMEDIATE; {DURABLE}")
             written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
             if written is None:
                 move.refused_by(self._read())

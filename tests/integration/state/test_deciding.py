@@ -96,6 +96,16 @@ def test_settings_hold_inside_and_are_gone_outside(store: SqlStateStore, databas
     assert after == before
 
 
+def test_a_transaction_that_was_made_less_durable_is_decided_durably(store: SqlStateStore) -> None:
+    """C5: as a trigger of the user's table may do; a crash of the server would undo what Kafka then keeps."""
+    row = claim(store)
+    with store.deciding(ID, row.generation) as transaction:
+        transaction.connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+        connection = transaction.connection
+        transaction.decide(FIRST)
+        assert show(connection)["synchronous_commit"] == "on"
+
+
 def test_requests_are_durable_and_leave_no_settings_behind(store: SqlStateStore, database: str) -> None:
     """C5, C6: a note that a crash of the server undid would be a lie; it is one message, so no client can hold it."""
     name = execute(database, "SELECT current_database()")[0][0]

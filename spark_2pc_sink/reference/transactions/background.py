@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+
+_log = logging.getLogger(__name__)
 
 #: How long `Background.stop` lets work finish before it is cut off, in milliseconds. Everything that is cut off must
 #: be taken up again by the next start.
@@ -30,7 +33,10 @@ class Background:
             _keep(self._work, work)
 
     def every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        """Do ``work`` again and again, with a pause of ``interval_ms`` before each, until `stop`."""
+        """Do ``work`` again and again, with a pause of ``interval_ms`` before each, until `stop`.
+
+        Where it fails, the next round comes all the same, as by Kafka: transactions time out through it.
+        """
         _keep(self._timers, _repeat(interval_ms, work))
 
     async def stop(self) -> None:
@@ -52,7 +58,17 @@ def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> No
 async def _repeat(interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(interval_ms / 1000)
+        await _attempted(interval_ms, work)
+
+
+async def _attempted(interval_ms: int, work: Callable[[], Awaitable[None]]) -> bool:
+    """True when it was done."""
+    try:
         await work()
+    except Exception:  # noqa: BLE001 - whatever it is, the next round may be through
+        _log.exception("work in the background has failed, and is tried again in %d ms", interval_ms)
+        return False
+    return True
 
 
 def _cancel(tasks: set[asyncio.Task[None]]) -> None:

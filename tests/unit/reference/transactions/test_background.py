@@ -61,3 +61,22 @@ async def test_a_timer_goes_on_until_the_end() -> None:
     await until(lambda: rounds >= 3)
     await owner.stop()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_timer_goes_on_behind_a_round_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+    """Else no transaction would time out any more."""
+    owner = Background()
+    rounds = 0
+
+    async def work() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            raise OSError("too many open files")
+
+    owner.every(1, work)
+    await until(lambda: rounds >= 3)
+    await owner.stop()
+    assert [record.getMessage() for record in caplog.records] == [
+        "work in the background has failed, and is tried again in 1 ms"
+    ]

@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from kafka import errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
-from kafka.net.selector import NetworkSelector
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
@@ -29,6 +28,7 @@ from spark_2pc_sink.producer.broker_tokens import BrokerTokens
 from spark_2pc_sink.producer.connection_failures import ConnectionFailures, NodeUnavailableError
 from spark_2pc_sink.producer.direct_exchange import SentRequest, at_rest
 from spark_2pc_sink.producer.error_policy import kafka_error
+from spark_2pc_sink.producer.network_loop import NetworkLoop
 from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
 from spark_2pc_sink.producer.tls import client_context
 from spark_2pc_sink.wire import api_versions, messages, responses
@@ -121,7 +121,7 @@ class BrokerConnections:
         self._tokens = None if source is None else BrokerTokens(source)
         self._failed = ConnectionFailures(options, self._tokens)
         self._events = library_log.ConnectionEvents()
-        self._net = _selector()
+        self._net = NetworkLoop()
         self._manager = KafkaConnectionManager(
             self._net,
             proxy_url=OWN_SOCKETS_URL,
@@ -484,16 +484,3 @@ def _api_versions_request() -> KafkaRequest:
     return messages.api_versions_request(
         version=_API_VERSIONS_VERSION, client_name="spark-2pc-sink", client_version="1"
     )
-
-
-def _selector() -> NetworkSelector:
-    """What waits for the sockets; it has files of its own."""
-    try:
-        # kafka-python warns when one step of the loop takes 0.1 s; a garbage collection in a Spark worker does that.
-        return NetworkSelector(slow_task_threshold_secs=0)
-    except OSError as error:
-        raise KafkaTimeoutError(
-            operation="making connections to Kafka",
-            deadline_ms=0,
-            last_error=f"{error}; raise the limit of open files (ulimit -n) of this process",
-        ) from error

@@ -77,6 +77,9 @@ _CLOCK_REMEDY: Final = (
     "Records have the time of the clock of this machine at which their batch began: set the clock, as by NTP; or raise "
     "message.timestamp.after.max.ms of the topic, or message.timestamp.before.max.ms where a batch takes longer"
 )
+_KEY_REMEDY: Final = (
+    "Where the topic is compacted (cleanup.policy) each record needs a key: give one, as by the option key"
+)
 #: Of the records that a broker names one by one, so many are told: a batch has thousands.
 _RECORD_ERRORS_SHOWN: Final = 3
 
@@ -111,6 +114,8 @@ def produce_error(
         detail += "; " + "; ".join(shown) + (f"; and {left_out} records more" if left_out else "")
     if code == Code.INVALID_TIMESTAMP:
         detail = f"{detail}. {_CLOCK_REMEDY}"
+    if code == Code.INVALID_RECORD:
+        detail = f"{detail}. {_KEY_REMEDY}"
     if code in _ABORTABLE:
         return AbortableError(api="Produce", code=code, name=describe_error(code).name, detail=detail)
     if code not in _TOO_LARGE:

@@ -107,6 +107,8 @@ class IdPool:
         self._free: deque[IdWriter] = deque()
         self._unsettled: deque[IdWriter] = deque()
         self._lent = 0
+        #: Ids that this process has given up, as a person has to decide.
+        self._halted = 0
         self._open = True
         self._keeper: threading.Thread | None = None
         self._looked_at_s = clock.now_s()
@@ -186,12 +188,13 @@ class IdPool:
                 raise LocalProtocolError(operation="transaction", state="closed", rule="close() comes last")
             if not self._free:
                 unsettled = len(self._lines) - self._lent
+                halted = f", {self._halted} wait for a person (spark-2pc status)" if self._halted else ""
                 raise KafkaTimeoutError(
                     operation=f"waiting for one of {len(self._lines)} transactional ids of "
                     f"{self._options.transactional_id!r}",
                     deadline_ms=limit_ms,
-                    last_error=f"{self._lent} are in use, {unsettled} have to be settled first; raise ids "
-                    "where that is usual",
+                    last_error=f"{self._lent} are in use, {unsettled} have to be settled first{halted}; raise "
+                    "ids where that is usual",
                 )
             self._lent += 1
             return self._free.popleft()
@@ -241,6 +244,7 @@ class IdPool:
         except HaltError as error:
             # It stays as it is for the person, and for the start of the next process, which says the same.
             self._log.error("%s is not used any more: %s", writer.transactional_id, error)
+            self._halted += 1
             self._drop(writer)
             return True
         except DualWriteError as error:

@@ -32,6 +32,9 @@ SCALAR_TYPES = {
     "TimeType": ("time", "time"),
     "DayTimeIntervalType": ("interval", "interval"),
 }
+#: Columns that every table has (PostgreSQL's manual, 5.6).
+_SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+_COLUMNS_MAX = 1_600
 
 
 def create_table_ddl(
@@ -49,9 +52,10 @@ def create_table_ddl(
         primary_key: the same, where there are no upsert keys.
 
     Raises:
-        ConfigurationError: a type without a counterpart, or a name that PostgreSQL cannot hold.
+        ConfigurationError: a type without a counterpart, a name that PostgreSQL cannot hold, or too many columns.
     """
     fields = list(fields)
+    _check_columns([field.name for field in fields])
     keys = upsert_keys or primary_key
     missing = set(keys) - {field.name for field in fields}
     if missing or not fields:
@@ -69,6 +73,24 @@ def create_table_ddl(
     if keys:
         lines.append(f"PRIMARY KEY ({', '.join(map(quote_identifier, keys))})")
     return f"CREATE TABLE IF NOT EXISTS {TableName.parse(table)} (\n  " + ",\n  ".join(lines) + "\n)"
+
+
+def _check_columns(names: Sequence[str]) -> None:
+    own = next((name for name in names if name in _SYSTEM_COLUMNS), None)
+    if own is not None:
+        raise ConfigurationError(
+            option="columns",
+            value=own,
+            rule="each table of PostgreSQL has a column of this name already, of its own",
+            remedy="give it another name in the table, as by columns={'source_" + own + "': '" + own + "', …}",
+        )
+    if len(names) > _COLUMNS_MAX:
+        raise ConfigurationError(
+            option="columns",
+            value=len(names),
+            rule=f"a table of PostgreSQL has at most {_COLUMNS_MAX} columns",
+            remedy="choose some with columns=…, or put several into one struct, which becomes jsonb",
+        )
 
 
 def sql_type(name: str, spark_type: DataType) -> str:

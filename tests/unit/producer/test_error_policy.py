@@ -60,6 +60,14 @@ def test_refusals_end_the_session_for_good(
         assert again.value is caught.value
 
 
+def test_a_refused_record_names_what_a_compacted_topic_wants(fake: FakeCluster, cluster: Cluster) -> None:
+    fake.script(Api.PRODUCE, answer(Code.INVALID_RECORD))
+    session = session_on(cluster)
+    session.append(T0, rows("a"))
+    with pytest.raises(KafkaError, match="each record needs a key: give one, as by the option key"):
+        session.flush()
+
+
 def test_a_record_beyond_the_topics_limit_is_named_by_its_key(fake: FakeCluster, cluster: Cluster) -> None:
     assert fake.configs is not None
     fake.configs["max.message.bytes"] = "1000"

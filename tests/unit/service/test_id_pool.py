@@ -267,6 +267,18 @@ def test_an_id_that_is_lost_or_halts_is_dropped(error: Exception) -> None:
         assert lines.closed == ["shop-0"]
 
 
+def test_who_waits_is_told_of_ids_that_have_halted() -> None:
+    lines = Lines()
+    with pool(lines, wait_for_id_ms=10) as ids:
+        writer = cast("FakeWriter", ids.lend())
+        writer.unsettled, writer.fails = True, [HALT]
+        ids.give_back(cast("IdWriter", writer))
+        wait_until(lambda: ids.size == 1, deadline_s=10, what="it is dropped")
+        ids.lend()
+        with pytest.raises(KafkaTimeoutError, match=r"1 are in use, .*, 1 wait for a person \(spark-2pc status\)"):
+            ids.lend()
+
+
 def test_what_no_decision_notes_is_noted_by_the_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NOTE_S", 0.01)
     lines = Lines()

@@ -429,6 +429,10 @@ def test_ddl_refuses_what_it_cannot_make() -> None:
         create_table_ddl([t.StructField("x", t.LongType())], "orders", upsert_keys=["k"])
     with pytest.raises(ConfigurationError, match="no column"):
         create_table_ddl([], "orders")
+    with pytest.raises(ConfigurationError, match=r"ctid.*has a column of this name already"):
+        create_table_ddl([t.StructField("ctid", t.LongType())], "orders")
+    with pytest.raises(ConfigurationError, match=r"1601.*at most 1600 columns"):
+        create_table_ddl([t.StructField(f"c{n}", t.LongType()) for n in range(1_601)], "orders")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,13 @@ cd "$(dirname "$0")/.."
 home=${SPARK_2PC_DOCKER_DIR:-$PWD/.cache/docker}
 mkdir -p "$home"
 
-# What containers alone can do, and of the tests that any provider serves: one version's worth of each kind.
+# What containers alone can do, of the tests that any provider serves one version's worth of each kind, and those that
+# need a PostgreSQL with ICU.
 selection=(
     tests/integration/containers
     tests/integration/writer/test_transactions.py
+    tests/integration/postgres/test_catalog.py::test_a_key_compares_text_as_its_column_does
+    tests/integration/verification/engine/test_tables.py::test_texts_that_a_collation_takes_for_equal
     -k "not tv0 and not tv1"
 )
 

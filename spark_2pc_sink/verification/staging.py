@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _log = sink_log(__name__)
 
 SESSIONS: Final = 2
-CHUNK_RECORDS_MAX: Final = 10_000
+CHUNK_RECORDS_MAX: Final = 4_000
 CHUNK_BYTES_MAX: Final = 2 * 1024 * 1024
 #: With more records that are no rows than this, and than half of all, nothing sensible is compared.
 UNREADABLE_MAX: Final = 1_000

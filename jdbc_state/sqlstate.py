@@ -49,12 +49,17 @@ _POLICIES = (
 )
 
 
+def _original(error: BaseException) -> BaseException:
+    """The driver's error, of which SQLAlchemy makes its own."""
+    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+
+
 def sqlstate_of(error: BaseException) -> str:
     """PostgreSQL's code of an error of psycopg2 or SQLAlchemy, '' for any other.
 
     A connection that broke has no code of its own; it counts as 08006.
     """
-    original = error.orig if isinstance(error, DBAPIError) else error
+    original = _original(error)
     if not isinstance(original, psycopg2.Error):
         return ""
     if original.pgcode:
@@ -78,7 +83,7 @@ def is_cut(sqlstate: str) -> bool:
 
 def describe(error: BaseException) -> str:
     """PostgreSQL's own words in one line: code, message, detail and hint. Never the statement or its values."""
-    original = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    original = _original(error)
     diagnosis = getattr(original, "diag", None)
     primary = getattr(diagnosis, "message_primary", None) or str(original) or type(original).__name__
     parts = [primary, getattr(diagnosis, "message_detail", None), getattr(diagnosis, "message_hint", None)]
@@ -97,8 +102,7 @@ def store_error(operation: str, error: BaseException) -> StateStoreError:
 
 
 def _is_against_policy(error: BaseException) -> bool:
-    original = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(getattr(original, "diag", None), "source_function", None) == AGAINST_POLICY
+    return getattr(getattr(_original(error), "diag", None), "source_function", None) == AGAINST_POLICY
 
 
 @contextmanager

@@ -80,6 +80,7 @@ _CLOCK_REMEDY: Final = (
 _KEY_REMEDY: Final = (
     "Where the topic is compacted (cleanup.policy) each record needs a key: give one, as by the option key"
 )
+_RECORD_REMEDIES: Final[dict[int, str]] = {Code.INVALID_TIMESTAMP: _CLOCK_REMEDY, Code.INVALID_RECORD: _KEY_REMEDY}
 #: Of the records that a broker names one by one, so many are told: a batch has thousands.
 _RECORD_ERRORS_SHOWN: Final = 3
 
@@ -112,10 +113,8 @@ def produce_error(
         shown = [f"record {index}: {text}" for index, text in answer.record_errors[:_RECORD_ERRORS_SHOWN]]
         left_out = len(answer.record_errors) - len(shown)
         detail += "; " + "; ".join(shown) + (f"; and {left_out} records more" if left_out else "")
-    if code == Code.INVALID_TIMESTAMP:
-        detail = f"{detail}. {_CLOCK_REMEDY}"
-    if code == Code.INVALID_RECORD:
-        detail = f"{detail}. {_KEY_REMEDY}"
+    if code in _RECORD_REMEDIES:
+        detail = f"{detail}. {_RECORD_REMEDIES[code]}"
     if code in _ABORTABLE:
         return AbortableError(api="Produce", code=code, name=describe_error(code).name, detail=detail)
     if code not in _TOO_LARGE:

@@ -13,6 +13,7 @@ from typing import Final
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess
 from spark_2pc_sink.reference.broker import Broker
+from spark_2pc_sink.reference.config.listeners import address_text
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 
 #: Whoever asks by an address, or as localhost.
@@ -75,9 +76,7 @@ async def _serve(
             await broker.start_metrics(*metrics, metrics_access)
         # What the start has made stays, and need not be looked through at each collection.
         gc.freeze()
-        host, port = broker.addresses[0]
-        shown = f"[{host}]" if ":" in host else host
-        sys.stdout.write(f"listening on {shown}:{port}\n")
+        sys.stdout.write(f"listening on {address_text(*broker.addresses[0])}\n")
         sys.stdout.flush()
         await stopping.wait()
     finally:

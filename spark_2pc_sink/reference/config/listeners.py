@@ -55,6 +55,11 @@ class SecurityProtocol(Enum):
 DEFAULT_PROTOCOL_MAP: Final = ",".join(f"{each.value}:{each.value}" for each in SecurityProtocol)
 
 
+def address_text(host: str, port: int) -> str:
+    """``HOST:PORT`` as clients take it: an address of IPv6 is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """One ``NAME://HOST:PORT``.
@@ -71,8 +76,7 @@ class Endpoint:
 
     def __str__(self) -> str:
         """As Kafka's ``listeners`` spells it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
+        return f"{self.name}://{address_text(self.host, self.port)}"
 
 
 @dataclass(frozen=True)

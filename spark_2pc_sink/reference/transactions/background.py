@@ -58,17 +58,10 @@ def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> No
 async def _repeat(interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(interval_ms / 1000)
-        await _attempted(interval_ms, work)
-
-
-async def _attempted(interval_ms: int, work: Callable[[], Awaitable[None]]) -> bool:
-    """True when it was done."""
-    try:
-        await work()
-    except Exception:  # noqa: BLE001 - whatever it is, the next round may be through
-        _log.exception("work in the background has failed, and is tried again in %d ms", interval_ms)
-        return False
-    return True
+        (failure,) = await asyncio.gather(work(), return_exceptions=True)
+        if failure is not None:
+            message = "work in the background has failed, and is tried again in %d ms"
+            _log.error(message, interval_ms, exc_info=failure)
 
 
 def _cancel(tasks: set[asyncio.Task[None]]) -> None:

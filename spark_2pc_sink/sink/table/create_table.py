@@ -82,7 +82,7 @@ def _check_columns(names: Sequence[str]) -> None:
             option="columns",
             value=own,
             rule="each table of PostgreSQL has a column of this name already, of its own",
-            remedy="give it another name in the table, as by columns={'source_" + own + "': '" + own + "', …}",
+            remedy=f"give it another name in the table, as by columns={{'source_{own}': '{own}', …}}",
         )
     if len(names) > _COLUMNS_MAX:
         raise ConfigurationError(

@@ -79,6 +79,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--thorough"):
         # Registered, as hooks of this file are not called for fixtures of the session, which are not below it.
         config.pluginmanager.register(FilesEndWhatTheyStart(ROOT))
+    if hasattr(config, "workerinput"):
+        # `make coverage` measures this process. The commands that it starts would each begin a good deal later.
+        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if _in_ci() else "dev"))
 
 
@@ -113,12 +116,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # files, which xdist keeps together; the long ones first, so that at the end no process waits for the other's.
     slow = config.stash.get(_SLOW_FILES, set())
     with_servers = slow | _paths(items, {marker for markers in _MARKERS.values() for marker in markers})
-    items.sort(key=lambda item: (item.path in with_servers, item.path not in slow))
+    limits_s = _limits_s(items)
+    items.sort(key=lambda item: (item.path in with_servers, -limits_s.get(item.path, 0), item.path not in slow))
 
 
 def _paths(items: list[pytest.Item], markers: set[str]) -> set[Path]:
     """The files with a test that has one of these markers."""
     return {item.path for item in items if any(marker.name in markers for marker in item.iter_markers())}
+
+
+def _limits_s(items: list[pytest.Item]) -> dict[Path, float]:
+    """The files with a test that has a limit of its own, because it may take long; the longest limit of each."""
+    limits_s: dict[Path, float] = {}
+    for item in items:
+        for marker in item.iter_markers("timeout"):
+            limits_s[item.path] = max(limits_s.get(item.path, 0), *marker.args)
+    return limits_s
 
 
 def _in_ci() -> bool:

@@ -41,6 +41,8 @@ ONE_NODE = {
     "group.initial.rebalance.delay.ms": "0",
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
+    # A record in the metadata log twice a second, for followers that there are none of, is half of an idle node's work.
+    "metadata.max.idle.interval.ms": "10000",
     "log.cleaner.dedupe.buffer.size": "2097152",
 }
 #: KIP-939, "Broker Configuration Changes"; InitProducerId v6 is an unstable version in Kafka 4.4.0.
@@ -109,15 +111,15 @@ class KafkaBroker(LocalBroker):
         return sum(segment.stat().st_size for segment in folder.glob("*.log"))
 
     def format_as(self, formatted: KafkaBroker) -> None:
-        """Take a copy of the storage of a peer that was formatted and has not run yet.
+        """Take a copy of the storage of a node that was formatted and has not run yet, with this node's ids.
 
-        What ``StorageTool format`` makes differs between nodes in two ids only, and takes a virtual machine.
+        What ``StorageTool format`` makes differs between nodes in three ids only, and takes a virtual machine.
         """
         self._configure()
         source, data = formatted._data, self._data
         shutil.copytree(source, data)
         meta = data / "meta.properties"
-        own = {"node.id": str(self.node_id), "directory.id": _random_id()}
+        own = {"cluster.id": self.cluster_id, "node.id": str(self.node_id), "directory.id": _random_id()}
         lines = [line.partition("=") for line in meta.read_text().splitlines()]
         meta.write_text("".join(f"{name}{equals}{own.get(name, value)}\n" for name, equals, value in lines))
 

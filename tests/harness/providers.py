@@ -8,6 +8,7 @@ the fixtures turn into a skip with that reason, or into a failure where skips ar
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
@@ -26,6 +27,8 @@ class BrokerRequest:
     transaction_version: int = 2
     two_phase_commit: bool = False
     properties: Mapping[str, str] = field(default_factory=dict)
+    #: For many tests, which leave it running and unharmed.
+    shared: bool = False
     #: Keep no prepared transaction over InitProducerId, as every released Kafka; matters to who can.
     as_released: bool = False
 
@@ -106,16 +109,38 @@ class Provider(Protocol):
         """A PostgreSQL server that runs, with these settings beside the provider's own."""
 
 
+#: Kafka's defaults. Those of KafkaBroker are for a broker that is killed and must be taken back soon; their heartbeats
+#: are a third of what an idle broker does.
+_NEVER_HARMED = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "2000"}
+#: Properties that make other storage of `StorageTool format`.
+_FORMATTED_BY = frozenset({"log.dirs", "metadata.log.dir", "unstable.feature.versions.enable"})
+
+
 class LocalProvider:
     """Servers as local processes."""
 
+    def __init__(self) -> None:
+        #: By transaction.version: a node that never runs, whose storage the others copy.
+        self._formatted: dict[int, KafkaBroker] = {}
+
     def start_broker(self, request: BrokerRequest) -> Broker:
         """A broker of its own for each call."""
-        return KafkaBroker(
+        broker = KafkaBroker(
             transaction_version=request.transaction_version,
             two_phase_commit=request.two_phase_commit,
-            properties=request.properties,
-        ).__enter__()
+            properties={**(_NEVER_HARMED if request.shared else {}), **request.properties},
+        )
+        if _FORMATTED_BY.isdisjoint(request.properties):
+            broker.format_as(self._formatted_at(request.transaction_version))
+        return broker.__enter__()
+
+    def _formatted_at(self, transaction_version: int) -> KafkaBroker:
+        """The tool that formats takes a virtual machine, and a second of processor time, for the same files."""
+        if transaction_version not in self._formatted:
+            broker = self._formatted[transaction_version] = KafkaBroker(transaction_version=transaction_version)
+            weakref.finalize(self, broker.close)
+            broker.format()
+        return self._formatted[transaction_version]
 
     def start_postgres(self, settings: Mapping[str, str]) -> Database:
         """A server of its own for each call."""
@@ -275,7 +300,10 @@ class BrokerPool:
         if kind not in self._brokers:
             self._brokers[kind] = self._provider.start_broker(
                 BrokerRequest(
-                    transaction_version=transaction_version, two_phase_commit=two_phase_commit, as_released=as_released
+                    transaction_version=transaction_version,
+                    two_phase_commit=two_phase_commit,
+                    as_released=as_released,
+                    shared=True,
                 )
             )
         return self._brokers[kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from spark_2pc_sink.errors import (
@@ -84,6 +85,12 @@ class Words:
 
 class TaskFailedError(Exception):
     """A task whose executor was lost."""
+
+
+@cache
+def options_with(*, adopt: bool, accept_loss: BatchRange | None) -> RecoveryOptions:
+    """The options of a recovery with these words. Kept, as each of a million drivers would check them all anew."""
+    return replace(OPTIONS, adopt=adopt, accept_loss=accept_loss)
 
 
 class SimWork:
@@ -291,7 +298,7 @@ class JobDriver:
     def recovery(self) -> Recovery:
         """The real one, over this driver's connections."""
         return Recovery(
-            replace(OPTIONS, adopt=self.words.adopt, accept_loss=self.words.accept_loss),
+            options_with(adopt=self.words.adopt, accept_loss=self.words.accept_loss),
             kafka=self._kafka,
             store=self._store,
             clock=self.world,

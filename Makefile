@@ -48,7 +48,7 @@ export SPARK_2PC_SPARK_JARS := $(CURDIR)/$(SPARK_JARS)
 export SPARK_2PC_REGISTRY_HOME := $(CURDIR)/$(SCHEMA_REGISTRY)
 
 # They reach every branch of the pure packages (pyproject.toml), or `make coverage` fails.
-PURE_TESTS := tests/unit tests/integration/state
+PURE_TESTS := $(addprefix tests/unit/,jdbc_state recipe reference wire test_errors.py) tests/integration/state
 # These need no server. The file with the longest tests comes first: at the end no process waits for the other.
 FAST_TESTS := tests/test_architecture.py tests/test_faults_table.py tests/unit
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -69,7 +70,11 @@ def _parser() -> argparse.ArgumentParser:
         help="which, by name, with commas; default: single faults of all, more of those in which both sides must agree",
     )
     parser.add_argument(
-        "--ci", action="store_true", help="more than one fault only of " + ", ".join(CONTINUOUS) + "; fewer at random"
+        "--ci",
+        choices=sorted(CONTINUOUS),
+        help="pairs of faults only of "
+        + "; ".join(f"{half}: {', '.join(names)}" for half, names in CONTINUOUS.items())
+        + "; fewer at random",
     )
     parser.add_argument(
         "--pairs",
@@ -110,12 +115,15 @@ def _explore(options: argparse.Namespace, pool: ProcessPoolExecutor) -> Tally:
     roots = [Schedule(profile) for profile in options.profiles or PROFILES]
     _level("no fault", pool, run_one, roots, total)
     _level("one fault", pool, run_children, roots, total)
-    deeper = options.profiles or (CONTINUOUS if options.ci else PROMISED + PEOPLE)
+    every = PROMISED + PEOPLE
+    deeper = options.profiles or CONTINUOUS.get(options.ci, every)
     if options.pairs != "none":
         core = options.pairs == "core"
         singles = [child for profile in deeper for child in _singles(Schedule(profile), _kinds(profile, core=core))]
         _level(f"two faults ({options.pairs})", pool, partial(run_second, core=core), singles, total)
-    pieces = _random_pieces(options.profiles or tuple(dict.fromkeys(deeper + PEOPLE)), options.seed)
+    # There may be fewer pieces than profiles.
+    drawn_from = options.profiles or random.Random(options.seed).sample(every, len(every))
+    pieces = _random_pieces(drawn_from, options.seed)
     drawn = (2_000 if options.ci else 10_000) if options.random is None else options.random
     wanted = -(-drawn // _PIECE)
     _level(f"up to {RANDOM_FAULTS_MAX} faults, at random", pool, run_piece, islice(pieces, wanted), total)

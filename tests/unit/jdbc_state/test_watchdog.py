@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 
 from jdbc_state import watchdog
-from jdbc_state.watchdog import Watchdog
+from jdbc_state.watchdog import Watchdog, cut
 from spark_2pc_sink.testing import wait_until
 
 DEADLINE_S = 10
@@ -25,6 +25,14 @@ def test_a_late_answer_ends_the_wait() -> None:
         near.settimeout(10)
         assert near.recv(1) == b""
     assert 0.05 < time.monotonic() - begun < 5
+
+
+def test_who_waits_for_an_answer_on_a_connection_that_is_cut_sees_its_end() -> None:
+    near, far = socket.socketpair()
+    with far, near:
+        near.settimeout(10)
+        cut(near)
+        assert near.recv(1) == b""
 
 
 def test_an_answer_in_time_leaves_the_connection_as_it_is() -> None:

@@ -316,7 +316,9 @@ def test_read_metadata(version: int) -> None:
     )
     # As Kafka's tools print it (KIP-516); version 9 has none.
     topic_id = "AAAAAAAAAAAAAAAAAAAABw" if version >= 10 else ""
-    assert responses.read_metadata(answered(response)) == replies.MetadataReply(
+    read = responses.read_metadata(answered(response))
+    assert [topic.exists for topic in read.topics] == [True, False]
+    assert read == replies.MetadataReply(
         error_code=0,
         cluster_id="cluster",
         brokers=(replies.Broker(3, "h", 9092),),

@@ -15,6 +15,8 @@ from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
 from spark_2pc_sink.wire.record_list import (
     COMPRESSED_BYTES_MIN,
+    RECORD_BYTES,
+    cut_contents,
     encode_listed_batch,
     partition_for_key,
     record_content,
@@ -50,6 +52,16 @@ def test_little_is_not_compressed(size: int, compressed: bool) -> None:
     batch = encode_listed_batch("orders", contents, timestamp_ms=7, compression="zstd")
     attributes = read_header(batch.payload).attributes
     assert attributes == TRANSACTIONAL_BIT | (Compression.ZSTD if compressed else Compression.NONE).value
+
+
+@given(contents=st.lists(st.binary(max_size=50), min_size=1), bytes_max=st.integers(1, 200))
+def test_what_is_cut_is_full_and_not_too_large(contents: list[bytes], bytes_max: int) -> None:
+    parts = list(cut_contents(contents, bytes_max))
+    assert [content for part in parts for content in part] == contents
+    sizes = [sum(len(content) + RECORD_BYTES for content in part) for part in parts]
+    assert all(size <= bytes_max or len(part) == 1 for size, part in zip(sizes, parts, strict=True))
+    nexts = [len(part[0]) + RECORD_BYTES for part in parts[1:]]
+    assert all(size + following > bytes_max for size, following in zip(sizes, nexts, strict=False))
 
 
 @given(keys=st.lists(st.binary(max_size=40), min_size=1), partitions=st.integers(1, 1_000))

@@ -50,6 +50,9 @@ def parse_database_url(text: object) -> str:
     if url.database is not None and "@" in url.database:
         # A password with a '/' that stands as it is: the rest of it would be shown as the name of a database.
         _refuse(HIDDEN, "behind the host is an '@', as where a password has a '/'", f"{_EXAMPLE}; {_ENCODED}")
+    if url.database is not None and url.database != url.database.strip():
+        # It would be another name where the text is read once more, as its end is the end of the text.
+        _refuse(HIDDEN, "the name of the database neither begins nor ends with a space", _EXAMPLE)
     if url.drivername not in _DRIVERS:
         _refuse(f"{url.drivername}://{HIDDEN}", "the database is PostgreSQL, reached with psycopg2", _EXAMPLE)
     return url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)

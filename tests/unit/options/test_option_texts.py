@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 
@@ -92,6 +92,7 @@ def test_an_output(kind: Any, text: str, place: int) -> None:
 
 
 @given(text=TEXTS)
+@example(text=" ?")
 def test_a_url_is_read_as_it_is_written(text: str) -> None:
     """Whatever the user encoded in it; and a second reading changes nothing."""
     for url in (text, f"postgresql://{text}", f"postgresql://u:p@h/{text}", f"postgresql://u:p@h/d?{text}", URL + text):

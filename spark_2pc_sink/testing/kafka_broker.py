@@ -41,7 +41,7 @@ ONE_NODE = {
     "group.initial.rebalance.delay.ms": "0",
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
-    # A record in the metadata log twice a second, for followers that there are none of, is half of an idle node's work.
+    # A record in the metadata log twice a second for absent followers is a quarter of what an idle node does.
     "metadata.max.idle.interval.ms": "10000",
     "log.cleaner.dedupe.buffer.size": "2097152",
 }

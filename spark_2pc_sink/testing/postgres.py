@@ -51,7 +51,7 @@ class PostgresServer(Lifetime):
         initdb_options: more options of ``initdb``, such as ``--waldir=…``.
 
     Raises:
-        CapabilityError: there are no binaries.
+        CapabilityError: there are no binaries, or they do not run.
     """
 
     def __init__(
@@ -286,8 +286,22 @@ def readable_binaries(binaries: Path, user: tuple[int, int] | None) -> Path:
     Raises:
         CapabilityError: they do not run, wherever they are.
     """
-    if _runs(binaries, user):
+    wrong = _why_not(binaries, user)
+    if wrong is None:
         return binaries
+    # Only what runs as ourselves is an installation: of any other folder, the one above it may be all of /tmp.
+    if user is not None and _why_not(binaries, None) is None:
+        wrong = _why_not(copied := _copy(binaries), user)
+        if wrong is None:
+            return copied
+    raise CapabilityError(
+        f"no PostgreSQL runs from {binaries}: {wrong}; set {BINARIES_VARIABLE} to the folder of a server's initdb and "
+        "postgres, or leave it out"
+    )
+
+
+def _copy(binaries: Path) -> Path:
+    """Copy the installation around ``binaries`` to where everybody can read it, and return its folder of programs."""
     # Not a TemporaryDirectory by name: its finalizer is what removes it.
     copy = tempfile.TemporaryDirectory(prefix="spark-2pc-postgres-binaries-", ignore_cleanup_errors=True)
     _copies.append(copy)
@@ -300,21 +314,20 @@ def readable_binaries(binaries: Path, user: tuple[int, int] | None) -> Path:
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, folder / libraries.name)
-    if not _runs(installation / "bin", user):
-        raise CapabilityError(f"the programs in {binaries} do not run, also not as a copy in {folder}")
-    return installation / "bin"
+    return installation / binaries.name
 
 
 _copies: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def _runs(binaries: Path, user: tuple[int, int] | None) -> bool:
+def _why_not(binaries: Path, user: tuple[int, int] | None) -> str | None:
+    """Why the programs of a folder do not run as a user; None where they do."""
     try:
         for program in ("postgres", "initdb"):
             run_program([str(binaries / program), "--version"], user)
-    except (OSError, ServerError):
-        return False
-    return True
+    except (OSError, ServerError) as error:
+        return str(error)
+    return None
 
 
 def run_as() -> tuple[int, int] | None:

@@ -117,6 +117,10 @@ def test_binaries_below_a_private_folder_are_copied(tmp_path: Path) -> None:
 
 
 def test_says_what_to_do_without_binaries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(BINARIES_VARIABLE, str(tmp_path))
-    with pytest.raises((CapabilityError, FileNotFoundError), match=str(tmp_path)):
+    """And copies nothing: the folder above the one that is wrong may hold anything, and any amount of it."""
+    wrong = tmp_path / "wrong"
+    wrong.mkdir()
+    os.mkfifo(tmp_path / "a named pipe cannot be copied")
+    monkeypatch.setenv(BINARIES_VARIABLE, str(wrong))
+    with pytest.raises(CapabilityError, match=rf"no PostgreSQL runs from {wrong}: .*; set {BINARIES_VARIABLE} to"):
         PostgresServer()

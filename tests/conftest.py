@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
@@ -51,6 +52,9 @@ settings.register_profile("nightly", settings.get_profile("ci"), max_examples=5_
 #: Files with a slow test: long ones, even where their slow tests are left out.
 _SLOW_FILES = pytest.StashKey[set[Path]]()
 
+#: Into which files with slow tests are shared out; as the simulation's profiles are.
+_HALVES = ("even", "odd")
+
 # Fixtures by which a test is recognised to need a server; a marker follows, by which it can be selected.
 _MARKERS = {
     "brokers": ("kafka", "java"),
@@ -71,6 +75,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kafka-two-phase-commit", action="store_true", help="that broker grants enable2Pc")
     group.addoption("--postgres", metavar="URL", help="a server that runs already (implies --provider given)")
     group.addoption("--thorough", action="store_true", help="also tests that repeat others under one more condition")
+    group.addoption(
+        "--ci", choices=_HALVES, help="slow tests of one half of the files only: of which, it is the commit's turn"
+    )
     group.addoption("--no-skips", action="store_true", help="fail where a server is missing (implied by CI=true)")
 
 
@@ -104,10 +111,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only containers can do, unless they provide, and repetitions; put tests first that use no server.
 
-    tools/containers.sh runs what is left out for want of containers, and says loudly if it cannot.
+    tools/containers.sh runs what is left out for want of containers, and says loudly if it cannot. The slow tests that
+    one commit leaves to another are those of whole files: these have servers that their tests share.
     """
     unwanted = {"containers": _provider_name(config) != "containers", "thorough": not config.getoption("--thorough")}
-    left_out = [item for item in items if any(unwanted.get(marker.name) for marker in item.iter_markers())]
+    half = config.getoption("--ci")
+    left_out = [
+        item
+        for item in items
+        if any(unwanted.get(marker.name) for marker in item.iter_markers())
+        or (half and item.get_closest_marker("slow") and _half(item.path) != half)
+    ]
     if left_out:
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
@@ -123,6 +137,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _paths(items: list[pytest.Item], markers: set[str]) -> set[Path]:
     """The files with a test that has one of these markers."""
     return {item.path for item in items if any(marker.name in markers for marker in item.iter_markers())}
+
+
+def _half(path: Path) -> str:
+    """The half in which a file's slow tests are, of its name alone: the same on every machine."""
+    return _HALVES[zlib.crc32(path.relative_to(ROOT).as_posix().encode()) % len(_HALVES)]
 
 
 def _limits_s(items: list[pytest.Item]) -> dict[Path, float]:

@@ -10,8 +10,18 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from spark_2pc_sink.testing.errors import DeadlineError
+from spark_2pc_sink.testing.wait import last_look
 
 _REQUEST_DEADLINE_S = 10.0
+#: A leader has moved, and the broker that was asked did not know yet.
+_NO_LEADER_YET = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
 _MESSAGES_MAX = 10_000
 
 
@@ -61,14 +71,36 @@ def read_topic(
         }
     )
     try:
-        records = _read(consumer, topic, _bounds(consumer, topic), deadline_s)
+        records = _read(consumer, topic, _bounds(consumer, topic, deadline_s), deadline_s)
     finally:
         consumer.close()
     return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
-def _bounds(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
-    """First offset and end of each partition."""
+def _bounds(consumer: Consumer, topic: str, deadline_s: float) -> dict[int, tuple[int, int]]:
+    """First offset and end of each partition.
+
+    Of a partition whose leader has moved librdkafka asks the former one, once: a consumer would ask again.
+    """
+    moved: KafkaException | None = None
+
+    def found() -> dict[int, tuple[int, int]] | None:
+        nonlocal moved
+        try:
+            return _bounds_now(consumer, topic)
+        except KafkaException as error:
+            if error.args[0].code() not in _NO_LEADER_YET:
+                raise
+            moved = error
+            return None
+
+    bounds = last_look(found, deadline_s=deadline_s, interval_s=0.1)
+    if bounds is None:
+        raise DeadlineError(f"{topic}: no leader told its offsets within {deadline_s} s: {moved}") from moved
+    return bounds
+
+
+def _bounds_now(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     metadata = consumer.list_topics(topic, timeout=_REQUEST_DEADLINE_S).topics[topic]
     if metadata.error is not None:
         raise KafkaException(metadata.error)

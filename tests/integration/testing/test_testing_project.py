@@ -84,6 +84,7 @@ def test_its_test_kills_the_job_and_finds_both_sides_the_same(project: Path, ste
 @pytest.mark.kafka
 @pytest.mark.postgres
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_project_and_the_plugin_work_from_the_wheel(project: Path, tmp_path: Path) -> None:
     """Pytest finds it by its entry point, and the servers have all of their files. Killed at one step of all."""
     wheel = tmp_path / "wheel"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,11 @@ def commands(path: Path) -> Iterator[str]:
         yield from (step["run"] for step in job["steps"] if "run" in step)
 
 
+def options_of(target: str, path: Path) -> list[str]:
+    """The ``ARGS`` of each `make` of a target, as the shell takes them."""
+    return [found for command in commands(path) for found in re.findall(rf"^make {target} ARGS=('[^']*'|\S+)", command)]
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
 def test_an_action_is_a_commit_and_not_a_name_that_may_move(path: Path) -> None:
     used = [line for line in path.read_text().splitlines() if "uses:" in line]
@@ -62,6 +70,16 @@ def test_what_they_make_can_be_made() -> None:
             if command.startswith("make "):
                 words = re.sub(r"ARGS=('[^']*'|\S+)", "", command).split()[1:]
                 assert set(words) <= targets, command
+
+
+@pytest.mark.parametrize(("target", "module"), [("simulate", "simulation"), ("chaos", "chaos"), ("fuzz", "fuzz")])
+def test_commands_take_the_options_that_they_are_given(target: str, module: str) -> None:
+    given = {shlex.split(text)[0] for path in WORKFLOWS for text in options_of(target, path)}
+    assert given
+    for options in given:
+        command = (sys.executable, "-m", f"tests.{module}", *shlex.split(options), "--help")
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"make {target} ARGS='{options}': {done.stderr}"
 
 
 def test_no_text_of_a_stranger_becomes_a_command() -> None:

@@ -30,8 +30,8 @@ INSUFFICIENT_PRIVILEGE = "42501"
 _GRANT = (
     ". Have its owner grant the role what it needs: SELECT, INSERT and UPDATE on the state table, DELETE too on the "
     "history table, SELECT, INSERT and DELETE on the table of actions, and USAGE on the schema of every table, also of "
-    "those that rows go to. Where a state table is missing: CREATE on its schema, or make it with a role that has that. "
-    "docs/permissions.md lists everything"
+    "those that rows go to. Where a state table is missing: CREATE on its schema, or make it with a role that has "
+    "that. docs/permissions.md lists everything"
 )
 #: The server takes no writes: mostly a standby, after a failover that the URL does not follow; or it is told so, as a
 #: provider does when the disk is nearly full.

@@ -37,6 +37,11 @@ _TABLE_CODES: Final = {
     "0A000": "change the table so that the role may write to it again, or the sink's mode",
     "55000": "change the table as the message says",
 }
+# A statement that PostgreSQL cannot run (42: a column or table that is not there, syntax), inside of a function in
+# PL/pgSQL or another such language, whose name its context has in every language of the server.
+_STATEMENT_CLASS: Final = "42"
+_IN_FUNCTION: Final = "PL/"
+_CORRECT_FUNCTION: Final = "correct the function that the message names, which a trigger runs, or drop the trigger"
 
 
 @contextmanager
@@ -48,7 +53,7 @@ def refused_rows(table: TableName) -> Iterator[None]:
 
     Raises:
         ConstraintError: a constraint, a type's input check, a policy or a trigger refused a row.
-        ConfigurationError: the table takes no rows of this role.
+        ConfigurationError: the table takes no rows of this role, or a function of its triggers cannot run.
     """
     try:
         yield
@@ -63,12 +68,15 @@ def refused_rows(table: TableName) -> Iterator[None]:
                 sqlstate=code,
                 detail=_detail(error),
             ) from error
-        if code in _TABLE_CODES:
+        remedy = _TABLE_CODES.get(code)
+        if remedy is None and code.startswith(_STATEMENT_CLASS) and _IN_FUNCTION in (said.context or ""):
+            remedy = _CORRECT_FUNCTION
+        if remedy is not None:
             raise ConfigurationError(
                 option="table",
                 value=str(table),
                 rule=f"PostgreSQL takes no rows for it: {_detail(error)} [{code}]",
-                remedy=_TABLE_CODES[code],
+                remedy=remedy,
             ) from error
         raise
 

@@ -221,13 +221,13 @@ def test_a_table_that_was_altered_is_planned_again(
         plan_of(database, keys=keys)
 
 
-def test_what_a_trigger_says_of_a_key_of_its_own_passes(database: str) -> None:
+def test_what_a_trigger_says_of_a_key_of_its_own_is_not_taken_for_the_targets(database: str) -> None:
     """C16: the target has its key; planned again, the batch would meet the same."""
     run(database, KEYED, "CREATE TABLE log (id bigint)")
     plan = plan_of(database, keys=["id"])
     body = "INSERT INTO log VALUES (NEW.id) ON CONFLICT (id) DO NOTHING; RETURN NEW;"
     trigger(database, "BEFORE INSERT ON orders FOR EACH ROW", body)
-    with pytest.raises(psycopg2.errors.InvalidColumnReference):
+    with pytest.raises(ConfigurationError, match=r"PL/pgSQL function act.*\[42P10\]; correct the function"):
         put(database, plan, (1, "a"))
 
 
@@ -407,6 +407,25 @@ def test_what_a_trigger_raises_is_a_refused_row(database: str, when: str, kind: 
     with pytest.raises(ConstraintError, match="not on Sundays") as caught:
         put(database, plan, (1, "a"))
     assert caught.value.sqlstate == code
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("INSERT INTO audit VALUES (NEW.id);", 'relation "audit" does not exist'),
+        ("NEW.other := 'a';", 'record "new" has no field "other"'),
+        ("PERFORM not_there('a');", "function not_there"),
+    ],
+)
+def test_a_trigger_whose_function_cannot_run_is_named(
+    database: str, way: Callable[..., int], statement: str, said: str
+) -> None:
+    """C12: no row is to blame, and PostgreSQL's message alone says neither which table nor which function."""
+    trigger(database, "BEFORE INSERT ON orders FOR EACH ROW", f"{statement} RETURN NEW;")
+    with pytest.raises(ConfigurationError, match=f"{said}.*PL/pgSQL function act") as caught:
+        way((1, "a"))
+    assert "correct the function that the message names" in caught.value.remedy
+    assert rows(database, "SELECT id FROM orders") == []
 
 
 def test_what_a_deferred_trigger_raises_is_a_refused_row(database: str, way: Callable[..., int]) -> None:

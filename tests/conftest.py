@@ -75,9 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kafka-two-phase-commit", action="store_true", help="that broker grants enable2Pc")
     group.addoption("--postgres", metavar="URL", help="a server that runs already (implies --provider given)")
     group.addoption("--thorough", action="store_true", help="also tests that repeat others under one more condition")
-    group.addoption(
-        "--ci", choices=_HALVES, help="slow tests of one half of the files only: of which, it is the commit's turn"
-    )
+    group.addoption("--ci", choices=_HALVES, help="of the slow tests only those of one half of the files")
     group.addoption("--no-skips", action="store_true", help="fail where a server is missing (implied by CI=true)")
 
 

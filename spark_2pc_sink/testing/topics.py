@@ -10,7 +10,7 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from spark_2pc_sink.testing.errors import DeadlineError
-from spark_2pc_sink.testing.wait import last_look
+from spark_2pc_sink.testing.wait import POLL_INTERVAL_S
 
 _REQUEST_DEADLINE_S = 10.0
 #: A leader has moved, and the broker that was asked did not know yet.
@@ -60,6 +60,7 @@ def read_topic(
         confluent_kafka.KafkaException: the topic does not exist, or the brokers cannot be reached.
         DeadlineError: the end was not reached in time.
     """
+    begun_s = time.monotonic()
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -71,33 +72,27 @@ def read_topic(
         }
     )
     try:
-        records = _read(consumer, topic, _bounds(consumer, topic, deadline_s), deadline_s)
+        bounds = _bounds(consumer, topic, begun_s, deadline_s)
+        records = _read(consumer, topic, bounds, begun_s, deadline_s)
     finally:
         consumer.close()
     return sorted(records, key=lambda record: (record.partition, record.offset))
 
 
-def _bounds(consumer: Consumer, topic: str, deadline_s: float) -> dict[int, tuple[int, int]]:
+def _bounds(consumer: Consumer, topic: str, begun_s: float, deadline_s: float) -> dict[int, tuple[int, int]]:
     """First offset and end of each partition.
 
     Of a partition whose leader has moved librdkafka asks the former one, once: a consumer would ask again.
     """
-    moved: KafkaException | None = None
-
-    def found() -> dict[int, tuple[int, int]] | None:
-        nonlocal moved
+    while True:
         try:
             return _bounds_now(consumer, topic)
         except KafkaException as error:
             if error.args[0].code() not in _NO_LEADER_YET:
                 raise
-            moved = error
-            return None
-
-    bounds = last_look(found, deadline_s=deadline_s, interval_s=0.1)
-    if bounds is None:
-        raise DeadlineError(f"{topic}: no leader told its offsets within {deadline_s} s: {moved}") from moved
-    return bounds
+            if time.monotonic() > begun_s + deadline_s:
+                raise DeadlineError(f"{topic}: no leader told its offsets within {deadline_s} s: {error}") from error
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _bounds_now(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
@@ -113,14 +108,15 @@ def _bounds_now(consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     return bounds
 
 
-def _read(consumer: Consumer, topic: str, bounds: dict[int, tuple[int, int]], deadline_s: float) -> list[TopicRecord]:
+def _read(
+    consumer: Consumer, topic: str, bounds: dict[int, tuple[int, int]], begun_s: float, deadline_s: float
+) -> list[TopicRecord]:
     records: list[TopicRecord] = []
     ends = {partition: end for partition, (begin, end) in bounds.items() if end > begin}
     unfinished = set(ends)
     consumer.assign([TopicPartition(topic, partition, bounds[partition][0]) for partition in unfinished])
-    deadline = time.monotonic() + deadline_s
     while unfinished:
-        if time.monotonic() > deadline:
+        if time.monotonic() > begun_s + deadline_s:
             raise DeadlineError(f"{topic}: partitions {sorted(unfinished)} not read to {ends} within {deadline_s} s")
         for message in consumer.consume(_MESSAGES_MAX, timeout=0.2):
             error, partition, offset = message.error(), message.partition(), message.offset()

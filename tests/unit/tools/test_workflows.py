@@ -21,6 +21,8 @@ UPLOADS = {
     ("release.yml", "publish"): {**READS, "id-token": "write"},
     ("docs.yml", "deploy"): {"pages": "write", "id-token": "write"},
 }
+#: The options of a `make`, as the shell takes them.
+_ARGS = r"ARGS=('[^']*'|\S+)"
 _PINNED = re.compile(r"^ *(?:- )?uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v[\d.]+$")
 
 
@@ -41,8 +43,8 @@ def commands(path: Path) -> Iterator[str]:
 
 
 def options_of(target: str, path: Path) -> list[str]:
-    """The ``ARGS`` of each `make` of a target, as the shell takes them."""
-    return [found for command in commands(path) for found in re.findall(rf"^make {target} ARGS=('[^']*'|\S+)", command)]
+    """The ``ARGS`` of each `make` of a target."""
+    return [found for command in commands(path) for found in re.findall(f"^make {target} {_ARGS}", command)]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=name_of)
@@ -68,7 +70,7 @@ def test_what_they_make_can_be_made() -> None:
     for path in WORKFLOWS:
         for command in commands(path):
             if command.startswith("make "):
-                words = re.sub(r"ARGS=('[^']*'|\S+)", "", command).split()[1:]
+                words = re.sub(_ARGS, "", command).split()[1:]
                 assert set(words) <= targets, command
 
 

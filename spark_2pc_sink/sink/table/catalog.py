@@ -53,8 +53,8 @@ SELECT a.attname,
        s.type_modifier,
        NOT s.not_null,
        s.has_default,
-       CASE WHEN a.attgenerated <> '' THEN 'a generated column'
-            WHEN a.attidentity = 'a' THEN 'GENERATED ALWAYS AS IDENTITY' ELSE '' END,
+       CASE WHEN a.attgenerated <> '' THEN 'a generated column' ELSE '' END,
+       a.attidentity = 'a',
        CASE WHEN s.depth > 0 THEN pg_catalog.format_type(s.type_id, s.type_modifier) ELSE '' END
 FROM stored s
 JOIN pg_catalog.pg_attribute a ON a.attrelid = %(table)s::regclass AND a.attnum = s.attnum
@@ -98,6 +98,8 @@ class TargetColumn:
         nullable: False where column or domain is NOT NULL.
         has_default: True where a row may leave the column out.
         unwritable: why no row may bring a value, such as 'a generated column'; '' where it may.
+        always_identity: GENERATED ALWAYS AS IDENTITY: COPY writes it, and an INSERT that overrides the system's value.
+            PostgreSQL does not update it.
         below_domain: of a domain the type that is stored, as SQL has it; else ''.
     """
 
@@ -110,6 +112,7 @@ class TargetColumn:
     nullable: bool = True
     has_default: bool = False
     unwritable: str = ""
+    always_identity: bool = False
     below_domain: str = ""
 
     @property
@@ -205,8 +208,8 @@ def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns
         found = now.get(column.name)
         if found is None or found.stored_as != column.stored_as:
             return f"{column.name!r} of {table} was {column.type_name} and is {found.type_name if found else 'gone'}"
-        if found.unwritable:
-            return f"{column.name!r} of {table} has become {found.unwritable}"
+        if found.unwritable or found.always_identity > column.always_identity:
+            return f"{column.name!r} of {table} has become {found.unwritable or 'GENERATED ALWAYS AS IDENTITY'}"
     return None
 
 
@@ -236,7 +239,10 @@ def _columns(cursor: psycopg2.extensions.cursor, table: int | str) -> tuple[Targ
 
 
 def _column(row: tuple[Any, ...]) -> TargetColumn:
-    name, type_name, base_type, element_type, element_oid, type_modifier, nullable, has_default, unwritable, below = row
+    (
+        name, type_name, base_type, element_type, element_oid, type_modifier, nullable, has_default, unwritable,
+        always_identity, below,
+    ) = row  # fmt: skip
     return TargetColumn(
         name=name,
         type_name=type_name,
@@ -247,5 +253,6 @@ def _column(row: tuple[Any, ...]) -> TargetColumn:
         nullable=nullable,
         has_default=has_default,
         unwritable=unwritable,
+        always_identity=always_identity,
         below_domain=below,
     )

@@ -119,8 +119,8 @@ def write_statement(
         guard = sql.SQL(_COUNTED).format(guard=guard, name=sql.Literal(KEPT_SETTING))
     where = sql.SQL(" WHERE {}").format(guard) if guards else sql.SQL("")
     return sql.SQL(
-        "INSERT INTO {target} AS {there} ({columns}) SELECT {columns} FROM {source} ORDER BY {keys} "
-        "ON CONFLICT ({keys}) {action}"
+        "INSERT INTO {target} AS {there} ({columns}) OVERRIDING SYSTEM VALUE "
+        "SELECT {columns} FROM {source} ORDER BY {keys} ON CONFLICT ({keys}) {action}"
     ).format(
         target=plan.table.identifier,
         there=sql.Identifier(there),

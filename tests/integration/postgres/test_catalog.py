@@ -58,9 +58,7 @@ def test_columns_as_the_catalog_has_them(database: str) -> None:
         TargetColumn("feeling", "mood", ""),
         TargetColumn("at", "timestamp(3) with time zone", "timestamptz", type_modifier=3),
         TargetColumn("doubled", "numeric", "numeric", has_default=True, unwritable="a generated column"),
-        TargetColumn(
-            "serial", "integer", "int4", nullable=False, has_default=True, unwritable="GENERATED ALWAYS AS IDENTITY"
-        ),
+        TargetColumn("serial", "integer", "int4", nullable=False, has_default=True, always_identity=True),
     )
 
 

@@ -288,10 +288,9 @@ def test_remedies_show_the_expression_that_the_user_gave() -> None:
         plan_columns([("name", t.StringType())], target, expressions=expressions)
 
 
-@pytest.mark.parametrize("why", ["a generated column", "GENERATED ALWAYS AS IDENTITY"])
-def test_column_that_only_the_database_writes_is_refused(why: str) -> None:
-    target = table(column("id", "int8", unwritable=why), column("b", "int8"))
-    with pytest.raises(ConfigurationError, match=why):
+def test_column_that_only_the_database_writes_is_refused() -> None:
+    target = table(column("id", "int8", unwritable="a generated column"), column("b", "int8"))
+    with pytest.raises(ConfigurationError, match="a generated column"):
         plan_names("id", "b", target=target)
     assert plan_names("b", target=target).names == ("b",)
 

@@ -1,19 +1,18 @@
 """The process of a job that is killed: ``python -m spark_2pc_sink.testing.killed_job STEP TIMES SCRIPT ARGUMENT…``.
 
-It runs the script as Python would, and sends SIGKILL to its whole process group when the sink has reached the step for
-the TIMES-th time. Spark's Java process dies in the same moment, as it does when a machine is lost.
+It runs the script as Python would, and ends it with SIGKILL when the sink has reached the step for the TIMES-th time.
+Spark's Java process and Python workers are killed with it, as when a machine is lost; the caller is not.
 """
 
 from __future__ import annotations
 
-import os
 import runpy
-import signal
 import sys
 from pathlib import Path
 
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
+from spark_2pc_sink.testing.processes import kill_with_children
 
 
 class KillAt:
@@ -34,7 +33,7 @@ class KillAt:
             return
         self._times_left -= 1
         if not self._times_left:
-            os.killpg(os.getpgrp(), signal.SIGKILL)
+            kill_with_children()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from spark_2pc_sink.testing.reaper import start_time
 from spark_2pc_sink.testing.wait import wait_until
@@ -31,8 +31,8 @@ _SIGNAL_DEADLINE_S = 30.0
 _ENDED = frozenset("ZX")
 #: States of a thread in which it does nothing any more: stopped, traced, or ended.
 _STILL = frozenset("Tt") | _ENDED
-#: Of a process's stat, as proc(5) has it, behind its name: its parent, and its process group.
-_PARENT, _GROUP = 1, 2
+#: Of a process's stat, as proc(5) has it, behind its name: its parent, its process group, and its session.
+_PARENT, _GROUP, _SESSION = 1, 2, 3
 #: The reaper gives servers two seconds to end in an orderly way.
 _REAPER_DEADLINE_S = 10.0
 
@@ -176,6 +176,21 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def kill_with_children() -> NoReturn:
+    """End this process with SIGKILL, and all that it has started in its session, at any depth.
+
+    That is Spark's Java process and its Python workers. The process group would be too much: a script, a notebook or a
+    Makefile that runs this process is in it. Servers have sessions of their own, and the reaper ends them.
+    """
+    own, mine = os.getpid(), set(_processes_with(_SESSION, os.getsid(0)))
+    found = [own]
+    for pid in found:
+        found += mine & set(children(pid))
+    signal_all(found[1:], signal.SIGKILL)
+    os.kill(own, signal.SIGKILL)
+    raise AssertionError("SIGKILL cannot be held off")
 
 
 def pause_all(pids: list[int]) -> None:

@@ -84,6 +84,5 @@ def test_the_tutorial_does_what_it_says(folder: Path) -> None:
             text=True,
             timeout=COMMAND_DEADLINE_S,
             check=False,
-            start_new_session=True,  # one command kills its process group
         )
         assert re.match(pattern(printed), done.stdout.strip(), re.DOTALL), f"{command}\n{done.stdout}\n{done.stderr}"

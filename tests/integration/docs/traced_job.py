@@ -2,15 +2,14 @@
 
     python -m tests.integration.docs.traced_job '{"kafka": …, "database": …, "topic": …}' DIRECTORY
 
-The trace is written to ``DIRECTORY/trace.json``. The driver then kills its process group, as the end of its machine
-would: start it in a group of its own.
+The trace is written to ``DIRECTORY/trace.json``. The driver then kills itself and its children, as the end of its
+machine would.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
+from spark_2pc_sink.testing.processes import kill_with_children
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.call_trace import FOLDER_VARIABLE, ROOT, CallTrace, Lane
 
@@ -97,7 +97,7 @@ class Job:
         if step is Step.DECIDE:
             self._decided += 1
             if self._decided == BATCHES:
-                os.killpg(os.getpgrp(), signal.SIGKILL)
+                kill_with_children()
 
 
 if __name__ == "__main__":

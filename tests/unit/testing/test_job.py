@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.testing import CrashAt, DeadlineError, JobError, Step, run_job
-from spark_2pc_sink.testing.killed_job import KillAt
+from spark_2pc_sink.testing import CrashAt, DeadlineError, JobError, Step, killed_job, run_job, wait_until
 
 #: Stands in for a job: its sink reaches the steps that its command line names.
 SCRIPT = """
@@ -46,8 +47,7 @@ def test_a_job_is_killed_at_a_step_with_its_children(script: str) -> None:
     """For the time that is asked for."""
     CrashAt()(Step.DECIDE, script, "BEGIN", "DECIDE", "DECIDE", times=2)
     child = Path("child").read_text()
-    # Ended: its parent is gone, so that whoever reaps it may not have done it yet.
-    assert not Path(f"/proc/{child}").exists() or Path(f"/proc/{child}/stat").read_text().split()[2] == "Z"
+    assert ended(int(child))
 
 
 def test_a_job_that_does_not_reach_the_step_is_an_error(script: str) -> None:
@@ -71,12 +71,32 @@ def test_a_job_that_hangs_is_ended(tmp_path: Path) -> None:
         os.kill(pid, 0)
 
 
-def test_it_kills_its_process_group_at_the_nth_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "killpg", lambda group, number: killed.append((group, number)))
-    kill = KillAt(Step.DECIDE, 2)
-    for step in (*Step, Step.PRODUCE):
-        kill(step)
-    assert killed == []
-    kill(Step.DECIDE)
-    assert killed == [(os.getpgrp(), signal.SIGKILL)]
+def test_the_caller_of_a_killed_job_goes_on(tmp_path: Path) -> None:
+    """A script that shares its process group; with the job die the processes of its session, whatever their group."""
+    (tmp_path / "job.py").write_text(
+        "import os, subprocess\n"
+        "from spark_2pc_sink.recipe.steps import Step\n"
+        "from spark_2pc_sink.sink.driver.step_observer import reached\n"
+        "group = subprocess.Popen(['sleep', '60'], preexec_fn=os.setpgrp)\n"
+        "server = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, start_new_session=True)\n"
+        "print(group.pid, server.pid, flush=True)\n"
+        "for step in (*Step, Step.DECIDE):\n"
+        "    reached(step)\n"
+        "    print(step.name, flush=True)\n"
+    )
+    command = f"sleep 60 & {sys.executable} -m {killed_job.__name__} DECIDE 2 job.py; echo $?; kill $!"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True, start_new_session=True
+    )
+    pids, *steps, status = done.stdout.splitlines()
+    group, server = map(int, pids.split())
+    assert (steps, int(status)) == ([step.name for step in Step], 128 + signal.SIGKILL)
+    wait_until(lambda: ended(group), deadline_s=10, what="the end of the job's child")
+    assert not ended(server)
+    os.kill(server, signal.SIGKILL)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for its parent to read its status."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import DataError, HaltError, SupersededError
+from spark_2pc_sink.errors import ConfigurationError, DataError, HaltError, SupersededError
 from spark_2pc_sink.sink.driver.decision_scope import DecisionScope
 
 if TYPE_CHECKING:
@@ -32,18 +32,18 @@ def search_bad_rows(store: StateStore, work: BatchWork, ticket: TransactionTicke
 
     Raises:
         DataError: ``error``, where the batch cannot do without single rows; or there are too many of them.
+        ConfigurationError: the batch has other rows each time it is read.
         SupersededError: a newer driver has taken over.
     """
     log = sink_log(__name__, ticket.transactional_id)
     try:
         with DecisionScope(lambda: store.deciding(ticket.transactional_id, ticket.generation)) as scope:
             found = work.sift(ticket, error, scope.open_decision)
-    except (DataError, SupersededError, HaltError):
+    except (ConfigurationError, DataError, SupersededError, HaltError):
         raise
     except Exception as failure:  # noqa: BLE001 - counted as a failed attempt; the next one meets the bad row again
         log.warning("bad rows could not be looked for: %s", failure)
         return failure
     if not found:
         raise error
-    log.warning("bad rows were looked for: the next attempt leaves out those that were found; the error was: %s", error)
     return error

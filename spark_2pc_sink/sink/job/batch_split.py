@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
-from spark_2pc_sink.errors import TooManyBadRowsError
-from spark_2pc_sink.sink.bad_rows.bad_row import BadRows, LookedUpRow
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
+from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, LookedUpRow
 from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.bad_rows.row_names import fingerprint_bytes, fingerprint_of
 from spark_2pc_sink.sink.table.spark_sql import quoted
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType
     from sqlalchemy import Connection
 
     from spark_2pc_sink.options import SinkOptions
@@ -36,8 +38,21 @@ _FINGERPRINT: Final = "_2pc_fingerprint"
 _JSON: Final = "_2pc_row"
 _OCCURRENCES: Final = "_2pc_occurrences"
 _LISTED_DDL: Final = f"{IDENTITY} binary, {_OCCURRENCES} bigint"
-#: Types of which to_json makes no text in every Spark that is supported; their own text is shown in its place.
-_NOT_IN_JSON: Final = frozenset({"TimeType", "CalendarIntervalType", "DayTimeIntervalType", "YearMonthIntervalType"})
+#: SQL for the text of types of which to_json makes none in every Spark that is supported, or cuts them to milliseconds,
+#: or follows settings of the session, by which even a cast loses the era of a date.
+_BY_TEXT: Final = dict.fromkeys(
+    ("TimeType", "CalendarIntervalType", "DayTimeIntervalType", "YearMonthIntervalType"), "CAST({} AS STRING)"
+) | {
+    "DateType": "if({0} IS NULL, NULL, format_string(if(year({0}) BETWEEN 0 AND 9999, '%04d-%02d-%02d', "
+    "'%+05d-%02d-%02d'), year({0}), month({0}), day({0})))",
+    "TimestampNTZType": "replace(CAST({} AS STRING), ' ', 'T')",
+}
+_DAY: Final = 86_400_000_000
+_TIME_OF_DAY: Final = f"CAST((unix_micros({{0}}) % {_DAY}) / 1000000BD AS DECIMAL(18, 6))"
+_IN_UTC: Final = (
+    f"(TIMESTAMP_NTZ'1970-01-01' + make_dt_interval(CAST(unix_micros({{0}}) DIV {_DAY} AS INT), 0, 0, {_TIME_OF_DAY}))"
+)
+_BY_TEXT["TimestampType"] = f"concat({_BY_TEXT['TimestampNTZType'].format(_IN_UTC)}, 'Z')"
 
 
 class BatchSplit:
@@ -61,6 +76,7 @@ class BatchSplit:
         self._batch_id = batch_id
         self._options = options
         self._dead_letters = dead_letters
+        self._log = sink_log(__name__, options.transactional_id)
         self.bad_rows: BadRows = BadRows()
         self.exact: bool = False
 
@@ -84,18 +100,25 @@ class BatchSplit:
 
         Raises:
             TooManyBadRowsError: with them there are more than max_bad_rows.
+            ConfigurationError: the batch has none of them any more.
         """
         found = BadRows().with_refused(lanes)
         if not found:
+            self._log.warning("batch %d: no row was refused when the batch was read once more", self._batch_id)
             return False
         self._refuse_too_many(found)
         looked_up = self._looked_up(found)
         identities = {self._name(row): row.identity for row in looked_up}
+        if found.keys() - identities.keys():
+            raise _other_rows(next(iter(found.values())))
         if len(identities) < len(looked_up):
             self.exact = True
             return True
         lanes = [[replace(row, identity=identities[row.identity]) for row in lane] for lane in lanes]
         self._leave_out(self.bad_rows.with_refused(lanes).described(looked_up))
+        count = found.occurrences
+        rows, them = ("row", "it") if count == 1 else ("rows", "them")
+        self._log.info("batch %d: %d bad %s, retrying without %s", self._batch_id, count, rows, them)
         return True
 
     def write_dead_letters(self, connection: Connection) -> None:
@@ -141,6 +164,18 @@ class BatchSplit:
     def _name(self, row: LookedUpRow) -> bytes:
         """As a sift names it."""
         return row.identity if self.exact else fingerprint_bytes(row.fingerprint)
+
+
+def _other_rows(refused: BadRow) -> ConfigurationError:
+    return ConfigurationError(
+        option="bad_rows",
+        value="dead_letter",
+        rule=f"the batch has other rows each time Spark reads it, so the row that {refused.output} refused "
+        f"({refused.reason}) cannot be found again",
+        remedy="make every column depend on the data of the source alone: a UDF must return the same result for the "
+        "same arguments, without random numbers, the time, or a service that answers otherwise each time. Or write "
+        "the results of such a UDF to a table or topic first, and have this stream read that",
+    )
 
 
 def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
@@ -195,10 +230,34 @@ def _listed(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
 
 
 def _row_json(schema: StructType) -> str:
-    """SQL for the JSON of a whole row, nulls too."""
-    parts = []
-    for field in schema.fields:
-        name = quoted(field.name)
-        shown = f"CAST({name} AS STRING)" if type(field.dataType).__name__ in _NOT_IN_JSON else name
-        parts.append(f"{shown} AS {name}")
+    """SQL for the JSON of a whole row, nulls too: no digit of a value is lost."""
+    parts = [f"{_shown(name, field.dataType)} AS {name}" for field in schema.fields for name in [quoted(field.name)]]
     return f"to_json(struct({', '.join(parts)}), map('ignoreNullFields', 'false'))"
+
+
+def _shown(sql: str, kind: DataType, depth: int = 0) -> str:
+    """SQL for a value of which to_json loses nothing."""
+    text = _BY_TEXT.get(type(kind).__name__)
+    if text is not None:
+        return text.format(sql)
+    element = f"_2pc_{depth}"
+    if isinstance(kind, StructType) and kind.fields:
+        names = [quoted(part.name) for part in kind.fields]
+        parts = (_shown(f"{sql}.{name}", part.dataType, depth) for name, part in zip(names, kind.fields, strict=True))
+        made = ", ".join(f"{part} AS {name}" for part, name in zip(parts, names, strict=True))
+        return f"if(({sql}) IS NULL, NULL, struct({made}))"
+    if isinstance(kind, ArrayType):
+        return f"transform({sql}, {element} -> {_shown(element, kind.elementType, depth + 1)})"
+    if isinstance(kind, MapType):
+        key = _shown_key(f"{element}.key", kind.keyType, depth + 1)
+        value = _shown(f"{element}.value", kind.valueType, depth + 1)
+        return f"map_from_entries(transform(map_entries({sql}), {element} -> struct({key}, {value})))"
+    return sql
+
+
+def _shown_key(sql: str, kind: DataType, depth: int) -> str:
+    """SQL for a key of a map, of which to_json takes the text that Java has for its own form of it."""
+    shown = _shown(sql, kind, depth)
+    if isinstance(kind, (StructType, ArrayType)):
+        return f"to_json({shown}, map('ignoreNullFields', 'false'))"
+    return f"base64({sql})" if isinstance(kind, BinaryType) else shown

@@ -130,18 +130,24 @@ def test_bad_rows(reader: Reader) -> None:
     reader.broker.create_topic("bad-orders", partitions=1)
     reports: list[BatchReport] = []
     names = reader.names(DualWriteSink=DualWriteSink, _given=reader.options(on_batch=reports.append))
+    names["messages"] = names["orders"].selectExpr("'no JSON' AS value")
     for number, block in enumerate(letters):
-        reader.stream.add([(4711 + number, "minus", NOON, -1.0)])
+        reader.stream.add([(4711 + number // 2, "minus", NOON, -1.0)])
         with closing(run_block(block, names)) as sink:
-            reader.stream.run(sink)
-    assert [report.bad_rows for report in reports] == [0, 1, 1]
+            reader.stream.run(sink, names["orders"])
+        names["orders"] = reader.stream.frame()
+    assert [report.bad_rows for report in reports] == [0, 1, 1, 1]
     assert reader.rows() == ROWS
     question, form = ([each for each in blocks(kind) if each.page == "docs/bad-rows.md"] for kind in ("sql", "json"))
     found = run_sql(reader.database, question[0].text)
     assert [(batch_id, output, order_id) for batch_id, output, _, _, order_id in found] == [
-        (2, "table orders", "4712"),
+        (3, "table orders", "4712"),
+        (2, "table orders", None),
         (1, "table orders", "4711"),
     ]
+    [(row,)] = run_sql(reader.database, 'SELECT "row" FROM kafka_transaction_state_dead_letters WHERE batch_id = 2')
+    assert row == {"raw": "no JSON", "order_id": None, "total": None}
+    assert all("raw" not in json.loads(record.value or b"") for record in reader.records())
     [letter] = [json.loads(record.value or b"") for record in reader.records("bad-orders")]
     shown = json.loads(form[0].text)
     assert letter.keys() == shown.keys()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import functions as F
 
-from spark_2pc_sink.errors import TooManyBadRowsError
+from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
@@ -63,6 +66,62 @@ def test_a_bad_row_is_found_by_its_fingerprint(spark: SparkSession) -> None:
         split.leave_out([refused(batch, "id = 50")])
     assert [shown.partition(",")[0] for shown in error.value.first] == ['{"id":7', '{"id":98', '{"id":50']
     assert not split.leave_out([[]])
+
+
+@pytest.mark.parametrize("policy", ["CORRECTED", "LEGACY"])
+def test_a_letter_has_each_value_in_full(spark: SparkSession, policy: str) -> None:
+    """In each session, and wherever in a row a value is."""
+    values = {
+        "TIMESTAMP'2024-05-01 08:01:00.123456+02:00'": "2024-05-01T06:01:00.123456Z",
+        "TIMESTAMP'-0043-03-15 12:00:00.000001 UTC'": "-0043-03-15T12:00:00.000001Z",
+        "timestamp_micros(9223372036854775807)": "+294247-01-10T04:00:54.775807Z",
+        "timestamp_micros(-9223372036854775807)": "-290308-12-21T19:59:05.224193Z",
+        "TIMESTAMP_NTZ'2024-05-01 08:01:00.123456'": "2024-05-01T08:01:00.123456",
+        "TIMESTAMP_NTZ'-0043-03-15 12:00:00.000001'": "-0043-03-15T12:00:00.000001",
+        "DATE'-0043-03-15'": "-0043-03-15",
+        "DATE'+12345-03-15'": "+12345-03-15",
+        "INTERVAL '1 02:03:04.000005' DAY TO SECOND": "INTERVAL '1 02:03:04.000005' DAY TO SECOND",
+        "INTERVAL '-1-2' YEAR TO MONTH": "INTERVAL '-1-2' YEAR TO MONTH",
+        "make_interval(1, 2, 0, 3, 4, 5, 6.000007)": "1 years 2 months 3 days 4 hours 5 minutes 6.000007 seconds",
+        "X'00FF80'": "AP+A",
+        "12345678901234567890.123456789012345678BD": Decimal("12345678901234567890.123456789012345678"),
+        "0.1D + 0.2D": Decimal("0.30000000000000004"),
+        "9223372036854775807": Decimal(9223372036854775807),
+        "double('NaN')": "NaN",
+        "float('-Infinity')": "-Infinity",
+        "CAST(NULL AS TIMESTAMP)": None,
+    }
+    nested = [f"named_struct('a.b', {each}, 'list', array({each}, NULL), 'map', map('k', {each})) AS n{number}"
+              for number, each in enumerate(values)]  # fmt: skip
+    keys = [f"map({each}, 1) AS k{number}" for number, (each, shown) in enumerate(values.items()) if shown is not None
+            and "make_interval" not in each]  # fmt: skip
+    structs = "map(struct(X'FF' AS b, DATE'-0043-03-15' AS d), 1) AS s, map(X'00FF80', 1) AS b"
+    plain = [f"{each} AS v{number}" for number, each in enumerate(values)]
+    before = spark.conf.get("spark.sql.legacy.timeParserPolicy")
+    spark.conf.set("spark.sql.legacy.timeParserPolicy", policy)
+    try:
+        batch = spark.sql(
+            f"SELECT {', '.join([*plain, *nested, *keys, structs])}, CAST(NULL AS struct<t: date>) AS none"
+        )
+        split = split_of(batch)
+        assert split.leave_out([refused(batch, "true")])
+    finally:
+        spark.conf.set("spark.sql.legacy.timeParserPolicy", str(before))
+    [letter] = split.bad_rows.values()
+    row = json.loads(letter.row, parse_float=Decimal, parse_int=Decimal)
+    for number, shown in enumerate(values.values()):
+        assert row[f"v{number}"] == shown
+        assert row[f"n{number}"] == {"a.b": shown, "list": [shown, None], "map": {"k": shown}}
+        assert f"k{number}" not in row or row[f"k{number}"] == {str(shown): 1}
+    assert row["s"] == {'{"b":"/w==","d":"-0043-03-15"}': 1}
+    assert (row["b"], row["none"]) == ({"AP+A": 1}, None)
+
+
+def test_rows_that_differ_each_time_they_are_read_are_named(spark: SparkSession) -> None:
+    """Spark takes the function for one that returns the same result each time."""
+    batch = spark.range(3).select("id", F.udf(lambda _: str(uuid4()))("id").alias("made"))
+    with pytest.raises(ConfigurationError, match=r"other rows each time .* refused \(why\)"):
+        split_of(batch).leave_out([refused(batch, "id = 1")])
 
 
 def test_a_row_with_the_fingerprint_of_a_bad_one_stays(spark: SparkSession) -> None:

@@ -81,7 +81,8 @@ class BatchDriver:
 
     Args:
         transactional_id: the sink's id.
-        recovery: claims and settles; called once at the start, and after every failed attempt.
+        recovery: claims and settles; called once at the start, and after every attempt that failed, unless for a bad
+            row.
         kafka: the coordinator.
         store: the state rows.
         clock: measures how much of the transaction timeout is left.
@@ -143,6 +144,8 @@ class BatchDriver:
         self._row: StateRow | None = None
         self._initialized: InitializedProducer | None = None
         self._producer: ProducerIdAndEpoch | None = None
+        # The pair of the newest attempt's transaction.
+        self._begun: ProducerIdAndEpoch | None = None
         # The pair of a transaction from the moment that COMMIT may have decided it until Kafka has followed.
         self._decided: str | None = None
         self._kept = KeptCheck(kafka, self._log)
@@ -217,7 +220,7 @@ class BatchDriver:
         except SupersededError:
             raise
         except DataError as error:
-            self._restore(error)
+            self._abort(error)
             if placement is Placement.RESEND or attempt > self._attempts_max + SEARCHES_MAX:
                 raise
             return self._search(work, error)
@@ -238,6 +241,20 @@ class BatchDriver:
         """Find the rows for which an attempt has failed; see `search_bad_rows`."""
         self._transactions += 1
         return search_bad_rows(self._store, work, self._ticket(self._newest_pair(), kafka_only=False), error)
+
+    def _abort(self, error: DataError) -> None:
+        """Abort an attempt that met a bad row with its own pair: it is not decided, and no crash that needs a claim."""
+        if self._begun is not None and self._decided is None:
+            try:
+                answer = self._kafka.end(self._begun, commit=False)
+            except DualWriteError as failure:
+                self._log.warning("the transaction of a bad row could not be aborted; recovering: %s", failure)
+            else:
+                if answer.code == Code.NONE:
+                    # Below transaction.version 2 EndTxn answers no pair: the next attempt begins with InitProducerId.
+                    self._producer = answer.producer
+                    return
+        self._restore(error)
 
     def _restore(self, error: Exception) -> None:
         """Recover after ``error``, waiting out a database or broker that is just restarting.
@@ -291,7 +308,8 @@ class BatchDriver:
         self._figures = AttemptFigures()
         if kafka_only:
             work.recall()
-        producer = self._begin(work)
+        self._begun = None
+        producer = self._begun = self._begin(work)
         self._observer(Step.BEGIN)
         ticket = self._ticket(producer, kafka_only=kafka_only)
         with DecisionScope(lambda: self._store.deciding(self._transactional_id, generation)) as scope:

@@ -139,11 +139,12 @@ def in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_2pc_sink.sink.query_run.runs_here", lambda _: False)
 
 
-def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides) -> None:
+def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides, caplog: pytest.LogCaptureFixture) -> None:
     """A26: and no other place; all other rows are on both sides, also those that refer to one behind them."""
     sides.execute(TABLE)
     sides.stream.add([*GOOD, *((number, *row) for number, (row, _) in BAD.items()), GOOD[-1], GOOD[-1]])
-    sides.run(columns=COLUMNS)
+    with caplog.at_level("INFO", "spark_2pc_sink"):
+        sides.run(columns=COLUMNS)
     assert sides.letters() == {number: (1, code) for number, (_, code) in BAD.items()} | {299: (2, "23505")}
     assert sides.ids() == [row[0] for row in GOOD]
     [report] = sides.reports
@@ -161,6 +162,13 @@ def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides) -> None:
     assert told[20].startswith("table public.target: column 'narrow': 32768 cannot be stored: ")
     assert sides.rows("SELECT figures->>'bad_rows' FROM kafka_transaction_state_history WHERE batch_id = 0") == [
         (str(len(BAD) + 2),)
+    ]
+    # A search is no crash: there is one claim, that of the start.
+    assert sides.rows("SELECT generation FROM kafka_transaction_state") == [(1,)]
+    assert [action for (action,) in sides.rows("SELECT action FROM kafka_transaction_state_actions")] == ["claim"]
+    searches = [record for record in caplog.records if "retrying" in record.getMessage()]
+    assert [(record.levelname, record.getMessage().partition("batch ")[2]) for record in searches] == [
+        ("INFO", f"0: {count} bad rows, retrying without them") for count in (5, 11)
     ]
 
 

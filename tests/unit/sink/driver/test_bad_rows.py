@@ -6,6 +6,7 @@ import pytest
 
 from spark_2pc_sink.errors import (
     ConstraintError,
+    DataError,
     RecordTooLargeError,
     StateStoreError,
     SupersededError,
@@ -36,6 +37,29 @@ def test_the_next_attempt_comes_without_the_bad_rows(job: Job) -> None:
     assert len({ticket.transaction for ticket in work.tickets}) == 2
     lines = job.store.read_history("orders", last=1)
     assert lines[0].figures["bad_rows"] == 2
+
+
+@pytest.mark.parametrize("transaction_version", [1, 2])
+@pytest.mark.parametrize("found_by", ["fail", "fail_copy"])
+def test_batches_with_bad_rows_are_no_claims(job: Job, found_by: str, transaction_version: int) -> None:
+    """Seven of them look like one job that runs, and not like two that fight."""
+    job.kafka.broker.configure(transaction_version=transaction_version)
+    generation, actions = job.row().generation, job.store.read_actions("orders", last=9)
+    for batch_id in range(7):
+        work = job.work(**{found_by: [REFUSED]}, sifts=[1])
+        assert job.driver.write(batch_id, work).bad_rows == 1
+        first, second = (ticket.producer for ticket in work.tickets)
+        # No task of the first attempt that is late can write into the transaction of the second.
+        assert second.epoch > first.epoch
+    assert (job.row().generation, job.store.read_actions("orders", last=9)) == (generation, actions)
+
+
+def test_a_transaction_that_cannot_be_aborted_is_recovered(job: Job) -> None:
+    """By a new claim, as after any other error."""
+    generation = job.row().generation
+    job.kafka.lose_answer_of = ["end"]
+    assert job.driver.write(0, job.work(fail_copy=[REFUSED], sifts=[1])).bad_rows == 1
+    assert job.row().generation == generation + 1
 
 
 def test_a_batch_without_bad_rows_says_nothing_of_them(job: Job) -> None:
@@ -83,14 +107,14 @@ def test_a_sift_that_fails_counts_as_a_failed_attempt(job: Job) -> None:
 def test_a_superseded_driver_does_not_sift(job: Job) -> None:
     """Its rows would stand in the way of the newer one's."""
     work = job.work(fail_copy=[REFUSED], sifts=[1])
-    restore = job.driver._restore
+    abort = job.driver._abort
 
-    def overtaken(error: Exception) -> None:
-        restore(error)
+    def overtaken(error: DataError) -> None:
+        abort(error)
         other = Job(sides=job, run_id="newer")
         other.driver.recover()
 
-    job.driver._restore = overtaken  # type: ignore[method-assign]
+    job.driver._abort = overtaken  # type: ignore[method-assign]
     with pytest.raises(SupersededError):
         job.driver.write(0, work)
     assert job.store.committed == []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, quote_identifier
 from spark_2pc_sink.verification.record_columns import RecordColumn
 from spark_2pc_sink.verification.record_facts import FieldFacts, RecordFacts
 from spark_2pc_sink.verification.report import NotChecked
@@ -36,6 +36,8 @@ _HASHED_ELEMENTS: Final = frozenset({f"_{base}" for base in _HASHED - {"bytea", 
 _USUAL_DIGITS: Final = 3
 #: What `date_trunc` calls a precision, by the number of digits that it keeps.
 _UNITS: Final = ((0, "second"), (3, "milliseconds"))
+#: In SQL with a ``?`` for a value, a question mark of a name; no SQL has this character.
+_QUESTION_MARK: Final = "\0"
 #: Within these bounds a double fits a real without an error.
 _REAL_BOUNDS: Final = ("1e-37", "1e38")
 
@@ -53,6 +55,7 @@ class ComparedColumn:
         spelt_type: into which PostgreSQL reads the field before it makes a ``field_type`` of it; '' where it reads
             that at once.
         of_spelt: SQL over the field as it is spelt, ``?``, that makes a ``field_type`` of it.
+        of_row: SQL over the field, ``?``, that makes what the column holds; '' where `of_record` does.
     """
 
     name: str
@@ -62,6 +65,7 @@ class ComparedColumn:
     other_field: str = ""
     spelt_type: str = ""
     of_spelt: str = "?"
+    of_row: str = ""
 
     @property
     def field(self) -> str:
@@ -70,15 +74,19 @@ class ComparedColumn:
 
     def typed_sql(self) -> str:
         """The record's field, as it is read, as a value of its type."""
-        return self.of_spelt.replace("?", quote_identifier(self.field))
+        return _filled(self.of_spelt, quote_identifier(self.field))
 
     def record_sql(self, source: str = "") -> str:
         """The compared form of the record's field."""
-        return self.of_record.replace("?", f"{source}{quote_identifier(self.field)}")
+        return _filled(self.of_record, f"{source}{quote_identifier(self.field)}")
+
+    def row_sql(self, source: str = "") -> str:
+        """What a row that is made of the record has."""
+        return _filled(self.of_row or self.of_record, f"{source}{quote_identifier(self.field)}")
 
     def table_sql(self, source: str = "") -> str:
         """The compared form of the table's column."""
-        return self.of_table.replace("?", f"{source}{quote_identifier(self.name)}")
+        return _filled(self.of_table, f"{source}{quote_identifier(self.name)}")
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,8 @@ def compared_columns(
         rule = _compared(column, facts_of_column)
         rule = _inside(rule, path) if inner else replace(rule, other_field="" if path[0] == column.name else path[0])
         why = _why_left(column, facts_of_column) or (_why_not_inside(column) if inner else "")
+        if len(path[0].encode()) > IDENTIFIER_BYTES_MAX:
+            why = f"the name of its field {path[0]} is longer than a name in PostgreSQL ({IDENTIFIER_BYTES_MAX} bytes)"
         if not why and types.setdefault(path[0], rule.field_type) != rule.field_type:
             why = f"another column of another type is compared with the same field {path[0]}"
         if why:
@@ -170,14 +180,23 @@ def compared_columns(
     return ComparedColumns(tuple(compared), tuple(unseen), tuple(left))
 
 
+def _filled(sql: str, value: str) -> str:
+    return sql.replace("?", value).replace(_QUESTION_MARK, "?")
+
+
+def _verbatim(text: str) -> str:
+    return text.replace("?", _QUESTION_MARK)
+
+
 def _inside(rule: ComparedColumn, path: Sequence[str]) -> ComparedColumn:
     """The rule of a column that a field inside of a record's field tells."""
     outer, inner = path
     arrow = "->" if rule.field_type == "jsonb" else "->>"
-    name = inner.replace("'", "''")
+    name = _verbatim(inner.replace("'", "''"))
     spelt = rule.of_spelt.replace("?", f"(?{arrow}'{name}')")
-    of_record = rule.of_record.replace("?", f"({spelt})::{rule.field_type}")
-    return ComparedColumn(rule.name, "json", of_record, rule.of_table, outer)
+    typed = f"({spelt})::{_verbatim(rule.field_type)}"
+    of_record, of_row = (sql.replace("?", typed) for sql in (rule.of_record, rule.of_row))
+    return ComparedColumn(rule.name, "json", of_record, rule.of_table, outer, of_row=of_row)
 
 
 def _why_not_inside(column: Column) -> str:
@@ -192,7 +211,7 @@ def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> Co
     if not column.loose_collation:
         return rule
     name = column.loose_collation if column.name in keys else 'pg_catalog."C"'
-    of_record, of_table = (f"({sql}) COLLATE {name}" for sql in (rule.of_record, rule.of_table))
+    of_record, of_table = (f"({sql}) COLLATE {_verbatim(name)}" for sql in (rule.of_record, rule.of_table))
     return replace(rule, of_record=of_record, of_table=of_table)
 
 
@@ -210,7 +229,7 @@ def _given_columns(
             left.append(NotChecked(f"finer parts of column {column.name}", "milliseconds are compared"))
         rule = _compared(column, usual)
         # The expression makes what the column holds, so nothing but the precision needs to be brought together.
-        same = ComparedColumn(column.name, _bare_type(column), rule.of_table, rule.of_table)
+        same = ComparedColumn(column.name, _bare_type(column), rule.of_table, rule.of_table, of_row="?")
         compared.append(_collated(same, column, keys))
     return ComparedColumns(tuple(compared), not_checked=tuple(left), given=expressions)
 
@@ -266,7 +285,8 @@ def _compared(column: Column, found: FieldFacts) -> ComparedColumn:
         real = f"abs(?) BETWEEN {low} AND {high} AND ?::real::float8 = ?"
         rule = f"CASE WHEN {real} THEN ?::real::text::float8 ELSE ? END"
     # Without a length or a precision: a field that does not fit differs, and is not cut to fit.
-    return ComparedColumn(column.name, f'pg_catalog."{kind}"', rule, rule, spelt_type=spelt_type, of_spelt=of_spelt)
+    read = {"spelt_type": spelt_type, "of_spelt": of_spelt, "of_row": "?"}
+    return ComparedColumn(column.name, f'pg_catalog."{kind}"', rule, rule, **read)
 
 
 def _compared_json(column: Column, found: FieldFacts) -> ComparedColumn:
@@ -274,12 +294,13 @@ def _compared_json(column: Column, found: FieldFacts) -> ComparedColumn:
     record, table = "?", "?::jsonb"
     if found.text:
         record = "CASE jsonb_typeof(?) WHEN 'string' THEN (? #>> '{}')::jsonb ELSE ? END"
+    row = record
     if found.fraction_digits >= 0:
         record, table = _without_finer_parts(record), _without_finer_parts("?")
     if found.zoned:
         # Spark's JSON for the table is in UTC, and that of the record in the time zone of the session.
         record, table = instants_sql(record), instants_sql(table)
-    return ComparedColumn(column.name, "jsonb", _without_nulls(record), _without_nulls(table))
+    return ComparedColumn(column.name, "jsonb", _without_nulls(record), _without_nulls(table), of_row=row)
 
 
 def _without_nulls(json: str) -> str:

@@ -84,7 +84,7 @@ class Comparison:
         self._keep_winners()
         left = 0 if order is None else sum(self._staging.each(lambda session: _keep_batch(session, order)))
         late = self._collect("true", self._sql.of_records(), may_be_late=self._sql.order_first)
-        ((rows,),) = self._snapshot.run("SELECT count(*) FROM verify_rows")
+        ((rows,),) = self._snapshot.run("SELECT count(*) FROM pg_temp.verify_rows")
         return Compared(rows=rows - late, equal=False, superseded=before - left, late=late)
 
     def _keep_winners(self) -> None:
@@ -99,7 +99,6 @@ class Comparison:
         """
         late = 0
         run, sql = self._snapshot.run, self._sql
-        run(sql.make_record_type())
         run(sql.make_records())
         for session in self._staging.sessions:
             self._move(session, of_records)
@@ -107,7 +106,7 @@ class Comparison:
             # The records of a key may have been in partitions of several sessions.
             for statement in sql.keep_winners("verify_records"):
                 run(statement)
-        run("ANALYZE verify_records")
+        run("ANALYZE pg_temp.verify_records")
         run(sql.make_rows(of_rows))
         if may_be_late:
             ((late,),) = run(sql.drop_late_records())
@@ -123,7 +122,7 @@ class Comparison:
                 cursor.copy_expert(self._sql.copy_staged(condition), hashes)
             hashes.seek(0)
             with self._snapshot.cursor() as cursor:
-                cursor.copy_expert("COPY verify_records FROM STDIN", hashes)
+                cursor.copy_expert("COPY pg_temp.verify_records FROM STDIN", hashes)
 
 
 def table_fingerprints(snapshot: Snapshot, sql: SideSql) -> Fingerprints:

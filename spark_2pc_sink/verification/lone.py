@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 #: By reason, where the records are that a row is missing of, and the other way round.
 _RECORDS: Final[Mapping[Reason, str]] = {
-    "missing": "SELECT r.place, r.at FROM verify_lone_records AS r WHERE NOT twice AND NOT EXISTS "
-    "(SELECT FROM verify_pairs AS p WHERE p.place = r.place AND p.record_at = r.at)",
-    "twice": "SELECT r.place, r.at FROM verify_lone_records AS r WHERE twice",
-    "differing": "SELECT p.place, p.record_at AS at FROM verify_pairs AS p",
+    "missing": "SELECT r.place, r.at FROM pg_temp.verify_lone_records AS r WHERE NOT twice AND NOT EXISTS "
+    "(SELECT FROM pg_temp.verify_pairs AS p WHERE p.place = r.place AND p.record_at = r.at)",
+    "twice": "SELECT r.place, r.at FROM pg_temp.verify_lone_records AS r WHERE twice",
+    "differing": "SELECT p.place, p.record_at AS at FROM pg_temp.verify_pairs AS p",
 }
 _ROWS: Final[Mapping[Reason, str]] = {
-    "missing": "SELECT t.part, t.at FROM verify_lone_rows AS t WHERE NOT twice AND NOT EXISTS "
-    "(SELECT FROM verify_pairs AS p WHERE p.part = t.part AND p.row_at = t.at)",
-    "twice": "SELECT t.part, t.at FROM verify_lone_rows AS t WHERE twice",
-    "differing": "SELECT p.part, p.row_at AS at FROM verify_pairs AS p",
+    "missing": "SELECT t.part, t.at FROM pg_temp.verify_lone_rows AS t WHERE NOT twice AND NOT EXISTS "
+    "(SELECT FROM pg_temp.verify_pairs AS p WHERE p.part = t.part AND p.row_at = t.at)",
+    "twice": "SELECT t.part, t.at FROM pg_temp.verify_lone_rows AS t WHERE twice",
+    "differing": "SELECT p.part, p.row_at AS at FROM pg_temp.verify_pairs AS p",
 }
 
 
@@ -141,8 +141,8 @@ class Lone:
         if not count:
             return
         pairs = self._snapshot.run(
-            f"SELECT place, record_at, part, row_at FROM verify_pairs ORDER BY place % {len(self._places)}, record_at "
-            f"LIMIT {wanted}"
+            "SELECT place, record_at, part, row_at FROM pg_temp.verify_pairs "
+            f"ORDER BY place % {len(self._places)}, record_at LIMIT {wanted}"
         )
         rows = {(self._places.partition(place), at): (part, row_at) for place, at, part, row_at in pairs}
         named = 0

@@ -131,7 +131,7 @@ class MissingFiles:
         names = self._names(self._columns)
         empty = f"SELECT {names} FROM {self._table} LIMIT 0"
         made = f"CREATE TEMPORARY TABLE as_in_kafka ON COMMIT DROP AS {empty}"
-        return f"BEGIN;\n{made};\nCOPY as_in_kafka ({names}) FROM STDIN;\n"
+        return f"BEGIN;\n{made};\nCOPY pg_temp.as_in_kafka ({names}) FROM STDIN;\n"
 
     def _update_end(self) -> str:
         others = [name for name in self._columns if name not in self._key]
@@ -142,7 +142,7 @@ class MissingFiles:
         return (
             "\\.\n"
             f"UPDATE {self._table} AS aimed SET ({self._names(others)}) = ROW ({news})\n"
-            f"FROM as_in_kafka AS found WHERE {same};\n"
+            f"FROM pg_temp.as_in_kafka AS found WHERE {same};\n"
             "COMMIT;\n"
         )
 

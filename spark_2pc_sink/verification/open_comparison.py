@@ -115,5 +115,5 @@ class OpenComparison:
         lone.report(self._differences, rows_too=False)
         without = sum(lone.count_records(reason) for reason in ("missing", "twice", "differing"))
         if sql.upsert:
-            ((records,),) = snapshot.run("SELECT count(*) FROM verify_records")
+            ((records,),) = snapshot.run("SELECT count(*) FROM pg_temp.verify_records")
         return OpenRows(records, records - without)

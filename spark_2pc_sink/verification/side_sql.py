@@ -17,7 +17,7 @@ from typing import Final
 
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.verification.column_rules import ComparedColumn, ComparedColumns
-from spark_2pc_sink.verification.tombstones import MARK, Tombstones
+from spark_2pc_sink.verification.tombstones import MARK, OWN, Tombstones
 
 #: A power of two. Ten million rows leave some 600 in a bucket: few to look at, and the fingerprints are small.
 BUCKETS: Final = 16_384
@@ -36,25 +36,27 @@ RECORD_PARTS: Final = {
 #: Hashes that one side has more often than the other.
 _COUNTS: Final = (
     "SELECT h, coalesce(r.n, 0) AS records, coalesce(t.n, 0) AS rows "
-    "FROM (SELECT h, count(*) AS n FROM verify_records GROUP BY h) AS r "
-    "FULL JOIN (SELECT h, count(*) AS n FROM verify_rows GROUP BY h) AS t USING (h) WHERE r.n IS DISTINCT FROM t.n"
+    "FROM (SELECT h, count(*) AS n FROM pg_temp.verify_records GROUP BY h) AS r "
+    "FULL JOIN (SELECT h, count(*) AS n FROM pg_temp.verify_rows GROUP BY h) AS t USING (h) "
+    "WHERE r.n IS DISTINCT FROM t.n"
 )
 #: Those of one side that have no counterpart: all beyond as many as the other side has.
 _LONE: Final = (
     "SELECT h, k, {own}, {other} > 0 AS twice FROM (SELECT s.*, c.{other}, "
-    "row_number() OVER (PARTITION BY h ORDER BY {own}) AS n FROM {side} AS s JOIN verify_counts AS c USING (h)) AS s "
-    "WHERE n > {other}"
+    "row_number() OVER (PARTITION BY h ORDER BY {own}) AS n "
+    "FROM pg_temp.{side} AS s JOIN pg_temp.verify_counts AS c USING (h)) AS s WHERE n > {other}"
 )
 #: A record and a row of one key that say other things: one of each, in the order in which they are.
 _PAIRS: Final = (
     "SELECT r.place, r.at AS record_at, t.part, t.at AS row_at FROM "
-    "(SELECT *, row_number() OVER (PARTITION BY k ORDER BY place, at) AS n FROM verify_lone_records WHERE NOT twice) "
-    "AS r JOIN (SELECT *, row_number() OVER (PARTITION BY k ORDER BY at) AS n FROM verify_lone_rows WHERE NOT twice) "
-    "AS t USING (k, n)"
+    "(SELECT *, row_number() OVER (PARTITION BY k ORDER BY place, at) AS n "
+    "FROM pg_temp.verify_lone_records WHERE NOT twice) AS r "
+    "JOIN (SELECT *, row_number() OVER (PARTITION BY k ORDER BY at) AS n "
+    "FROM pg_temp.verify_lone_rows WHERE NOT twice) AS t USING (k, n)"
 )
 #: SQL literal of an array of places, or of offsets, that nobody asks for.
 _NOTHING: Final = "'{}'"
-_PLACE, _OFFSET, _MARK = '"#place"', '"#offset"', quote_identifier(MARK)
+_PLACE, _OFFSET, _KEY, _MARK = map(quote_identifier, (f"place {OWN}", f"offset {OWN}", f"key {OWN}", MARK))
 
 
 @dataclass(frozen=True)
@@ -85,15 +87,6 @@ class SideSql:
 
     # --- records ---------------------------------------------------------------------------------------------------
 
-    def make_record_type(self) -> str:
-        """The type into which PostgreSQL reads the JSON of a record."""
-        if self.compared.given:
-            fields = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in RECORD_PARTS.items())
-        else:
-            named = _fields(self.compared.columns).items()
-            fields = ", ".join(f"{quote_identifier(name)} {each.spelt_type or each.field_type}" for name, each in named)
-        return f"CREATE TEMPORARY TABLE verify_record ({fields}, {_MARK} boolean) ON COMMIT DROP"
-
     def make_staged(self) -> str:
         """An empty table for the hashes of records, with the place and offset of each."""
         nothing = self._staged_from("'[]'", "'{}'", "'{}'")
@@ -117,7 +110,7 @@ class SideSql:
 
     def typed_records(self, records: str) -> str:
         """Records as rows of the compared columns, each as text in the form that COPY takes."""
-        columns = ", ".join(f"({column.record_sql('s.')})::text" for column in self.compared.columns)
+        columns = ", ".join(f"({column.row_sql('s.')})::text" for column in self.compared.columns)
         return f"SELECT {columns} FROM ({self._read(records, _NOTHING, _NOTHING)}) AS s"
 
     def _staged_from(self, records: str, places: str, offsets: str) -> str:
@@ -135,15 +128,17 @@ class SideSql:
 
     def _read(self, records: str, places: str, offsets: str) -> str:
         fields = _fields(self.compared.columns)
-        parts = list(RECORD_PARTS if self.compared.given else fields)
-        names = ", ".join(map(quote_identifier, [*parts, MARK]))
+        kinds = {name: each.spelt_type or each.field_type for name, each in fields.items()}
+        kinds = dict(RECORD_PARTS) if self.compared.given else kinds
+        typed = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in kinds.items())
+        names = ", ".join(map(quote_identifier, [*kinds, MARK]))
         rows = (
-            f"ROWS FROM (json_populate_recordset(NULL::pg_temp.verify_record, {records}), "
+            f"ROWS FROM (json_to_recordset({records}) AS ({typed}, {_MARK} boolean), "
             f"unnest({places}::bigint[]), unnest({offsets}::bigint[])) AS r ({names}, {_PLACE}, {_OFFSET})"
         )
         if not self.compared.given:
-            typed = ", ".join(f"{each.typed_sql()} AS {quote_identifier(name)}" for name, each in fields.items())
-            return f"SELECT {typed}, {_MARK}, {_PLACE}, {_OFFSET} FROM {rows}"
+            made = ", ".join(f"{each.typed_sql()} AS {quote_identifier(name)}" for name, each in fields.items())
+            return f"SELECT {made}, {_MARK}, {_PLACE}, {_OFFSET} FROM {rows}"
         made = ", ".join(
             f"({self.compared.given[column.name]})::{column.field_type} AS {quote_identifier(column.name)}"
             for column in self.compared.columns
@@ -216,12 +211,13 @@ class SideSql:
     def of_records(self) -> str:
         """A condition on the table's rows: a record has the same key, or where nothing names a row, the same hash."""
         same = "k" if self.key else "h"
-        return f"{same} IN (SELECT {same} FROM verify_records)"
+        return f"{same} IN (SELECT {same} FROM pg_temp.verify_records)"
 
     def drop_obeyed_tombstones(self) -> str:
         """Remove those whose keys have no row, as they say; others are records that say something else."""
         return (
-            "DELETE FROM verify_records AS r WHERE gone AND NOT EXISTS (SELECT FROM verify_rows AS t WHERE t.k = r.k)"
+            "DELETE FROM pg_temp.verify_records AS r WHERE gone "
+            "AND NOT EXISTS (SELECT FROM pg_temp.verify_rows AS t WHERE t.k = r.k)"
         )
 
     def drop_late_records(self) -> str:
@@ -229,10 +225,12 @@ class SideSql:
         forms = {column.field if not self.compared.given else column.name: column for column in self.compared.columns}
         named = ", ".join(f"{_ordered(column)} AS {quote_identifier(name)}" for name, column in forms.items())
         key = self._key_hash([column.table_sql() for column in self.compared.named(self.key)])
-        rows = f"SELECT k, ({self.order_by}) AS o FROM (SELECT {key} AS k, {named} FROM {self.table}) AS s"
+        rows = (
+            f"SELECT {_KEY} AS k, ({self.order_by}) AS o FROM (SELECT {key} AS {_KEY}, {named} FROM {self.table}) AS s"
+        )
         newer = "t.o > r.o OR (r.o IS NULL AND t.o IS NOT NULL)"
         return (
-            f"WITH late AS (DELETE FROM verify_records AS r USING ({rows}) AS t WHERE t.k = r.k AND ({newer}) "
+            f"WITH late AS (DELETE FROM pg_temp.verify_records AS r USING ({rows}) AS t WHERE t.k = r.k AND ({newer}) "
             "RETURNING 1) SELECT count(*) FROM late"
         )
 
@@ -273,7 +271,8 @@ class SideSql:
         """Rows as JSON and as COPY's texts, from a query of (part, at)."""
         names = [f"t.{quote_identifier(name)}" for name in self.compared.names]
         texts = ", ".join(f"{name}::text" for name in names)
-        json = f"(SELECT to_jsonb(j) FROM (SELECT {', '.join(names)}) AS j)::text"
+        # j alone would be a column of that name; with a star it is the row.
+        json = f"(SELECT to_jsonb(j.*) FROM (SELECT {', '.join(names)}) AS j)::text"
         return (
             f"SELECT {json}, {texts} FROM ({places}) AS p (part, at) "
             f"JOIN {self.table} AS t ON t.tableoid = p.part AND t.ctid = p.at"

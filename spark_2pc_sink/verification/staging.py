@@ -233,7 +233,6 @@ class StagingSession:
         with connection.cursor() as cursor:
             cursor.execute(f"BEGIN; {SETTINGS}; SET LOCAL statement_timeout = {statement_timeout_ms:d}")
             try:
-                cursor.execute(sql.make_record_type())
                 cursor.execute(sql.make_staged())
             except psycopg2.ProgrammingError as error:
                 raise _refused(sql, error) from error

@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,8 +15,11 @@ from typing import Final
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.verification.record_facts import as_object
 
-#: The field that marks a tombstone where a record's fields are read; no column has such a name by chance.
-MARK: Final = "#tombstone"
+#: Ends each name of ours that is used among fields of records or columns of tables. Those may have any name, but none
+#: that was drawn after they were named.
+OWN: Final = secrets.token_hex(8)
+#: The field that marks a tombstone where a record's fields are read.
+MARK: Final = f"tombstone {OWN}"
 
 
 class UnknownKeyError(Exception):

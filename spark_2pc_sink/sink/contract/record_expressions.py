@@ -17,6 +17,7 @@ from spark_2pc_sink.sink.contract.made_columns import MadeColumn, made_columns
 from spark_2pc_sink.sink.contract.record_json import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.contract.record_key import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
 from spark_2pc_sink.sink.contract.stage_attempt import ATTEMPT_SQL
+from spark_2pc_sink.sink.table.column_plan import OWN_PREFIX
 from spark_2pc_sink.sink.table.spark_sql import literal, quoted
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
@@ -114,9 +115,10 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
         schema: of its rows.
 
     Raises:
-        ConfigurationError: there is no topic, or nothing is left for the table.
+        ConfigurationError: there is no topic, nothing is left for the table, or a column has a name of the sink's own.
     """
     names = schema.fieldNames()
+    _check_names([*names, *(() if lane.rows is None else lane.rows.columns or ())])
     delete = None if lane.rows is None else lane.rows.delete_when
     if lane.records is None:
         columns = _columns(lane, names, frozenset())
@@ -159,6 +161,18 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
         delete=delete,
         formats=options.formats,
     )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse names that could be taken for the sink's own columns. Spark does not tell upper from lower case."""
+    own = next((name for name in names if name.casefold().startswith(OWN_PREFIX)), None)
+    if own is not None:
+        raise ConfigurationError(
+            option="columns",
+            value=own,
+            rule=f"names that begin with {OWN_PREFIX!r} are reserved for the sink's own columns",
+            remedy=f"rename the column: batch.withColumnRenamed({own!r}, 'another_name'), and in the table too",
+        )
 
 
 def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[str, str]:

@@ -196,13 +196,6 @@ def _check_names(made_of: Mapping[str, str], fields: list[tuple[str, DataType]],
             remedy="name each column of the table once, with columns={'name': 'expression'}",
         )
     for name, spark_type in fields:
-        if name.startswith(OWN_PREFIX):
-            raise ConfigurationError(
-                option="columns",
-                value=name,
-                rule=f"names that begin with {OWN_PREFIX!r} are those of the sink's own columns",
-                remedy="rename it in the table and in the batch, or leave it out with columns={...}",
-            )
         column = target.column(name)
         if column is None:
             raise ConfigurationError(

@@ -9,7 +9,8 @@ import psycopg2
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.table.catalog import driver_connection
-from spark_2pc_sink.sink.table.keyed_statements import explain_statement
+from spark_2pc_sink.sink.table.identifiers import quote_identifier
+from spark_2pc_sink.sink.table.keyed_statements import explain_statement, target_alias
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -42,11 +43,11 @@ def check_condition(connection: Connection, plan: ColumnPlan) -> None:
 
 
 def _refused(plan: ColumnPlan, rule: str) -> ConfigurationError:
-    name = plan.table.name
+    name = quote_identifier(target_alias(plan))
     return ConfigurationError(
         option="upsert_where",
         value=plan.conflict.where,
         rule=rule,
-        remedy=f"write it over EXCLUDED (the row of the batch) and {name} (the row that is there), as in "
+        remedy=f"write it over EXCLUDED (the row of the batch) and {name} (the row in the table), as in "
         f"{name}.version < EXCLUDED.version",
     )

@@ -60,6 +60,11 @@ def gathered_ddl(plan: ColumnPlan) -> sql.Composable:
     )
 
 
+def target_alias(plan: ColumnPlan) -> str:
+    """The name of the row in the table: for a user's condition that of the table, unless that is the other row's."""
+    return _THERE if plan.conflict.where is None or plan.table.name == _EXCLUDED else plan.table.name
+
+
 def winners(plan: ColumnPlan, *, deleting: bool | None = None, alias: str = _WINNERS) -> sql.Composable:
     """The rows that may be written, as a table of a FROM clause.
 
@@ -105,7 +110,7 @@ def write_statement(
         counting: count the rows that the plan's guards keep out, see `KEPT_SETTING`.
         source: other rows than the winners that do not delete.
     """
-    there = _target_alias(plan)
+    there = target_alias(plan)
     updated = plan.updated
     update = sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in updated)
     guards: list[sql.Composable] = []
@@ -218,11 +223,6 @@ def reset_kept() -> sql.Composable:
 def count_kept() -> sql.Composable:
     """The rows that guards have kept out since `reset_kept`."""
     return sql.SQL("SELECT pg_catalog.current_setting({})").format(sql.Literal(KEPT_SETTING))
-
-
-def _target_alias(plan: ColumnPlan) -> str:
-    """The name of the row that is there: for a user's condition that of the table, as PostgreSQL has it."""
-    return _THERE if plan.conflict.where is None else plan.table.name
 
 
 def _same(keys: Sequence[str], one: str, other: str) -> sql.Composable:

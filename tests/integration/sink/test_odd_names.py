@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 from sqlalchemy import NullPool, create_engine
 
-from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink import DualWriteSink, verify
 from spark_2pc_sink.testing import read_topic
+from tests.harness.column_names import column_kinds, row_of
+from tests.harness.sql import run_sql
 from tests.harness.streams import FileStream, sink_options
 
 if TYPE_CHECKING:
@@ -90,3 +93,62 @@ def test_every_name_is_odd(
         (json.loads(record.value or b"") for record in read_topic(kafka.bootstrap, name)), key=lambda one: one[KEY]
     )
     assert records == [{KEY: n, NAME: text, AMOUNT: n} for n, text in enumerate(["one", "two", "three"], 1)]
+
+
+COLUMN_TYPES = {
+    "text": StringType(),
+    "jsonb": StructType([StructField("at", StringType()), StructField("n", LongType())]),
+    "bigint": LongType(),
+    "timestamptz": TimestampType(),
+    "double precision": DoubleType(),
+}
+#: Spark does not tell upper from lower case.
+KINDS = dict(reversed({name.casefold(): (name, kind) for name, kind in column_kinds("jsonb").items()}.values()))
+EVERY_COLUMN = StructType([StructField("id", LongType())] + [StructField(n, COLUMN_TYPES[k]) for n, k in KINDS.items()])
+MODES: dict[str, dict[str, Any]] = {
+    "append": {},
+    "insert_ignore": {"mode": "insert_ignore", "upsert_keys": ["id"]},
+    "newest": {
+        "mode": "upsert",
+        "upsert_keys": ["id"],
+        "upsert_order_by": "`k`",
+        "delete_when": "t.n = 3",
+        "tombstones": True,
+    },
+    "late": {"mode": "upsert", "upsert_keys": ["id"], "upsert_order_by": "k", "upsert_late_rows": "keep_newer"},
+    "where": {"mode": "upsert", "upsert_keys": ["id"], "upsert_where": "there.k < excluded.k"},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_columns_with_the_names_of_our_own(
+    mode: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    kafka: Broker,
+    database: str,
+    transactional_id: str,
+    topic: MakeTopic,
+) -> None:
+    """In a table that has the name of PostgreSQL's other row, of whose rows one is bad, and one of two equal ones."""
+    name = topic(partitions=2)
+    options = sink_options(broker=kafka, database=database, transactional_id=transactional_id, topic=name)
+    options |= {"table": "excluded", "key": "id", "bad_rows": "dead_letter", **MODES[mode]}
+    columns = ", ".join(f"{sql(name)} {kind}" for name, kind in KINDS.items())
+    run_sql(database, f"CREATE TABLE excluded (id bigint PRIMARY KEY CHECK (id <> 4), {columns})")
+
+    def row(number: int, value: int) -> tuple[Any, ...]:
+        told = row_of(KINDS, number, value=value)
+        told |= {name: tuple(told[name].values()) for name, kind in KINDS.items() if kind == "jsonb"}
+        times = {name: datetime.fromisoformat(told[name]) for name, kind in KINDS.items() if kind == "timestamptz"}
+        return tuple((told | times).values())
+
+    stream = FileStream(spark, tmp_path, EVERY_COLUMN)
+    twice = [row(5, 5)] * 2 if mode == "append" else []
+    stream.add([row(1, 1), row(2, 2), row(3, 2), row(4, 4), *twice])
+    stream.add([row(6, 5)] if mode == "append" else [row(2, 1), row(3, 3), row(5, 5)])
+    stream.run(DualWriteSink(**options))
+    kept = {"append": [1, 2, 2, 5, 5], "insert_ignore": [1, 2, 2, 5], "newest": [1, 1, 5]}.get(mode, [1, 2, 3, 5])
+    assert [k for (k,) in run_sql(database, "SELECT excluded.k FROM excluded ORDER BY id")] == kept
+    report = verify(transactional_id=transactional_id, kafka={"bootstrap.servers": kafka.bootstrap}, database=database)
+    assert report.verdict == ("not_checked" if mode == "where" else "same"), str(report)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from confluent_kafka import OFFSET_END, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -65,6 +65,15 @@ class Sides:
             cursor.execute(statement, values or None)
             return cursor.fetchall() if cursor.description is not None else []
 
+    def copy(self, table: str, file: TextIO) -> None:
+        """Append a file of rows in COPY's text format."""
+        with (
+            closing(SqlStateStore(self.database)) as store,
+            closing(store.database.session("test")) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.copy_expert(f"COPY {table} FROM STDIN", file)
+
     def send(
         self,
         records: Iterable[tuple[str | None, bytes | None]],
@@ -87,6 +96,7 @@ class Sides:
         end: Literal["done", "committed", "aborted", "open"] = "done",
         between: Callable[[], object] | None = None,
         count: int | None = None,
+        layout: Mapping[str, Any] | None = None,
     ) -> None:
         """One batch in the sink's order: its records, its rows with the decision, and the end of the transaction.
 
@@ -97,6 +107,7 @@ class Sides:
             end: how far it came: the row says so too, or Kafka alone has committed, or aborted, or neither.
             between: called when the first record is in the log and the others are not.
             count: as the number of records in the history, where that is to be wrong.
+            layout: what the claim notes of the sink.
         """
         values = [json.dumps(row).encode() for row in rows] if values is None else values
         keys = [str(row["id"]) if "id" in row else None for row in rows]
@@ -107,7 +118,11 @@ class Sides:
             if not self.generation:
                 store.prepare_schema()
             row = store.claim(
-                transactional_id=self.transactional_id, cluster_id=reader.cluster_id(), query_id="query", run_id="run"
+                transactional_id=self.transactional_id,
+                cluster_id=reader.cluster_id(),
+                query_id="query",
+                run_id="run",
+                layout=layout,
             )
             self.generation = row.generation
             with store.deciding(self.transactional_id, row.generation) as transaction:

@@ -100,11 +100,11 @@ def test_what_differs_is_written_for_both_ways(tmp_path: Path) -> None:
     assert (tmp_path / ROWS["differing"]).read_text().splitlines() == [
         "BEGIN;",
         'CREATE TEMPORARY TABLE as_in_kafka ON COMMIT DROP AS SELECT "id", "a b" FROM "public"."orders" LIMIT 0;',
-        'COPY as_in_kafka ("id", "a b") FROM STDIN;',
+        'COPY pg_temp.as_in_kafka ("id", "a b") FROM STDIN;',
         "1\tas in Kafka",
         "\\.",
         'UPDATE "public"."orders" AS aimed SET ("a b") = ROW (found."a b")',
-        'FROM as_in_kafka AS found WHERE aimed."id" IS NOT DISTINCT FROM found."id";',
+        'FROM pg_temp.as_in_kafka AS found WHERE aimed."id" IS NOT DISTINCT FROM found."id";',
         "COMMIT;",
     ]
     assert f"-f {ROWS['differing']}\n" in (tmp_path / PAGE).read_text()

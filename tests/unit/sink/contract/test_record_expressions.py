@@ -55,6 +55,21 @@ def test_a_resend_selects_what_tells_rows_of_one_key_apart() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "columns"),
+    [("_2pc_identity", {"id": "`_2pc_identity`"}), ("_2PC_wins", None), ("id", {"_2pc_key": "id"})],
+)
+def test_a_name_of_the_sinks_own_is_refused(name: str, columns: dict[str, str] | None) -> None:
+    """Also where the column goes nowhere: a search for bad rows adds columns to the batch."""
+    given: dict[str, Any] = {"kafka": {"bootstrap.servers": "localhost:9092"}, "transactional_id": "orders"}
+    options = SinkOptions.parse(
+        **given, database="postgresql+psycopg2://localhost/shop", topic="orders", table="orders", columns=columns
+    )
+    schema = StructType([StructField(name, IntegerType())])
+    with pytest.raises(ConfigurationError, match="begin with '_2pc_' are reserved"):
+        choose_expressions(options.lanes[0], schema)
+
+
+@pytest.mark.parametrize(
     ("columns", "value"),
     [
         ({"1": "1"}, WHOLE_ROW),  # the number one, not the column

@@ -208,12 +208,6 @@ def test_map_keys_without_a_text_form_are_refused(key: t.DataType) -> None:
     assert "transform_keys" in message
 
 
-def test_a_name_of_the_sink_s_own_is_refused() -> None:
-    """Two columns of one name could not be told apart in a task."""
-    with pytest.raises(ConfigurationError, match="begin with '_2pc_'"):
-        plan_columns([("_2pc_key", t.StringType())], table(column("_2pc_key", "text")))
-
-
 def test_struct_with_a_name_twice_is_refused() -> None:
     twice = t.StructType([t.StructField("a", t.IntegerType()), t.StructField("a", t.LongType())])
     assert "occurs twice" in refusal(twice, column("x", "jsonb"))

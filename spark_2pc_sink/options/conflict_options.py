@@ -30,6 +30,7 @@ class ConflictOptions:
     delete_when: str | None = None
     update_columns: Sequence[str] | None = None
     upsert_where: str | None = None
+    unchanged_when: Mapping[str, str] | None = None
     columns: Mapping[str, str] | None = None
 
     def check(self) -> None:
@@ -48,11 +49,13 @@ class ConflictOptions:
                     "delete_when": self.delete_when,
                     "update_columns": self.update_columns,
                     "upsert_where": self.upsert_where,
+                    "unchanged_when": self.unchanged_when,
                 }
             )
         if self.order_by is None and self.late_rows != "replace":
             raise needs_order("upsert_late_rows", self.late_rows)
         self._check_late_rows()
+        self._check_unchanged()
         if self.update_columns is not None and not self.update_columns:
             rule = "without a column to update, the row that is there stays as it is"
             raise _contradiction(
@@ -86,14 +89,29 @@ class ConflictOptions:
                 "mark it, with columns={..., 'deleted': \"op = 'd'\"}",
             )
 
+    def _check_unchanged(self) -> None:
+        for name in self.unchanged_when or ():
+            if name in self.keys or (self.columns is not None and name not in self.columns):
+                rule = f"{name!r} must be one of columns, and not one of upsert_keys"
+                raise _contradiction("unchanged_when", self.unchanged_when, rule, f"leave {name!r} out of it")
+        if not self.unchanged_when:
+            return
+        if self.late_rows == "keep_newer":
+            rule = "a row without a value keeps that of the change before it, which may still come late"
+            raise _contradiction("unchanged_when", self.unchanged_when, rule, "leave upsert_late_rows at 'replace'")
+        if self.upsert_where is not None:
+            rule = "a row without a value updates the row in the table and nothing else, whatever upsert_where says"
+            raise _contradiction("unchanged_when", self.unchanged_when, rule, "leave upsert_where out")
 
-def check_superseded(mode: str, order_by: str | None, superseded: str) -> None:
+
+def check_superseded(mode: str, order_by: str | None, superseded: str, *, unchanged: bool) -> None:
     """Refuse to leave records out where nobody knows in time which.
 
     Args:
         mode: of the table.
         order_by: of its rows.
         superseded: of the records.
+        unchanged: some rows carry only some values (``unchanged_when``).
 
     Raises:
         ConfigurationError: there is no order; or only the database could tell, after the records are sent.
@@ -111,6 +129,9 @@ def check_superseded(mode: str, order_by: str | None, superseded: str) -> None:
         )
     if order_by is None:
         raise needs_order("upsert_superseded", superseded)
+    if unchanged:
+        rule = "with unchanged_when the last record of a key may lack a value that only a superseded record has"
+        raise _contradiction("upsert_superseded", superseded, rule, "leave it at 'send_first'")
 
 
 def needs_order(name: str, given: str) -> ConfigurationError:

@@ -49,6 +49,7 @@ class SinkLayout:
     tombstone_when: str | None = None
     update_columns: tuple[str, ...] | None = None
     upsert_where: str | None = None
+    unchanged_when: Mapping[str, str] | None = None
     records: bool = True
     rows: str | None = None
     where: str | None = None
@@ -85,7 +86,7 @@ class SinkLayout:
             noted |= {"table": lane.rows.table, "columns": lane.rows.columns, "mode": lane.rows.mode}
             noted |= {"upsert_keys": lane.rows.keys, "upsert_order_by": lane.rows.order_by}
             noted["upsert_late_rows"] = lane.rows.late_rows
-            noted |= {name: getattr(lane.rows, name) for name in ("delete_when", "update_columns", "upsert_where")}
+            noted |= {name: getattr(lane.rows, name) for name in _ROW_PARTS}
         return cls(**noted)
 
     @property
@@ -112,4 +113,5 @@ class SinkLayout:
 
 
 _OF_DEAD_LETTERS = ("dead_letter_topic", "dead_letter_table")
+_ROW_PARTS = ("delete_when", "update_columns", "upsert_where", "unchanged_when")
 _RECORD_PARTS = ("topic", "key", "value", "headers", "partition", "key_format", "value_format")

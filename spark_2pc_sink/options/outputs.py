@@ -188,6 +188,11 @@ class Rows:
         why="PostgreSQL's SQL over EXCLUDED and the table's name, as in orders.version < EXCLUDED.version: a row that "
         "is there changes only where it is true. None: always",
     )
+    unchanged_when: Mapping[str, str] | None = setting(
+        None,
+        why="column -> SQL condition; with mode='upsert': a row for which it is true carries no value for the column, "
+        "and the column keeps the value that it has. None: every row carries every value",
+    )
     create_table: bool = setting(default=False, why="create the table from the first batch's schema when it is missing")
     primary_key: Sequence[str] = setting(
         (),
@@ -203,7 +208,8 @@ class Rows:
     def __post_init__(self) -> None:
         check_settings(self)
         TableName.parse(self.table)
-        object.__setattr__(self, "columns", checked_columns(self.columns))
+        for name in ("columns", "unchanged_when"):
+            object.__setattr__(self, name, checked_columns(getattr(self, name), option=name))
         for name in ("keys", "primary_key"):
             object.__setattr__(self, name, checked_names(name, getattr(self, name)))
         if self.update_columns is not None:
@@ -225,6 +231,7 @@ class Rows:
             delete_when=self.delete_when,
             update_columns=self.update_columns,
             upsert_where=self.upsert_where,
+            unchanged_when=self.unchanged_when,
             columns=self.columns,
         )
 
@@ -330,7 +337,8 @@ def _check_superseded(lane: Lane) -> None:
         return
     if lane.rows is not None and lane.order_by is not None:
         with lane.naming():
-            check_superseded(lane.rows.mode, lane.order_by, lane.records.superseded)
+            unchanged = bool(lane.rows.unchanged_when)
+            check_superseded(lane.rows.mode, lane.order_by, lane.records.superseded, unchanged=unchanged)
         return
     with lane.naming():
         raise ConfigurationError(
@@ -376,20 +384,19 @@ def check_primary_key(given: Sequence[str], *, create_table: bool, keys: Sequenc
         raise _contradiction("primary_key", given, rule, "leave it out")
 
 
-def checked_columns(given: object) -> dict[str, str] | None:
-    """A copy of the mapping of target columns, or None."""
+def checked_columns(given: object, *, option: str = "columns") -> dict[str, str] | None:
+    """A copy of a mapping of target columns, or None."""
     if given is None:
         return None
     texts = isinstance(given, Mapping) and all(
         isinstance(text, str) and text.strip() for item in given.items() for text in item
     )
     if not isinstance(given, Mapping) or not given or not texts:
-        raise _contradiction(
-            "columns",
-            given,
-            "it is a mapping of table columns to SQL expressions, neither of them empty",
-            "pass columns={'order_id': 'order_id', 'total': 'price * quantity'}, or leave it out for all columns",
-        )
+        example = "columns={'order_id': 'order_id', 'total': 'price * quantity'}, or leave it out for all columns"
+        if option != "columns":
+            example = f"{option}={{'description': \"description = '__debezium_unavailable_value'\"}}"
+        rule = "it is a mapping of table columns to SQL expressions, neither of them empty"
+        raise _contradiction(option, given, rule, f"pass {example}")
     return {name: ended(expression) for name, expression in given.items()}
 
 

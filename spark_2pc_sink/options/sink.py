@@ -56,6 +56,7 @@ _OF_ROWS = {
     "delete_when": "delete_when",
     "update_columns": "update_columns",
     "upsert_where": "upsert_where",
+    "unchanged_when": "unchanged_when",
     "create_table": "create_table",
     "primary_key": "primary_key",
     "schema_evolution": "schema_evolution",
@@ -119,6 +120,7 @@ class SinkOptions(CommonOptions):
         why="PostgreSQL's SQL over EXCLUDED and the table's name, as in orders.version < EXCLUDED.version: a row that "
         "is there changes only where it is true. Kafka gets all records. None: always",
     )
+    unchanged_when: Mapping[str, str] | None = same_setting(Rows, "unchanged_when")
     create_table: bool = same_setting(Rows, "create_table")
     primary_key: tuple[str, ...] = setting(
         (),
@@ -230,7 +232,8 @@ class SinkOptions(CommonOptions):
     @classmethod
     def _converted(cls, given: dict[str, Any]) -> dict[str, Any]:
         given = super()._converted(given)
-        given["columns"] = checked_columns(given.get("columns"))
+        for name in ("columns", "unchanged_when"):
+            given[name] = checked_columns(given.get(name), option=name)
         given |= {name: ended(given[name]) for name in _EXPRESSIONS if isinstance(given.get(name), str)}
         for name in ("upsert_keys", "primary_key"):
             given[name] = checked_names(name, given.get(name, ()))
@@ -298,10 +301,12 @@ class SinkOptions(CommonOptions):
             delete_when=self.delete_when,
             update_columns=self.update_columns,
             upsert_where=self.upsert_where,
+            unchanged_when=self.unchanged_when,
             columns=self.columns,
         ).check()
         check_primary_key(self.primary_key, create_table=self.create_table, keys=self.upsert_keys)
-        check_superseded(self.mode, self.upsert_order_by, self.upsert_superseded)
+        unchanged = bool(self.unchanged_when)
+        check_superseded(self.mode, self.upsert_order_by, self.upsert_superseded, unchanged=unchanged)
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -104,6 +104,7 @@ class DualWriteSink:
         tombstones: bool = False,
         update_columns: list[str] | tuple[str, ...] | None = None,
         upsert_where: str | None = None,
+        unchanged_when: Mapping[str, str] | None = None,
         create_table: bool = False,
         primary_key: list[str] | tuple[str, ...] = (),
         schema_evolution: Literal["strict", "add_columns"] = "strict",

@@ -37,6 +37,7 @@ class Target:
         record_columns: expressions, where the value of a record is not the row.
         tombstones: how records without a value are read; None where they are records as any.
         update_columns: those of a row that later records change; None for all.
+        unchanged: columns whose value the last record of a row may lack (``unchanged_when``).
         noted_keys: those of the keys that the sink has noted, and no person has said.
         noted_order: the column that is order_by, where the sink has noted it.
         sources: which part of a record tells a column; None where its fields have the names of the columns.
@@ -51,6 +52,7 @@ class Target:
     record_columns: tuple[RecordColumn, ...] = ()
     tombstones: Tombstones | None = None
     update_columns: tuple[str, ...] | None = None
+    unchanged: tuple[str, ...] = ()
     noted_keys: tuple[str, ...] = ()
     noted_order: str | None = None
     sources: RecordSources | None = None
@@ -98,18 +100,17 @@ class Target:
         return self.keys or shape.key_among(compared)
 
     def updated_only(self, compared: ComparedColumns) -> ComparedColumns:
-        """Without columns that the table keeps as the first record of their key has set them."""
-        if self.update_columns is None:
-            return compared
-        known = {*self.keys, *self.update_columns}
-        left = tuple(column for column in compared.columns if column.name not in known)
-        if not left:
-            return compared
-        why = "update_columns leaves it as it was when the row was new"
+        """Without columns that the table keeps as an earlier record of their key has set them."""
+        why = dict.fromkeys(self.unchanged, "with unchanged_when the last record of a row may lack its value")
+        if self.update_columns is not None:
+            known = {*self.keys, *self.update_columns}
+            others = (column.name for column in compared.columns if column.name not in known)
+            why |= dict.fromkeys(others, "update_columns leaves it as it was when the row was new")
+        left = [column.name for column in compared.columns if column.name in why]
         return replace(
             compared,
-            columns=tuple(column for column in compared.columns if column.name in known),
-            not_checked=(*compared.not_checked, *(NotChecked(f"column {each.name}", why) for each in left)),
+            columns=tuple(column for column in compared.columns if column.name not in why),
+            not_checked=(*compared.not_checked, *(NotChecked(f"column {name}", why[name]) for name in left)),
         )
 
 
@@ -155,6 +156,7 @@ class GivenTarget:
             record_columns=self.record_columns,
             tombstones=Tombstones.of(layout, keys) if upsert else None,
             update_columns=layout.update_columns if upsert else None,
+            unchanged=tuple(layout.unchanged_when or ()) if upsert else (),
             noted_keys=keys if self.keys is None and mode != "append" else (),
             noted_order=order,
             sources=RecordSources(layout),

@@ -23,7 +23,7 @@ from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
@@ -57,6 +57,7 @@ _RECORD_TYPES = {
     "partition": frozenset({"tinyint", "smallint", "int", "bigint"}),
     "tombstone_when": frozenset({"boolean"}),
     "delete_when": frozenset({"boolean"}),
+    "unchanged_when": frozenset({"boolean"}),
 }
 #: With these options a batch's column of that name is not taken for a part of the record, which then has none.
 _NOT_TAKEN = {
@@ -86,6 +87,7 @@ class RecordExpressions:
         guarded: which of `KEY`, `VALUE` and `json_made` tasks refuse where they are no text (`text_guards`).
         tombstone: true where the record has no value; None where all have theirs.
         delete: true where the row deletes the one of its key in the table; None where none does.
+        unchanged: by column of the table a condition, true where the row carries no value for it.
         formats: of key and value those that are encoded with a schema, each with its format.
         serialisers: by which tasks encode `KEY` and `VALUE` then.
     """
@@ -103,6 +105,7 @@ class RecordExpressions:
     guarded: tuple[str, ...] = ()
     tombstone: str | None = None
     delete: str | None = None
+    unchanged: Mapping[str, str] = field(default_factory=dict)
     formats: Mapping[Part, Format] = field(default_factory=dict)
     serialisers: Mapping[str, Serialiser] = field(default_factory=dict)
 
@@ -120,10 +123,18 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
     names = schema.fieldNames()
     _check_names([*names, *(() if lane.rows is None else lane.rows.columns or ())])
     delete = None if lane.rows is None else lane.rows.delete_when
+    unchanged = {} if lane.rows is None else dict(lane.rows.unchanged_when or {})
     if lane.records is None:
         columns = _columns(lane, names, frozenset())
         return RecordExpressions(
-            topic=None, key=None, value=None, headers=None, partition=None, columns=columns, delete=delete
+            topic=None,
+            key=None,
+            value=None,
+            headers=None,
+            partition=None,
+            columns=columns,
+            delete=delete,
+            unchanged=unchanged,
         )
     options = lane.records
     taken = {
@@ -159,6 +170,7 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
         taken=() if lane.rows is None or lane.rows.columns else tuple(name for name in names if name in taken),
         tombstone=options.tombstone_when,
         delete=delete,
+        unchanged=unchanged,
         formats=options.formats,
     )
 
@@ -187,7 +199,12 @@ def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[s
             rule="every column of the batch is one of Kafka's, so no column is left for the table",
             remedy="pass columns={'payload': 'value'} or the like",
         )
-    return dict(columns)
+    # What stands in place of a value need not be one that the column takes.
+    unchanged = lane.rows.unchanged_when or {}
+    return {
+        name: f"CASE WHEN {true_sql(unchanged[name])} THEN NULL ELSE {sql} END" if name in unchanged else sql
+        for name, sql in columns.items()
+    }
 
 
 def check_taken(expressions: RecordExpressions, target: TargetTable) -> None:
@@ -314,6 +331,8 @@ def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, st
         "value": expressions.value,
         "headers": expressions.headers,
         "partition": expressions.partition,
+        # First: it is part of the expressions of columns, and errors name the first that is wrong.
+        **{f"unchanged_when[{name!r}]": sql for name, sql in expressions.unchanged.items()},
         **{f"columns[{name!r}]": sql for name, sql in expressions.columns.items()},
         "upsert_order_by": order_by,
         "delete_when": expressions.delete,
@@ -389,6 +408,12 @@ def true_sql(condition: str) -> str:
     return f"coalesce(({condition}), false)"
 
 
+def flags_sql(conditions: Iterable[str]) -> str:
+    """SQL for a text with a '1' for each condition that is true, and a '0' for each other."""
+    flags = (f"if({true_sql(condition)}, '1', '0')" for condition in conditions)
+    return f"concat({', '.join(flags)})"
+
+
 def record_columns(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
     """The names of what `record_sql` selects."""
     return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions, json_columns)]
@@ -430,15 +455,16 @@ def _with_default(topic: str, default: str | None) -> str:
 
 def _check_type(option: str, sql: str, kind: str) -> None:
     """Refuse a type that cannot become the bytes of a record."""
-    allowed = _RECORD_TYPES.get(option)
+    kind_of_option = option.partition("[")[0]
+    allowed = _RECORD_TYPES.get(kind_of_option)
     is_text = kind.startswith(("varchar(", "char("))
     if allowed is None or kind in allowed or (is_text and "string" in allowed):
         return
     raise ConfigurationError(
         option=option,
         value=sql,
-        rule=f"its type is {kind}, and the type of a {option} is {' or '.join(sorted(allowed))}",
-        remedy=_conversion(option, sql, kind),
+        rule=f"its type is {kind}, and the type of a {kind_of_option} is {' or '.join(sorted(allowed))}",
+        remedy=_conversion(kind_of_option, sql, kind),
     )
 
 
@@ -456,7 +482,7 @@ def _converted(option: str, kind: str) -> str:
     """SQL with {} for an expression of type ``kind``, of a type that the option takes."""
     if option == "partition":
         return "CAST({} AS INT)"
-    if option in ("delete_when", "tombstone_when"):
+    if option in ("delete_when", "tombstone_when", "unchanged_when"):
         return "{} = 'd'" if kind == "string" else "CAST({} AS BOOLEAN)"
     as_text = "to_json({})" if kind.startswith(_COMPLEX_KINDS) else "CAST({} AS STRING)"
     if option != "headers":

@@ -22,6 +22,7 @@ from spark_2pc_sink.sink.contract.lane_frames import packed_name
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL
 from spark_2pc_sink.sink.contract.sift_plan import SiftPlan, read_sift_receipts
 from spark_2pc_sink.sink.job.table_tries import TableTries
+from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.tasks.sift_task import run_sift_task
@@ -147,4 +148,19 @@ class BatchSift:
             return rows.withColumn(WINS, F.lit(col=True))
         window = Window.partitionBy(*(quoted(key) for key in lane.lane.rows.keys))
         rank = F.rank().over(window.orderBy(F.col(ORDER_COLUMN).desc_nulls_last()))
-        return rows.withColumn(WINS, rank == F.lit(1)).coalesce(self._tasks)
+        rows = rows.withColumn(WINS, rank == F.lit(1))
+        earlier = window.orderBy(F.col(ORDER_COLUMN).asc_nulls_first()).rowsBetween(Window.unboundedPreceding, 0)
+        # The database tries winners alone, so here they get the values that `KeyedRows` would take from other rows.
+        for place, name in enumerate(lane.lane.rows.unchanged_when or (), start=1):
+            flags, value = F.col(UNCHANGED_COLUMN), F.struct(F.col(quoted(name)).alias("of"))
+            carries = F.substring(flags, place, 1) == F.lit("0")
+            if lane.lane.rows.delete_when is not None:
+                carries &= ~F.col(DELETE_COLUMN)
+            known = F.last(F.when(carries, value), ignorenulls=True).over(earlier)
+            rows = rows.withColumns(
+                {
+                    name: known["of"],
+                    UNCHANGED_COLUMN: F.overlay(flags, F.when(known.isNull(), "1").otherwise("0"), F.lit(place)),
+                }
+            )
+        return rows.coalesce(self._tasks)

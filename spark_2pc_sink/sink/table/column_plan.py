@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +32,9 @@ from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_column
 OWN_PREFIX = "_2pc_"
 #: The name under which delete_when stands beside the table's columns: true for a row that deletes the one of its key.
 DELETE_COLUMN = f"{OWN_PREFIX}delete"
+#: The name of unchanged_when there: a text with a '1' for each of its columns for which the row carries no value, else
+#: a '0'.
+UNCHANGED_COLUMN = f"{OWN_PREFIX}unchanged"
 
 _JSON_COLUMNS = ("json", "jsonb")
 # to_json writes any other key as Java happens to show its internal form: days of a date, '[B@29eacb95' of binary.
@@ -106,7 +109,8 @@ class ColumnPlan:
     @property
     def own_columns(self) -> tuple[PlannedColumn, ...]:
         """The columns that are copied and not stored."""
-        return tuple(column for column in (self.order, self.delete) if column is not None)
+        unchanged = _PLANNED_UNCHANGED if self.conflict.unchanged else None
+        return tuple(column for column in (self.order, self.delete, unchanged) if column is not None)
 
     @property
     def copied(self) -> tuple[PlannedColumn, ...]:
@@ -169,7 +173,9 @@ def plan_columns(
         column = target.column(name)
         if column is None:
             raise AssertionError(f"column {name} was not checked")
-        columns.append(_planned(name, spark_type, column, refuse_null=name in keys, made_of=made_of[name]))
+        planned = _planned(name, spark_type, column, refuse_null=name in keys, made_of=made_of[name])
+        # A row may carry no value for it; PostgreSQL refuses a null that is one.
+        columns.append(replace(planned, nullable=True) if name in conflict.unchanged else planned)
     conflict.check(names, keys)
     _check_updated(conflict.updated(names, keys) if keys else (), target)
     return ColumnPlan(
@@ -330,6 +336,15 @@ _PLANNED_DELETE = PlannedColumn(
     nullable=False,
     storage=Storage(),
     target=TargetColumn(name=DELETE_COLUMN, type_name="boolean", base_type="bool"),
+)
+
+_PLANNED_UNCHANGED = PlannedColumn(
+    name=UNCHANGED_COLUMN,
+    expression=quoted(UNCHANGED_COLUMN),
+    arrow_type=pa.string(),
+    nullable=False,
+    storage=Storage(),
+    target=TargetColumn(name=UNCHANGED_COLUMN, type_name="text", base_type="text"),
 )
 
 

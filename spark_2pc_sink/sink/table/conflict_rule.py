@@ -18,11 +18,13 @@ class ConflictRule:
         update_columns: which columns of the row that is there change; None for all that are written.
         where: SQL over ``EXCLUDED`` and the table's name, as PostgreSQL's ``ON CONFLICT … DO UPDATE … WHERE``: without
             it, or where it is true, the row that is there changes.
+        unchanged: columns for which a row may carry no value (``unchanged_when``); the row that is there keeps its own.
     """
 
     ignore: bool = False
     update_columns: tuple[str, ...] | None = None
     where: str | None = None
+    unchanged: tuple[str, ...] = ()
 
     def updated(self, names: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
         """The columns that a row changes in the one that is there.
@@ -45,19 +47,21 @@ class ConflictRule:
             order_column: the column by which late rows are told, where they are.
 
         Raises:
-            ConfigurationError: one of ``update_columns`` is not written or is a key; or late rows could not be told
-                from others, as their order would not be kept.
+            ConfigurationError: one of ``update_columns`` or ``unchanged_when`` is not written or is a key; or late rows
+                could not be told from others, as their order would not be kept.
         """
-        for name in self.update_columns or ():
+        named = {"update_columns": self.update_columns or (), "unchanged_when": self.unchanged}
+        for option, name in ((option, name) for option, given in named.items() for name in given):
             if name not in names or name in keys:
                 why = (
                     "an upsert key, which stays as it is" if name in keys else "not among the columns that are written"
                 )
                 others = ", ".join(other for other in names if other not in keys)
-                raise _refused(self.update_columns, f"{name!r} is {why}", f"the columns are {others}")
+                raise _refused(option, named[option], f"{name!r} is {why}", f"the columns are {others}")
         if order_column is not None and order_column not in self.updated(names, keys):
             raise _refused(
-                self.update_columns,
+                "update_columns",
+                self.update_columns or (),
                 f"column {order_column!r} tells late rows, and would keep the order of the first row of its key",
                 f"add {order_column!r}; or leave late rows at 'replace'",
             )
@@ -67,5 +71,5 @@ class ConflictRule:
 REPLACE: Final = ConflictRule()
 
 
-def _refused(columns: Sequence[str] | None, rule: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(option="update_columns", value=list(columns or ()), rule=rule, remedy=remedy)
+def _refused(option: str, columns: Sequence[str], rule: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(option=option, value=list(columns), rule=rule, remedy=remedy)

@@ -23,6 +23,8 @@ from spark_2pc_sink.sink.table.table_writer import BatchRows, altered_error, cou
 from spark_2pc_sink.sink.written_rows import WrittenRows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from spark_2pc_sink.sink.table.column_plan import ColumnPlan
@@ -49,7 +51,7 @@ class KeyedRows(BatchRows):
 
     def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
         super().__init__(connection, plan)
-        self._deleting = self._deleted = self._written = 0
+        self._deleting = self._deleted = self._written = self._partial = 0
         with self._connection.cursor() as cursor, refused_rows(plan.table):
             cursor.execute(statements.gathered_ddl(plan))
 
@@ -64,7 +66,9 @@ class KeyedRows(BatchRows):
             _allow_sorting(cursor)
             if plan.delete is not None:
                 self._deleting = count(cursor, statements.count_winners(plan, deleting=True))
-            if self._deleting or not plan.updated or plan.conflict.where is not None:
+            if plan.conflict.unchanged:
+                self._partial = count(cursor, statements.count_winners(plan, deleting=False, whole=False))
+            if self._deleting or self._partial or not plan.updated or plan.conflict.where is not None:
                 _refuse_duplicates(cursor, plan)  # the statement that writes would be silent about some of them
             if self._deleting:
                 with refused_rows(plan.table):
@@ -97,6 +101,10 @@ class KeyedRows(BatchRows):
     def _write(self, cursor: psycopg2.extensions.cursor) -> int:
         """Insert and update; how many rows."""
         plan = self._plan
+        if self._partial and plan.order is not None:
+            for column in plan.conflict.unchanged:
+                cursor.execute(statements.complete_statement(plan, column))
+            self._partial = count(cursor, statements.count_winners(plan, deleting=False, whole=False))
         if self._counts_kept:
             cursor.execute(statements.reset_kept())
         cursor.execute(sql.SQL("SAVEPOINT {}").format(_SAVEPOINT))
@@ -113,7 +121,22 @@ class KeyedRows(BatchRows):
             raise altered_error(f"({', '.join(plan.upsert_keys)}) is no unique key any more") from error
         written = cursor.rowcount
         cursor.execute(sql.SQL("RELEASE SAVEPOINT {}").format(_SAVEPOINT))
-        return written
+        return written + self._update(cursor) if self._partial else written
+
+    def _update(self, cursor: psycopg2.extensions.cursor) -> int:
+        """Update with the rows that do not carry every value; how many rows."""
+        plan, partitioned = self._plan, self._tree.partitioned
+        with refused_rows(plan.table):
+            cursor.execute(statements.update_statement(plan, partitioned=partitioned))
+        updated = cursor.rowcount
+        if updated < self._partial:
+            cursor.execute(statements.missing_query(plan, partitioned=partitioned))
+            if keys := _named_keys(plan, cursor.fetchall()):
+                raise self._refused(
+                    f"rows with {' and '.join(keys)} carry no value for some of {', '.join(plan.conflict.unchanged)} "
+                    "(unchanged_when), and neither the table nor the batch has another row of their key to take it from"
+                )
+        return updated
 
     @property
     def _counts_kept(self) -> bool:
@@ -178,8 +201,10 @@ def _refuse_duplicates(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> 
         raise DuplicateKeyError(
             table=str(plan.table),
             key_columns=plan.upsert_keys,
-            keys=tuple(
-                ", ".join(f"{key}={value}" for key, value in zip(plan.upsert_keys, row, strict=True)) for row in found
-            ),
+            keys=_named_keys(plan, found),
             tied=plan.order is not None,
         )
+
+
+def _named_keys(plan: ColumnPlan, found: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(", ".join(f"{key}={value}" for key, value in zip(plan.upsert_keys, row, strict=True)) for row in found)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from psycopg2 import sql
 
+from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ _COUNTED: Final = (
 _THERE: Final = "there"
 _EXCLUDED: Final = "excluded"
 _WINNERS: Final = "winners"
+# Rows of the batch that lack a value, and those of the same keys that have it.
+_GIVEN: Final = "given"
+_KNOWN: Final = "known"
+_FLAGS: Final = sql.Identifier(UNCHANGED_COLUMN)
 
 
 def gathered(plan: ColumnPlan) -> TableName:
@@ -42,12 +47,13 @@ def gathered(plan: ColumnPlan) -> TableName:
 def gathered_ddl(plan: ColumnPlan) -> sql.Composable:
     """A table with the columns that tasks encode, of the target's own types and collations.
 
-    A row that deletes has no values but its key, and a domain may take no null. So where there are such rows, columns
-    of domains are of the types below them: the domain judges a row that is written.
+    A row that deletes has no values but its key, one may lack others (``unchanged_when``), and a domain may take no
+    null. So where there are such rows, columns of domains are of the types below them: the domain judges a row that is
+    written.
     """
     named = [
         sql.SQL("{0}::{1} AS {0}").format(sql.Identifier(column.name), sql.SQL(column.target.below_domain))
-        if plan.delete is not None and column.target.below_domain
+        if (plan.delete is not None or plan.conflict.unchanged) and column.target.below_domain
         else sql.Identifier(column.name)
         for column in plan.columns
     ]
@@ -65,7 +71,9 @@ def target_alias(plan: ColumnPlan) -> str:
     return _THERE if plan.conflict.where is None or plan.table.name == _EXCLUDED else plan.table.name
 
 
-def winners(plan: ColumnPlan, *, deleting: bool | None = None, alias: str = _WINNERS) -> sql.Composable:
+def winners(
+    plan: ColumnPlan, *, deleting: bool | None = None, whole: bool | None = None, alias: str = _WINNERS
+) -> sql.Composable:
     """The rows that may be written, as a table of a FROM clause.
 
     They are compared by order keys (`upsert_order`), which have one order everywhere.
@@ -73,6 +81,7 @@ def winners(plan: ColumnPlan, *, deleting: bool | None = None, alias: str = _WIN
     Args:
         plan: of the batch.
         deleting: those that delete a row, or those that do not; None for both.
+        whole: those that carry every value, or those that do not (``unchanged_when``); None for both.
         alias: their name.
     """
     delete = plan.delete
@@ -90,10 +99,12 @@ def winners(plan: ColumnPlan, *, deleting: bool | None = None, alias: str = _WIN
         conditions.append(sql.SQL("_2pc_rank = 1"))
     if delete is not None and deleting is not None:
         conditions.append(sql.SQL("" if deleting else "NOT ") + sql.Identifier(delete.name))
+    if plan.conflict.unchanged and whole is not None:
+        conditions.append(sql.SQL("pg_catalog.strpos({}, '1') {} 0").format(_FLAGS, sql.SQL("=" if whole else ">")))
     named = sql.SQL(" AS {}").format(sql.Identifier(alias))
     if not conditions:
         return source + named
-    columns = plan.names if delete is None else (*plan.names, delete.name)
+    columns = [name for name in plan.copied_names if plan.order is None or name != plan.order.name]
     chosen = sql.SQL("(SELECT {} FROM {} WHERE {})").format(
         identifiers(columns), source, sql.SQL(" AND ").join(conditions)
     )
@@ -130,9 +141,88 @@ def write_statement(
         target=plan.table.identifier,
         there=sql.Identifier(there),
         columns=identifiers(plan.names),
-        source=winners(plan, deleting=False) if source is None else source,
+        source=winners(plan, deleting=False, whole=True) if source is None else source,
         keys=identifiers(plan.upsert_keys),
         action=sql.SQL("DO UPDATE SET {}{}").format(update, where) if updated else sql.SQL("DO NOTHING"),
+    )
+
+
+def complete_statement(plan: ColumnPlan, column: str) -> sql.Composable:
+    """Give rows that carry no value for a column the newest one that the batch has for their key.
+
+    Args:
+        plan: of the batch, with an order.
+        column: one of ``unchanged_when``.
+    """
+    if plan.order is None:
+        raise AssertionError("without an order a key has one row")
+    place = plan.conflict.unchanged.index(column) + 1
+    return sql.SQL(
+        "UPDATE {gathered} AS {given} SET {column} = {known}.{column}, "
+        "{flags} = pg_catalog.overlay({flags}, '0', {place}) "
+        "FROM (SELECT DISTINCT ON ({keys}) {keys}, {column} FROM {gathered} "
+        "WHERE pg_catalog.substr({flags}, {place}, 1) = '0'{kept} ORDER BY {keys}, {order} DESC NULLS LAST) AS {known} "
+        "WHERE pg_catalog.substr({flags}, {place}, 1) = '1' AND {same}"
+    ).format(
+        gathered=gathered(plan).identifier,
+        given=sql.Identifier(_GIVEN),
+        known=sql.Identifier(_KNOWN),
+        column=sql.Identifier(column),
+        flags=_FLAGS,
+        place=sql.Literal(place),
+        keys=identifiers(plan.upsert_keys),
+        order=sql.Identifier(plan.order.name),
+        kept=sql.SQL("" if plan.delete is None else " AND NOT {}").format(sql.Identifier(DELETE_COLUMN)),
+        same=_same(plan.upsert_keys, _GIVEN, _KNOWN),
+    )
+
+
+def update_statement(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
+    """Update the rows in the table with the winners that do not carry every value; an INSERT would need all.
+
+    Args:
+        plan: of the batch, with ``unchanged_when``.
+        partitioned: the target is; what inherits from a plain table is another one, and stays.
+    """
+    places = {name: place for place, name in enumerate(plan.conflict.unchanged, start=1)}
+    assignments = [
+        sql.SQL(
+            "{0} = CASE WHEN pg_catalog.substr({flags}, {place}, 1) = '1' THEN {there}.{0} ELSE {winners}.{0} END"
+            if name in places
+            else "{0} = {winners}.{0}"
+        ).format(
+            sql.Identifier(name),
+            flags=_FLAGS,
+            place=sql.Literal(places.get(name)),
+            there=sql.Identifier(_THERE),
+            winners=sql.Identifier(_WINNERS),
+        )
+        for name in plan.updated
+    ]
+    return sql.SQL("UPDATE {only}{target} AS {there} SET {assignments} FROM {winners} WHERE {same}").format(
+        only=sql.SQL("" if partitioned else "ONLY "),
+        target=plan.table.identifier,
+        there=sql.Identifier(_THERE),
+        assignments=sql.SQL(", ").join(assignments),
+        winners=winners(plan, deleting=False, whole=False),
+        same=_same(plan.upsert_keys, _WINNERS, _THERE),
+    )
+
+
+def missing_query(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
+    """The first keys, as texts, of winners that do not carry every value and have no row in the table."""
+    return sql.SQL(
+        "SELECT {texts} FROM {winners} WHERE NOT EXISTS (SELECT FROM {only}{target} AS {there} WHERE {same}) "
+        "ORDER BY {keys} LIMIT {most}"
+    ).format(
+        texts=_texts(plan),
+        winners=winners(plan, deleting=False, whole=False),
+        only=sql.SQL("" if partitioned else "ONLY "),
+        target=plan.table.identifier,
+        there=sql.Identifier(_THERE),
+        same=_same(plan.upsert_keys, _WINNERS, _THERE),
+        keys=identifiers(plan.upsert_keys),
+        most=sql.Literal(SHOWN_KEYS_MAX),
     )
 
 
@@ -177,7 +267,7 @@ def duplicates_query(plan: ColumnPlan) -> sql.Composable:
     return sql.SQL(
         "SELECT {texts} FROM {source} GROUP BY {keys} HAVING count(*) > 1{equal_is_one} ORDER BY {keys} LIMIT {most}"
     ).format(
-        texts=sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(key)) for key in plan.upsert_keys),
+        texts=_texts(plan),
         source=source if plan.conflict.ignore else winners(plan),
         keys=keys,
         equal_is_one=equal_is_one,
@@ -188,12 +278,12 @@ def duplicates_query(plan: ColumnPlan) -> sql.Composable:
 # --- counts ------------------------------------------------------------------------------------------------------
 
 
-def count_winners(plan: ColumnPlan, *, deleting: bool) -> sql.Composable:
-    """Of the rows with one key one, where there is an order.
+def count_winners(plan: ColumnPlan, *, deleting: bool, whole: bool | None = None) -> sql.Composable:
+    """Of the rows with one key one, where there is an order. See `winners`.
 
     A statement of its own: counted within the INSERT, by a WITH, it took longer, and every batch would pay for it.
     """
-    return sql.SQL("SELECT count(*) FROM {}").format(winners(plan, deleting=deleting))
+    return sql.SQL("SELECT count(*) FROM {}").format(winners(plan, deleting=deleting, whole=whole))
 
 
 def count_in_table(plan: ColumnPlan, *, deleting: bool, partitioned: bool) -> sql.Composable:
@@ -223,6 +313,10 @@ def reset_kept() -> sql.Composable:
 def count_kept() -> sql.Composable:
     """The rows that guards have kept out since `reset_kept`."""
     return sql.SQL("SELECT pg_catalog.current_setting({})").format(sql.Literal(KEPT_SETTING))
+
+
+def _texts(plan: ColumnPlan) -> sql.Composable:
+    return sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(key)) for key in plan.upsert_keys)
 
 
 def _same(keys: Sequence[str], one: str, other: str) -> sql.Composable:

@@ -14,7 +14,7 @@ from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
 from spark_2pc_sink.sink.table.added_columns import add_columns, missing_columns
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
-from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, ColumnPlan, plan_columns
+from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN, ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.condition_check import check_condition
 from spark_2pc_sink.sink.table.conflict_rule import ConflictRule
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
@@ -103,15 +103,13 @@ class TableLoader:
         own = {} if order_by is None else {ORDER_COLUMN: order_by}
         if expressions.delete is not None:
             own[DELETE_COLUMN] = record_expressions.true_sql(expressions.delete)
+        if expressions.unchanged:
+            own[UNCHANGED_COLUMN] = record_expressions.flags_sql(expressions.unchanged.values())
         own_selected = [f"{sql} AS {name}" for name, sql in own.items()]
         fields = rows.selectExpr(*selected, *own_selected).schema.fields
         columns = fields[: len(selected)]
         order = None if order_by is None else fields[len(selected)].dataType
-        conflict = ConflictRule(
-            ignore=self._rows.mode == "insert_ignore",
-            update_columns=None if self._rows.update_columns is None else tuple(self._rows.update_columns),
-            where=self._rows.upsert_where,
-        )
+        conflict = self._conflict
         with self._transaction("reading the target table") as connection:
             if self._rows.create_table and not _exists(connection, self._rows.table):
                 if not create:
@@ -152,6 +150,15 @@ class TableLoader:
         self._sources = [(sql, field.dataType) for sql, field in zip(made_of, fields, strict=True)]
         self._unchanged = not own and all(sql == quoted(name) for name, sql in expressions.columns.items())
         self._row_key = record_expressions.KEY if expressions.key and not self._rows.keys else None
+
+    @property
+    def _conflict(self) -> ConflictRule:
+        return ConflictRule(
+            ignore=self._rows.mode == "insert_ignore",
+            update_columns=None if self._rows.update_columns is None else tuple(self._rows.update_columns),
+            where=self._rows.upsert_where,
+            unchanged=tuple(self._rows.unchanged_when or ()),
+        )
 
     def select_lists(self) -> tuple[list[str], list[str] | None]:
         """The columns to select of the batch, and of the result of that; None where one select does both.

@@ -185,6 +185,65 @@ def test_the_privilege_is_asked_for_what_is_updated(database: str) -> None:
         run(database, "DROP OWNED BY updater", "DROP ROLE updater")
 
 
+# --- unchanged_when --------------------------------------------------------------------------------------------------
+
+LACKING = ConflictRule(unchanged=("version", "note"))
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_row_without_a_value_keeps_the_newest(database: str, partitioned: bool) -> None:
+    """That of the table, or of an older row of its batch; NOT NULL and domains hold for what is written."""
+    run(
+        database,
+        "CREATE DOMAIN word AS text NOT NULL CHECK (VALUE <> '')",
+        "CREATE TABLE orders (id bigint PRIMARY KEY, version bigint NOT NULL, note word)"
+        + " PARTITION BY RANGE (id)" * partitioned,
+    )
+    if partitioned:
+        run(database, "CREATE TABLE part PARTITION OF orders DEFAULT")
+    given: Mapping[str, Any] = {"conflict": LACKING, "order": LONG, "deletes": True}
+    versions(database, *((number, 1, "a", 1, False, "00") for number in (1, 2, 3, 4)), **given)
+    done = versions(
+        database,
+        (1, None, "A", 2, False, "10"),
+        *[(2, 5, None, 2, False, "01"), (2, None, "B", 3, False, "10"), (2, None, None, 4, False, "11")],
+        *[(3, None, None, 2, False, "11"), (3, None, None, 3, True, "00")],
+        *[(5, 1, "e", 1, False, "00"), (5, None, None, 2, True, "00"), (5, None, None, 3, False, "11")],
+        **given,
+    )
+    assert done == WrittenRows(given=9, written=3, deleted=1, left_out=5)
+    assert table(database) == [(1, 1, "A"), (2, 5, "B"), (4, 1, "a"), (5, 1, "e")]
+    with pytest.raises(ConstraintError, match="23502"):
+        versions(database, (6, None, "f", 1, False, "00"), **given)
+
+
+@pytest.mark.parametrize("order", [None, LONG])
+def test_a_row_without_a_value_needs_one_that_has_it(database: str, order: t.DataType | None) -> None:
+    create(database, VERSIONS, "orders", keys=["id"])
+    own = (1,) * (order is not None)
+    versions(database, (1, 1, "a", *own, "00"), conflict=LACKING, order=order)
+    with pytest.raises(ConstraintError, match="rows with id=2 and id=3 carry no value for some of version, note"):
+        versions(
+            database,
+            *((number, 2, None, *own, "01") for number in (1, 2, 3)),
+            conflict=LACKING,
+            order=order,
+        )
+    with pytest.raises(DuplicateKeyError, match="with id=1;"):
+        versions(database, (1, 2, "b", *own, "00"), (1, 2, None, *own, "01"), conflict=LACKING, order=order)
+    trigger(database, "true", before="UPDATE")
+    with pytest.raises(ConstraintError, match="1 rows were given to it and 0 arrived: a trigger"):
+        versions(database, (1, 2, None, *own, "01"), conflict=LACKING, order=order)
+    assert table(database) == [(1, 1, "a")]
+
+
+@pytest.mark.parametrize(("column", "said"), [("nte", "not among the columns"), ("id", "an upsert key")])
+def test_columns_that_every_row_carries(database: str, column: str, said: str) -> None:
+    create(database, VERSIONS, "orders", keys=["id"])
+    with pytest.raises(ConfigurationError, match=f"unchanged_when=.*{said}"):
+        plan_of(database, VERSIONS, keys=["id"], conflict=ConflictRule(unchanged=(column,)))
+
+
 # --- upsert_where ----------------------------------------------------------------------------------------------------
 
 

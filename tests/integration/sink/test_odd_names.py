@@ -116,6 +116,12 @@ MODES: dict[str, dict[str, Any]] = {
         "tombstones": True,
     },
     "late": {"mode": "upsert", "upsert_keys": ["id"], "upsert_order_by": "k", "upsert_late_rows": "keep_newer"},
+    "lacking": {
+        "mode": "upsert",
+        "upsert_keys": ["id"],
+        "upsert_order_by": "k",
+        "unchanged_when": {"j": "t.n = 3", "there": "t.n = 3"},
+    },
     "where": {"mode": "upsert", "upsert_keys": ["id"], "upsert_where": "there.k < excluded.k"},
 }
 
@@ -148,7 +154,9 @@ def test_columns_with_the_names_of_our_own(
     stream.add([row(1, 1), row(2, 2), row(3, 2), row(4, 4), *twice])
     stream.add([row(6, 5)] if mode == "append" else [row(2, 1), row(3, 3), row(5, 5)])
     stream.run(DualWriteSink(**options))
-    kept = {"append": [1, 2, 2, 5, 5], "insert_ignore": [1, 2, 2, 5], "newest": [1, 1, 5]}.get(mode, [1, 2, 3, 5])
-    assert [k for (k,) in run_sql(database, "SELECT excluded.k FROM excluded ORDER BY id")] == kept
+    kept = {"append": [1, 2, 2, 5, 5], "insert_ignore": [1, 2, 2, 5], "newest": [1, 1, 5], "lacking": [1, 1, 3, 5]}
+    assert [k for (k,) in run_sql(database, "SELECT excluded.k FROM excluded ORDER BY id")] == kept.get(
+        mode, [1, 2, 3, 5]
+    )
     report = verify(transactional_id=transactional_id, kafka={"bootstrap.servers": kafka.bootstrap}, database=database)
     assert report.verdict == ("not_checked" if mode == "where" else "same"), str(report)

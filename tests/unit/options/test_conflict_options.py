@@ -20,6 +20,7 @@ BASE: dict[str, Any] = {
 UPSERT: dict[str, Any] = {"mode": "upsert", "upsert_keys": ["id"]}
 IGNORE: dict[str, Any] = {"mode": "insert_ignore", "upsert_keys": ["id"]}
 DELETE = "op = 'd'"
+UNCHANGED = {"a": "a = '-'"}
 
 
 def parse(**given: Any) -> SinkOptions:
@@ -47,6 +48,19 @@ def parse(**given: Any) -> SinkOptions:
         (
             {**IGNORE, "upsert_order_by": "lsn", "upsert_superseded": "leave_out"},
             "upsert_superseded=.*asked after the records are sent.*dropDuplicatesWithinWatermark",
+        ),
+        ({"unchanged_when": UNCHANGED}, "unchanged_when=.*no meaning with mode='append'"),
+        ({**UPSERT, "unchanged_when": {}}, "unchanged_when=.*it is a mapping"),
+        ({**UPSERT, "unchanged_when": {"id": "true"}}, "unchanged_when=.*'id' must be one of columns"),
+        ({**UPSERT, "unchanged_when": UNCHANGED, "columns": {"id": "id"}}, "unchanged_when=.*'a' must be one of"),
+        ({**UPSERT, "unchanged_when": UNCHANGED, "upsert_where": "true"}, "unchanged_when=.*leave upsert_where out"),
+        (
+            {**UPSERT, "upsert_order_by": "n", "upsert_late_rows": "keep_newer", "unchanged_when": UNCHANGED},
+            "unchanged_when=.*may still come late",
+        ),
+        (
+            {**UPSERT, "upsert_order_by": "n", "upsert_superseded": "leave_out", "unchanged_when": UNCHANGED},
+            "upsert_superseded=.*may lack a value that only a superseded record has",
         ),
         ({**UPSERT, "tombstones": True}, "tombstones=True.*pass delete_when"),
         ({"primary_key": ["id"]}, "primary_key=.*pass create_table=True"),
@@ -88,6 +102,7 @@ def test_outputs_have_the_same_options_by_their_own_names() -> None:
 
 
 def test_a_layout_keeps_what_a_reader_needs() -> None:
-    options = parse(**UPSERT, delete_when=DELETE, tombstones=True, update_columns=["a"])
+    options = parse(**UPSERT, delete_when=DELETE, tombstones=True, update_columns=["a"], unchanged_when=UNCHANGED)
     noted = type(options.layout).parse(options.layout.as_json())
     assert (noted.delete_when, noted.tombstone_when, noted.update_columns) == (DELETE, DELETE, ("a",))
+    assert noted.unchanged_when == UNCHANGED

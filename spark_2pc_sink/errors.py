@@ -9,6 +9,7 @@
     │   ├── ConstraintError       a row that a constraint, a type or a trigger of the table refused
     │   ├── DuplicateKeyError     upsert met one key twice in a batch
     │   ├── RecordTooLargeError   a record beyond what the topic takes
+    │   ├── RecordRefusedError    a record that the topic does not take, such as one without a key
     │   └── TooManyBadRowsError   more bad rows than max_bad_rows lets into the dead letters
     ├── LocalProtocolError        the caller broke the order of calls
     ├── RemoteProtocolError       a peer broke its protocol
@@ -79,6 +80,7 @@ __all__ = [
     "KafkaTimeoutError",
     "LocalProtocolError",
     "OutcomeUnknownError",
+    "RecordRefusedError",
     "RecordTooLargeError",
     "RemoteProtocolError",
     "SchemaRegistryError",
@@ -169,6 +171,28 @@ class RecordTooLargeError(DataError):
             f"the record with key {self.row_key} for {self.topic}-{self.partition} has {self.record_bytes} bytes: "
             f"{self.limit}; nothing of the batch was written. Raise max.message.bytes of the topic (and "
             "max.request.size in kafka={...}), or make the value smaller"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class RecordRefusedError(DataError):
+    """A topic does not take a record: one without a key where it is compacted, or one that its broker refuses.
+
+    ``contents`` are digests of the records that a broker has named; none where nothing was sent.
+    """
+
+    topic: str
+    partition: int
+    record: str
+    reason: str
+    lacks_key: bool = False
+    contents: frozenset[bytes] = frozenset()
+
+    def __str__(self) -> str:
+        remedy = "Have the option key give each row one, or filter such rows" if self.lacks_key else "Filter such rows"
+        return (
+            f"{self.topic}-{self.partition} does not take the record with {self.record}: {self.reason}; nothing of "
+            f"the batch was written. {remedy} before the sink, or send them to the dead letters (bad_rows)"
         )
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_2pc_sink.producer.record_encoder import BatchEncoder, EncodedBatch, printable_key
+from spark_2pc_sink.producer.error_policy import printable_key
+from spark_2pc_sink.producer.record_encoder import BatchEncoder, EncodedBatch
 from spark_2pc_sink.wire.digest import content_digest
 from spark_2pc_sink.wire.record_contents import key_of_content, section_of_contents
 from spark_2pc_sink.wire.varints import VARINT_BYTES_MAX

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from datetime import datetime, timezone
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -11,13 +14,19 @@ from spark_2pc_sink.errors import (
     ConfigurationError,
     FencedError,
     KafkaError,
+    RecordRefusedError,
     RecordTooLargeError,
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.partition_queue import Batch
+from spark_2pc_sink.wire.batch_format import read_header
 from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.record_contents import contents_of, key_of_content, value_of_content
 from spark_2pc_sink.wire.replies import ProducedPartition
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 #: Another producer owns the transactional id: InvalidProducerEpoch and ProducerFenced say so, and so does
 #: InvalidProducerIdMapping, which is what the coordinator answers to a producer id that it has replaced or expired.
@@ -74,15 +83,15 @@ _ACL_REMEDY: Final = (
 )
 
 _CLOCK_REMEDY: Final = (
-    "Records have the time of the clock of this machine at which their batch began: set the clock, as by NTP; or raise "
+    "records have the time of the clock of this machine at which their batch began: set the clock, as by NTP; or raise "
     "message.timestamp.after.max.ms of the topic, or message.timestamp.before.max.ms where a batch takes longer"
 )
 _KEY_REMEDY: Final = (
     "Where the topic is compacted (cleanup.policy) each record needs a key: give one, as by the option key"
 )
-_RECORD_REMEDIES: Final[dict[int, str]] = {Code.INVALID_TIMESTAMP: _CLOCK_REMEDY, Code.INVALID_RECORD: _KEY_REMEDY}
-#: Of the records that a broker names one by one, so many are told: a batch has thousands.
-_RECORD_ERRORS_SHOWN: Final = 3
+_LACKS_KEY: Final = "the topic is compacted (cleanup.policy), and takes no record without a key"
+#: Characters of a key or a value in an error.
+_CHARACTERS_MAX: Final = 80
 
 
 def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") -> KafkaError:
@@ -109,12 +118,21 @@ def produce_error(
     """The exception for an answer to Produce that no repetition changes."""
     code = answer.error_code
     detail = f"{partition}, pair {producer}: {answer.error_message or 'the broker gave no reason'}"
-    if answer.record_errors:
-        shown = [f"record {index}: {text}" for index, text in answer.record_errors[:_RECORD_ERRORS_SHOWN]]
-        left_out = len(answer.record_errors) - len(shown)
-        detail += "; " + "; ".join(shown) + (f"; and {left_out} records more" if left_out else "")
-    if code in _RECORD_REMEDIES:
-        detail = f"{detail}. {_RECORD_REMEDIES[code]}"
+    if code == Code.INVALID_TIMESTAMP:
+        # No row is bad: all records have the time of their batch.
+        time_ms = read_header(memoryview(batch.payload).cast("B")).max_timestamp_ms
+        reason = next((text for _, text in answer.record_errors if text), detail)
+        return ConfigurationError(
+            option="timestamp",
+            value=datetime.fromtimestamp(time_ms / 1000, timezone.utc).isoformat(timespec="milliseconds"),
+            rule=f"{partition} takes no record of this time: {reason}",
+            remedy=_CLOCK_REMEDY,
+        )
+    if code == Code.INVALID_RECORD:
+        refused = _record_refused(partition, batch, answer)
+        if refused is not None:
+            return refused
+        detail = f"{detail}. {_KEY_REMEDY}"
     if code in _ABORTABLE:
         return AbortableError(api="Produce", code=code, name=describe_error(code).name, detail=detail)
     if code not in _TOO_LARGE:
@@ -129,6 +147,54 @@ def produce_error(
         remedy="set batch.size below max.message.bytes of the topic; with the permission DESCRIBE_CONFIGS on the "
         "topic that is done without asking",
     )
+
+
+def _record_refused(partition: TopicPartition, batch: Batch, answer: ProducedPartition) -> RecordRefusedError | None:
+    """The error for records that the broker names one by one (KIP-467); None where it names none."""
+    named = [(index, text) for index, text in answer.record_errors if 0 <= index < batch.record_count]
+    if not named:
+        return None
+    contents = contents_of(batch.payload, batch.record_count)
+    refused = [contents[index].as_py() for index, _ in named]
+    digests = content_digests(contents.take([index for index, _ in named]))
+    key, value = key_of_content(refused[0]), value_of_content(refused[0])
+    if all(key_of_content(each) is None for each in refused):
+        return replace(record_lacks_key(partition, value), contents=digests)
+    return RecordRefusedError(
+        topic=partition.topic,
+        partition=partition.partition,
+        record=f"value {printable_key(value)}" if key is None else f"key {printable_key(key)}",
+        reason=named[0][1] or answer.error_message or f"the broker answered {describe_error(answer.error_code)}",
+        contents=digests,
+    )
+
+
+def content_digests(contents: ArrowColumn) -> frozenset[bytes]:
+    """What `RecordRefusedError` has of records, from `contents_of`."""
+    return frozenset(blake2b(content, digest_size=16).digest() for content in contents.to_pylist())
+
+
+def record_lacks_key(partition: TopicPartition, value: bytes | None) -> RecordRefusedError:
+    """The error for a record without a key, by its value."""
+    return RecordRefusedError(
+        topic=partition.topic,
+        partition=partition.partition,
+        record=f"value {printable_key(value)}",
+        reason=_LACKS_KEY,
+        lacks_key=True,
+    )
+
+
+def printable_key(key: bytes | None) -> str:
+    """The key of a record: as text where it is text, else in hexadecimal; cut to a readable length."""
+    if key is None:
+        return "null"
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    shown = text if text.isprintable() and (text or not key) else "0x" + key.hex()
+    return shown if len(shown) <= _CHARACTERS_MAX else shown[:_CHARACTERS_MAX] + "…"
 
 
 def record_too_large(partition: TopicPartition, row_key: str, record_bytes: int, limit: str) -> RecordTooLargeError:

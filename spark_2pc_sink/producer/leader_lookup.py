@@ -21,7 +21,9 @@ from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, KafkaRe
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_SEGMENT_BYTES: Final = "segment.bytes"
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_CLEANUP: Final = "cleanup.policy"
 _CREATE_TIME: Final = "CreateTime"
 #: After these the leader is looked up again. The last one is answered right after it has changed: until its high
 #: watermark has come to where its leadership began it tells nobody an end (KIP-207).
@@ -39,12 +41,16 @@ class TopicLimits:
     """The limits of a topic; None where the broker does not tell us (no DESCRIBE_CONFIGS permission).
 
     Args:
-        message_bytes_max: the largest record batch, compressed (max.message.bytes).
+        message_bytes_max: the largest record batch, compressed (max.message.bytes, or segment.bytes where it is less).
         create_time: True where records keep the timestamp that the producer gave them.
+        bytes_limit: what says ``message_bytes_max``.
+        needs_keys: True where the topic is compacted, and takes no record without a key.
     """
 
     message_bytes_max: int | None
     create_time: bool | None
+    bytes_limit: str = ""
+    needs_keys: bool = False
 
 
 class LeaderFinder:
@@ -240,15 +246,23 @@ def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimit
         Api.DESCRIBE_CONFIGS,
         cluster.any_node,
         lambda version: messages.describe_configs_request(
-            ConfigResource.TOPIC, topic, [_MAX_MESSAGE_BYTES, _TIMESTAMP_TYPE], version=version
+            ConfigResource.TOPIC,
+            topic,
+            [_MAX_MESSAGE_BYTES, _SEGMENT_BYTES, _TIMESTAMP_TYPE, _CLEANUP],
+            version=version,
         ),
         deadline,
     )
     found = responses.read_describe_configs(response).get(topic)
     if found is None or found.error_code != Code.NONE:
         return TopicLimits(message_bytes_max=None, create_time=None)
-    bytes_max, kind = found.values.get(_MAX_MESSAGE_BYTES), found.values.get(_TIMESTAMP_TYPE)
+    given = ((name, found.values.get(name)) for name in (_MAX_MESSAGE_BYTES, _SEGMENT_BYTES))
+    sizes = [(int(value), name) for name, value in given if value is not None]
+    bytes_max, name = min(sizes, default=(None, ""))
+    kind = found.values.get(_TIMESTAMP_TYPE)
     return TopicLimits(
-        message_bytes_max=None if bytes_max is None else int(bytes_max),
+        message_bytes_max=bytes_max,
         create_time=None if kind is None else kind == _CREATE_TIME,
+        bytes_limit=f"{name} of the topic is {bytes_max}",
+        needs_keys="compact" in (found.values.get(_CLEANUP) or ""),
     )

@@ -100,7 +100,7 @@ class ProduceSession:
             FencedError: the pair is not the newest of its transactional id.
             AbortableError: the transaction must be aborted; the next one may succeed.
             BatchRetryError: somebody else wrote to the partition with this pair.
-            RecordTooLargeError: a row cannot be sent.
+            RecordTooLargeError, RecordRefusedError: a row cannot be sent.
             AuthorizationError, UnknownTopicError, ConfigurationError, KafkaError: the topic cannot be written so.
             KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, counting only time spent
                 in these calls.

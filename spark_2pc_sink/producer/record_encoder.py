@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.error_policy import record_too_large
+from spark_2pc_sink.producer.error_policy import printable_key, record_lacks_key, record_too_large
 from spark_2pc_sink.producer.leader_lookup import TopicLimits
 from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
 from spark_2pc_sink.wire.arrow_records import RecordsSection, encode_sections
@@ -31,8 +33,6 @@ TOGETHER_BYTES_MAX: Final = 1024 * 1024
 #: byte in sixty-four and a header, so this much room is left below max.message.bytes.
 _COMPRESSION_LOSS: Final = 1 / 64
 _COMPRESSION_LOSS_BYTES: Final = 512
-#: Characters of a row's key in an error.
-_KEY_CHARACTERS_MAX: Final = 80
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,12 @@ class RecordEncoder(BatchEncoder):
         """Take rows of one partition, in order; yields the batches that are full now.
 
         Raises:
-            RecordTooLargeError: a row cannot be sent.
+            RecordTooLargeError, RecordRefusedError: a row cannot be sent.
         """
         if not len(rows):
             return
+        if self._limits(partition.topic).needs_keys:
+            _check_keys(partition, rows)
         buffer = self._buffer(partition)
         self._kept_bytes -= buffer.kept_bytes
         full = buffer.add(rows)
@@ -189,7 +191,7 @@ class RecordEncoder(BatchEncoder):
         """Refuse a record that cannot arrive before anything is sent for it."""
         allowed = self._limits(partition.topic).message_bytes_max
         if allowed is not None and len(payload) > allowed:
-            limit = f"max.message.bytes of the topic is {allowed}"
+            limit = self._limits(partition.topic).bytes_limit
             raise record_too_large(partition, row_key, len(payload), limit)
         if record_bytes > self._options.max_request_bytes:
             limit = f"max.request.size is {self._options.max_request_bytes}"
@@ -201,16 +203,12 @@ def records_bytes_max(message_bytes_max: int) -> int:
     return int((message_bytes_max - HEADER_BYTES - _COMPRESSION_LOSS_BYTES) * (1 - _COMPRESSION_LOSS))
 
 
-def printable_key(key: bytes | None) -> str:
-    """The key of a record: as text where it is text, else in hexadecimal; cut to a readable length."""
-    if key is None:
-        return "null"
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        text = ""
-    shown = text if text.isprintable() and (text or not key) else "0x" + key.hex()
-    return shown if len(shown) <= _KEY_CHARACTERS_MAX else shown[:_KEY_CHARACTERS_MAX] + "…"
+def _check_keys(partition: TopicPartition, rows: Rows) -> None:
+    keys, values = rows.key.column, rows.value.column
+    if keys is not None and not keys.null_count:
+        return
+    first = 0 if keys is None else int(np.flatnonzero(np.asarray(keys.is_null()))[0])
+    raise record_lacks_key(partition, None if values is None else values[first].as_py())
 
 
 def _only_key(rows: Rows) -> bytes | None:

@@ -57,6 +57,13 @@ def key_of_content(content: bytes) -> bytes | None:
     return None if length < 0 else content[start : start + length]
 
 
+def value_of_content(content: bytes) -> bytes | None:
+    """The value of a record."""
+    length, start = read_varint(content, 0)
+    length, start = read_varint(content, start + max(length, 0))
+    return None if length < 0 else content[start : start + length]
+
+
 def section_of_contents(contents: ArrowColumn) -> RecordsSection:
     """The records of a new batch, in this order.
 

@@ -47,6 +47,8 @@ _TO_DO: Final[dict[str, str]] = {
     "ConstraintError": "correct or filter such rows, or change the table",
     "DuplicateKeyError": "set `upsert_order_by`, or deduplicate before the sink",
     "RecordTooLargeError": "raise `max.message.bytes` of the topic, or make the value smaller",
+    "RecordRefusedError": "give each row a key where the topic is compacted; or send such rows to the "
+    "[dead letters](../bad-rows.md)",
     "TooManyBadRowsError": "correct the rows or the table, or raise `max_bad_rows`",
     "LocalProtocolError": "correct the program: `rule` says which call comes first",
     "RemoteProtocolError": "look at what answers at this address, and at its version",

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from spark_2pc_sink.errors import ConstraintError, DataError, RecordTooLargeError, UnstorableValueError
+from spark_2pc_sink.errors import (
+    ConstraintError,
+    DataError,
+    RecordRefusedError,
+    RecordTooLargeError,
+    UnstorableValueError,
+)
 
 #: Bytes of a row's identity.
 IDENTITY_BYTES: Final = 16
@@ -45,6 +51,8 @@ def _reason(error: DataError) -> str:
         return error.detail
     if isinstance(error, UnstorableValueError):
         return f"column {error.column!r}: {error.value} cannot be stored: {error.rule}"
+    if isinstance(error, RecordRefusedError):
+        return error.reason
     if isinstance(error, RecordTooLargeError):
         return f"its record has {error.record_bytes} bytes: {error.limit}"
     return str(error)

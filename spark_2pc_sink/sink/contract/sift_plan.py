@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.errors import DualWriteError
+    from spark_2pc_sink.errors import DualWriteError, RecordRefusedError
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.task_plan import TaskPlan
@@ -28,6 +28,7 @@ class SiftPlan:
         output_of_records: what refused rows say of the topic.
         output_of_rows: what they say of the table.
         most: give up beyond so many.
+        refusal: of a broker, which has named records: rows that become these are refused for its reason.
     """
 
     tasks: TaskPlan
@@ -36,6 +37,7 @@ class SiftPlan:
     output_of_records: str
     output_of_rows: str
     most: int
+    refusal: RecordRefusedError | None = None
 
     @property
     def ticket(self) -> TransactionTicket:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.errors import ConfigurationError, RecordRefusedError, RecordTooLargeError
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.leader_lookup import TopicLimits, topic_limits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.ids import TopicPartition
     from spark_2pc_sink.options import KafkaOptions
 
@@ -105,6 +108,22 @@ class Topics:
             self.counts[topic] = cluster.partition_counts([topic])[topic]
             self.ids[topic] = cluster.topic_id(topic)
         return self.counts[topic]
+
+    def learn(self, error: DataError, limits: Callable[[str], TopicLimits]) -> None:
+        """Take a broker's refusal for a limit of its topic, whose settings may be newer, or not to be read.
+
+        Args:
+            error: why an attempt has failed.
+            limits: of a topic, as far as they were read.
+        """
+        if isinstance(error, RecordRefusedError) and error.lacks_key:
+            self.limits[error.topic] = replace(limits(error.topic), needs_keys=True)
+        elif isinstance(error, RecordTooLargeError):
+            read = limits(error.topic)
+            if read.message_bytes_max is None or read.message_bytes_max >= error.record_bytes:
+                self.limits[error.topic] = replace(
+                    read, message_bytes_max=error.record_bytes - 1, bytes_limit=error.limit
+                )
 
     def limits_of(self, topic: str) -> TopicLimits:
         """The limits of a topic.

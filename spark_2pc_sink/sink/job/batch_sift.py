@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import (
     ConstraintError,
+    RecordRefusedError,
     RecordTooLargeError,
     UnstorableValueError,
 )
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
 
 #: Errors of one row that tasks find.
-_OF_TASKS: Final = (RecordTooLargeError, UnstorableValueError)
+_OF_TASKS: Final = (RecordRefusedError, RecordTooLargeError, UnstorableValueError)
 
 
 def is_about_rows(error: Exception) -> bool:
@@ -98,7 +99,8 @@ class BatchSift:
         """
         if isinstance(error, ConstraintError):
             return self._by_database(open_decision)
-        receipts = [self._receipts(lane, plan, staged=False) for lane, plan in self._lanes]
+        refusal = error if isinstance(error, RecordRefusedError) and not error.lacks_key else None
+        receipts = [self._receipts(lane, plan, staged=False, refusal=refusal) for lane, plan in self._lanes]
         return [[row for receipt in of_lane for row in receipt.refused] for of_lane in receipts]
 
     def _by_database(self, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
@@ -118,7 +120,9 @@ class BatchSift:
                 table.finish()
         return [table.refused for table in tables]
 
-    def _receipts(self, lane: LaneWork, plan: TaskPlan, *, staged: bool) -> list[SiftReceipt]:
+    def _receipts(
+        self, lane: LaneWork, plan: TaskPlan, *, staged: bool, refusal: RecordRefusedError | None = None
+    ) -> list[SiftReceipt]:
         sifted = SiftPlan(
             tasks=plan,
             # An attempt that PostgreSQL has refused has made records of all rows.
@@ -127,6 +131,7 @@ class BatchSift:
             output_of_records=f"topic {lane.topic or 'of the row'}",
             output_of_rows=f"table {'' if lane.lane.rows is None else lane.lane.rows.table}",
             most=self._most,
+            refusal=refusal,
         )
         rows = self._rows_of(lane, staged=staged)
         answers = self._map_in_arrow(rows, task_function(run_sift_task, sifted), RESULT_DDL)

@@ -201,7 +201,9 @@ class SparkBatchWork:
         self._folder = None if self._local is None else self._local.begin(ticket)
         self._ticket, self._sifted = ticket, True
         at_once = self._facts.tasks_at_once()
-        plan = self._plan(ticket, self._known_topics(self._known_counts()), salts=(0,), at_once=at_once)
+        topics = self._known_topics(self._known_counts())
+        topics.learn(error, self._topics.limits)
+        plan = self._plan(ticket, topics, salts=(0,), at_once=at_once)
         sift = BatchSift(
             self._frame,
             at_once,

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import DataError, DualWriteError
+from spark_2pc_sink.producer.error_policy import content_digests
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
 from spark_2pc_sink.sink.bad_rows.bisection import find_refused
@@ -19,12 +20,14 @@ from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
 from spark_2pc_sink.sink.tasks.task_input import completed_rows
+from spark_2pc_sink.wire.record_contents import contents_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
+    from spark_2pc_sink.producer.record_encoder import EncodedBatch
     from spark_2pc_sink.sink.contract.row_transfer import PartStore
     from spark_2pc_sink.sink.contract.sift_plan import SiftPlan
     from spark_2pc_sink.sink.contract.task_plan import TaskIdentity
@@ -113,10 +116,17 @@ class _SiftTask:
         tasks = self._plan.tasks
         encoder = RecordEncoder(tasks.kafka, timestamp_ms=tasks.timestamp_ms, limits=tasks.topics.limits_of)
         for part in self._partitioner.split_batch(rows):
-            for _ in encoder.append(part.partition, part.rows):
-                """Made, which is what was to be tried."""
-        for _ in encoder.finish():
-            """The same."""
+            self._check_made(encoder.append(part.partition, part.rows))
+        self._check_made(encoder.finish())
+
+    def _check_made(self, batches: Iterable[EncodedBatch]) -> None:
+        """Make them, which is what is to be tried; and refuse what a broker has refused."""
+        refusal = self._plan.refusal
+        for batch in batches:
+            if refusal is not None and batch.partition.topic == refusal.topic:
+                contents = contents_of(batch.payload, batch.record_count)
+                if not refusal.contents.isdisjoint(content_digests(contents)):
+                    raise refusal
 
     def _encode(self, rows: pa.RecordBatch, names: RowNames) -> None:
         plan = self._lane.row_encoder

@@ -16,15 +16,17 @@ from spark_2pc_sink.errors import (
     DualWriteError,
     FencedError,
     KafkaError,
+    RecordRefusedError,
     RecordTooLargeError,
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.fakes.cluster import FakeCluster
-from tests.unit.fakes.wire import Received, answer
+from tests.unit.fakes.wire import Received, Step, answer
 from tests.unit.producer.support import SMALL_BATCHES, T0, one_batch_each, rows, session_on
 
 pytestmark = pytest.mark.usefixtures("begun")
@@ -58,6 +60,76 @@ def test_refusals_end_the_session_for_good(
         with pytest.raises(error) as again:
             call()
         assert again.value is caught.value
+
+
+def naming(code: Code, errors: dict[int, str]) -> Step:
+    """Refuse a batch for some of its records."""
+
+    def refused(_received: Received, serve: Callable[[int], Any]) -> Any:
+        response = serve(code)
+        [answered] = response.responses[0].partition_responses
+        kind = type(answered).BatchIndexAndErrorMessage
+        answered.record_errors = [kind(batch_index=at, batch_index_error_message=text) for at, text in errors.items()]
+        return response
+
+    return refused
+
+
+def send(session: ProduceSession, batch: Rows) -> None:
+    session.append(T0, batch)
+    session.flush()
+
+
+KEYS = pa.array(["a", None, "c", None])
+VALUES = pa.array(["first", "second", "third", "fourth"])
+
+
+def test_a_record_that_its_broker_names_is_a_bad_row(fake: FakeCluster, cluster: Cluster) -> None:
+    """With what the record says, and the broker of it."""
+    fake.script(Api.PRODUCE, naming(Code.INVALID_RECORD, {1: "no schema", 2: "no schema either", 9: "not there"}))
+    session = session_on(cluster)
+    session.append(T0, Rows.of(KEYS, VALUES, None))
+    with pytest.raises(
+        RecordRefusedError, match=r"t-0 does not take the record with value second: no schema;"
+    ) as error:
+        session.flush()
+    assert (len(error.value.contents), error.value.lacks_key) == (2, False)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_record_without_a_key_for_a_compacted_topic_is_a_bad_row(
+    fake: FakeCluster, cluster: Cluster, *, known: bool
+) -> None:
+    """Nothing is sent where the topic's settings may be read; else the broker says it."""
+    if known:
+        assert fake.configs is not None
+        fake.configs["cleanup.policy"] = "compact,delete"
+    else:
+        fake.script(Api.PRODUCE, naming(Code.INVALID_RECORD, {1: "no key", 3: "no key"}))
+    session = session_on(cluster)
+    with pytest.raises(
+        RecordRefusedError, match=r"with value second: the topic is compacted .* Have the option key"
+    ) as e:
+        send(session, Rows.of(KEYS, VALUES, None))
+    assert e.value.lacks_key
+    assert len(fake.of(Api.PRODUCE)) == (not known)
+
+
+def test_a_time_that_the_topic_does_not_take_is_no_bad_row(fake: FakeCluster, cluster: Cluster) -> None:
+    """It is that of each record of the batch."""
+    fake.script(Api.PRODUCE, naming(Code.INVALID_TIMESTAMP, {0: "Timestamp 5 is out of range"}))
+    session = session_on(cluster)
+    session.append(T0, rows("a"))
+    with pytest.raises(ConfigurationError, match=r"t-0 takes no record of this time: Timestamp 5 is .* set the clock"):
+        session.flush()
+
+
+def test_a_record_beyond_a_segment_is_named(fake: FakeCluster, cluster: Cluster) -> None:
+    assert fake.configs is not None
+    fake.configs |= {"max.message.bytes": "2000", "segment.bytes": "1000"}
+    session = session_on(cluster)
+    with pytest.raises(RecordTooLargeError, match=r"segment\.bytes of the topic is 1000"):
+        send(session, Rows.of(pa.array(["order-17"]), pa.array(["x" * 1500]), None))
 
 
 def test_a_refused_record_names_what_a_compacted_topic_wants(fake: FakeCluster, cluster: Cluster) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_2pc_sink.errors import ConstraintError, RecordTooLargeError, UnstorableValueError
+from spark_2pc_sink.errors import ConstraintError, RecordRefusedError, RecordTooLargeError, UnstorableValueError
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, LookedUpRow, RefusedRow
 
 ONE, TWO = b"1" * 16, b"2" * 16
@@ -46,9 +46,11 @@ def test_a_reason_is_what_is_wrong_with_the_row() -> None:
     check = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="violates check")
     value = UnstorableValueError(column="name", row_key="key=1", value="'a'", rule="it is too long")
     large = RecordTooLargeError(topic="t", partition=0, row_key="1", record_bytes=9, limit="at most 8")
-    reasons = [RefusedRow.of(ONE, 0, "table t", error) for error in (check, value, large)]
+    keyless = RecordRefusedError(topic="t", partition=0, record="value 1", reason="it needs a key")
+    reasons = [RefusedRow.of(ONE, 0, "table t", error) for error in (check, value, large, keyless)]
     assert [(row.reason, row.sqlstate) for row in reasons] == [
         ("violates check", "23514"),
         ("column 'name': 'a' cannot be stored: it is too long", ""),
         ("its record has 9 bytes: at most 8", ""),
+        ("it needs a key", ""),
     ]

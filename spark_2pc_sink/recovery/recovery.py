@@ -89,6 +89,20 @@ class _Findings:
         return {"did": text}
 
 
+@dataclass(frozen=True)
+class _Settled:
+    """Nothing is in doubt any more; ``row`` says so."""
+
+    row: StateRow
+
+
+@dataclass(frozen=True)
+class _LookAgain:
+    """Both sides have to be looked at again; ``row`` is as it is now."""
+
+    row: StateRow
+
+
 class Recovery:
     """Recovers one transactional id, as often as it is asked to.
 
@@ -233,14 +247,10 @@ class Recovery:
             findings.kafka_last = kafka
             resolution = self.diagnosis.resolve(row, kafka)
             findings.reason = resolution.reason
-            acted = self._act(row, kafka, resolution, findings)
-            # A row that was only just decided is to be committed. And what a log has told of one transaction is not the
-            # last word on the id.
-            if acted is not None:
-                row = acted
-                by_log = isinstance(resolution, Resolution) and resolution.from_log
-                if row.status != RowStatus.DECIDED and not (by_log and row.status == RowStatus.OWED):
-                    return row
+            outcome = self._act(row, kafka, resolution, findings)
+            row = outcome.row
+            if isinstance(outcome, _Settled):
+                return row
             if deadline.passed:
                 raise self._unsettled(row, kafka, resolution, deadline)
             if deadline.got_long():
@@ -266,43 +276,48 @@ class Recovery:
 
     def _act(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, findings: _Findings
-    ) -> StateRow | None:
-        """Carry out one verdict; None, or a decided row, means: look again."""
+    ) -> _Settled | _LookAgain:
+        """Carry out one verdict."""
         if isinstance(resolution, Halt):
-            return self._decided_by_operator(row, kafka, resolution, findings)
+            return _unless_decided(self._decided_by_operator(row, kafka, resolution, findings))
         verdict = resolution.verdict
         if verdict is Verdict.WAIT:
-            return None
+            return _LookAgain(row)
         if verdict is Verdict.COMMIT:
             return self._complete(row, kafka, resolution, findings)
+        if verdict is Verdict.TAKE_OPEN:
+            return _LookAgain(self._take_open(row, kafka, findings))
         if verdict is Verdict.MARK_DONE:
             did = findings.did("note_done", f"noted {row.prepared_transaction_state} as done: {resolution.reason}")
             settled = PreparedTxnState.of(kafka.producer) if kafka.producer else NO_TRANSACTION
-            return self._note_done(row, settled, NOTE_DONE, did)
-        if verdict is Verdict.MARK_OWED:
+            row = self._note_done(row, settled, NOTE_DONE, did)
+        elif verdict is Verdict.MARK_OWED:
             did = findings.did("note_owed", f"noted that Kafka is owed batch {row.batch_id}: {resolution.reason}")
-            return self._store.mark_owed(self._transactional_id, row.generation, detail=did)
-        if verdict is Verdict.ABORT:
+            row = self._store.mark_owed(self._transactional_id, row.generation, detail=did)
+        elif verdict is Verdict.ABORT:
             # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
             did = findings.did("abort", f"aborted the open transaction {kafka.producer}: {resolution.reason}")
             said = self._open_transaction is not None and view_of(row).fresh
             self._note(row, OPEN_TRANSACTION if said else ABORT, did)
-        return self._take_open(row, kafka, findings) if verdict is Verdict.TAKE_OPEN else row
+        if row.status == RowStatus.OWED and resolution.from_log:
+            # What a log has told of one transaction is not the last word on the id.
+            return _LookAgain(row)
+        return _unless_decided(row)
 
     def _complete(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
-    ) -> StateRow | None:
-        """Commit in Kafka, see that the records are there, and note it; None means: look again."""
+    ) -> _Settled | _LookAgain:
+        """Commit in Kafka, check that the records are there, and note it."""
         settled = commit_prepared(self._kafka, self._transactional_id, PreparedTxnState(row.prepared_transaction_state))
         if settled is None:
-            return None
+            return _LookAgain(row)
         did = findings.did("commit", f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
         # The records may have gone between the look before and the commit, which asks no log.
         kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
         if isinstance(kept, Halt):
             self._note(row, COMMIT, did)
-            return self._decided_by_operator(row, kafka, kept, findings)
-        return self._note_done(row, settled, COMMIT, did)
+            return _unless_decided(self._decided_by_operator(row, kafka, kept, findings))
+        return _unless_decided(self._note_done(row, settled, COMMIT, did))
 
     def _take_open(self, row: StateRow, kafka: KafkaView, findings: _Findings) -> StateRow:
         word, producer = self._open_transaction, kafka.producer
@@ -389,6 +404,11 @@ class Recovery:
             reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
             remedies=with_command(owed_remedies(row), self._options) if owed else (),
         )
+
+
+def _unless_decided(row: StateRow) -> _Settled | _LookAgain:
+    """A row that was only just decided is still to be committed."""
+    return _LookAgain(row) if row.status == RowStatus.DECIDED else _Settled(row)
 
 
 #: Why an end that Kafka has begun does not come.

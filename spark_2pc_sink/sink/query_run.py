@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.contract.record_expressions import (
     with_key_column,
 )
 from spark_2pc_sink.sink.contract.topics import Connections
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job import gateway_log
@@ -106,30 +106,25 @@ class QueryRun:
         can_send = self._facts.sender(self._channel) is not None
         self._executors = ExecutorWatch(spark, options, self._facts, can_send=can_send)
         self._times = StepTimes(self._clock)
+        recovery = Recovery(options, kafka=self._kafka, store=self._store, clock=self._clock, topics=options.all_topics)
         self._driver = BatchDriver(
-            transactional_id=options.transactional_id,
-            recovery=Recovery(
-                options,
-                kafka=self._kafka,
-                store=self._store,
-                clock=self._clock,
-                topics=options.all_topics,
+            Sides(recovery, self._kafka, self._store, self._clock),
+            RunOfQuery(
+                options.transactional_id,
+                query.ids.query_id,
+                query.ids.run_id,
+                is_stopping=query.is_stopping,
+                look_back=query.look_back,
+                explicit_batch_ids=query.explicit_batch_ids,
             ),
-            kafka=self._kafka,
-            store=self._store,
-            clock=self._clock,
-            query_id=query.ids.query_id,
-            run_id=query.ids.run_id,
-            attempts_max=options.batch_attempts_max,
-            decision_margin_ms=options.decision_margin_ms,
-            restore_deadline_ms=options.connect_deadline_ms,
-            accept_replay=options.accept_replay,
-            stopping=query.is_stopping,
-            observer=self._times,
-            step_seconds=lambda: self._times.by_step,
-            on_decide=None if options.on_decide is None else OnDecide(options.on_decide),
-            look_back=query.look_back,
-            numbered_by_hand=query.numbered_by_hand,
+            BatchRules(
+                options.batch_attempts_max,
+                options.decision_margin_ms,
+                options.connect_deadline_ms,
+                options.accept_replay,
+                None if options.on_decide is None else OnDecide(options.on_decide),
+            ),
+            self._times,
         )
         self._settings = JsonSettings(options.transactional_id, self._facts)
         self._schemas = RecordSchemas(options.schema_registry)

@@ -264,7 +264,7 @@ class DualWriteSink:
     def _write(self, batch: DataFrame, batch_id: int, *, by_hand: bool) -> BatchReport:
         run, spark = self._run, batch.sparkSession
         query: CallingQuery
-        if run is not None and run.query.numbered_by_hand == by_hand and run.query.goes_on(spark):
+        if run is not None and run.query.explicit_batch_ids == by_hand and run.query.goes_on(spark):
             query = run.query
         else:
             query = Backfill(self._options.transactional_id) if by_hand else self._find_query(spark)

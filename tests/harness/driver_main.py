@@ -30,7 +30,7 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_config import END, DriverConfig, Journal, batch_file
@@ -143,21 +143,17 @@ def batch_driver(
     """The same parts that `DualWriteSink` puts together for a run; ``times`` is told when a batch begins."""
     clock = SystemClock()
     times = times or StepTimes(clock)
+    recovery = Recovery(options, kafka=kafka, store=store, clock=clock, topics=options.all_topics)
     return BatchDriver(
-        transactional_id=options.transactional_id,
-        recovery=Recovery(options, kafka=kafka, store=store, clock=clock, topics=options.all_topics),
-        kafka=kafka,
-        store=store,
-        clock=clock,
-        query_id=config.query_id,
-        run_id=str(uuid.uuid4()),
-        attempts_max=options.batch_attempts_max,
-        decision_margin_ms=options.decision_margin_ms,
-        restore_deadline_ms=options.connect_deadline_ms,
-        accept_replay=options.accept_replay,
-        stopping=lambda: False,
-        observer=times,
-        step_seconds=lambda: times.by_step,
+        Sides(recovery, kafka, store, clock),
+        RunOfQuery(options.transactional_id, config.query_id, str(uuid.uuid4())),
+        BatchRules(
+            options.batch_attempts_max,
+            options.decision_margin_ms,
+            options.connect_deadline_ms,
+            options.accept_replay,
+        ),
+        times,
     )
 
 

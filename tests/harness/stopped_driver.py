@@ -33,7 +33,7 @@ def stopped_at(at: Step, *, times: int = 1) -> Iterator[None]:
         if step is at and left == 0:
             raise StoppedError
 
-    def give_up(_: object, error: Exception) -> None:
+    def give_up(_: object, error: Exception, *_more: object) -> None:
         raise error
 
     with pytest.MonkeyPatch.context() as patched:

@@ -22,9 +22,9 @@ from spark_2pc_sink.recovery import diagnosis
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver import batch_driver, batch_placement
+from spark_2pc_sink.sink.driver.attempt import Attempt, Claim, Decided, Done, Produced
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.driver.prepared_batch import DecidedBatch, PreparedBatch
 from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN
 from tests.simulation import faults
 from tests.simulation.kafka import SimKafka
@@ -45,61 +45,70 @@ def returning(value: Any) -> Replacement:
 
 
 def _end_before_commit(original: Any) -> Any:
-    def decide(self: Any, prepared: Any, work: Any, scope: Any, *, kafka_only: bool) -> Any:
-        self._kafka.end(prepared.producer, commit=True)
-        return original(self, prepared, work, scope, kafka_only=kafka_only)
+    def decide(self: Any, produced: Produced) -> Decided:
+        if produced.counts.record_count:
+            self._kafka.end(produced.attempt.ticket.producer, commit=True)
+        return original(self, produced)  # type: ignore[no-any-return]
 
     return decide
 
 
 def _decide_with_a_resend(original: Any) -> Any:
-    def decide(self: Any, prepared: Any, work: Any, scope: Any, *, kafka_only: bool) -> Any:
-        if kafka_only:
-            batch = DecidingBatch.of("", prepared.batch_id, prepared.producer, prepared.produced, NOTHING_WRITTEN)
-            self._on_decide(scope.transaction.connection, batch)
-        return original(self, prepared, work, scope, kafka_only=kafka_only)
+    def decide(self: Any, produced: Produced) -> Decided:
+        attempt = produced.attempt
+        if attempt.ticket.kafka_only:
+            producer = attempt.ticket.producer
+            batch = DecidingBatch.of("", produced.batch_id, producer, produced.counts, NOTHING_WRITTEN)
+            self._rules.on_decide(attempt.open_decision(), batch)
+        return original(self, produced)  # type: ignore[no-any-return]
 
     return decide
 
 
 def _note_before_end(original: Any) -> Any:
-    def complete(self: Any, decided: DecidedBatch) -> None:
-        self._row = self._store.mark_done(
-            self._transactional_id, self._claimed().generation, str(decided.producer.bumped())
-        )
+    def complete(self: Any, decided: Decided) -> Done:
+        if decided.has_records:
+            bumped = str(decided.producer.bumped())
+            row = self._store.mark_done(self._transactional_id, self._claimed.generation, bumped)
+            self._claim = replace(self._claimed, row=row)
         # The note that comes after EndTxn is a repetition of this one, which succeeds.
-        original(self, decided)
+        return original(self, decided)  # type: ignore[no-any-return]
 
     return complete
 
 
 def _abort_after_unknown_commit(original: Any) -> Any:
-    def restore(self: Any, error: Exception) -> None:
-        if isinstance(error, CommitUnknownError) and self._decided is not None:
-            producer_id, epoch = self._decided.split(":")
-            self._kafka.end(ProducerIdAndEpoch(int(producer_id), int(epoch)), commit=False)
-            self._row = self._store.read(self._transactional_id)
-            self._initialized = self._kafka.usable_producer()
-            self._producer = self._initialized.producer
+    def restore(self: Any, error: Exception, attempt: Attempt | None = None) -> None:
+        if isinstance(error, CommitUnknownError) and attempt is not None and attempt.in_doubt:
+            self._kafka.end(attempt.ticket.producer, commit=False)
+            _trust_the_row(self)
         else:
-            original(self, error)
+            original(self, error, attempt)
 
     return restore
 
 
 def _unknown_commit_read(original: Any) -> Any:
-    def restore(self: Any, error: Exception) -> None:
+    def restore(self: Any, error: Exception, attempt: Attempt | None = None) -> None:
         if not isinstance(error, CommitUnknownError):
-            original(self, error)
+            original(self, error, attempt)
             return
         row = self._store.read(self._transactional_id)
-        if row.status == RowStatus.DECIDED and row.prepared_transaction_state == self._decided:
-            original(self, error)
+        in_doubt = attempt is not None and attempt.in_doubt
+        prepared = str(attempt.ticket.producer) if attempt is not None and in_doubt else None
+        if row.status == RowStatus.DECIDED and row.prepared_transaction_state == prepared:
+            original(self, error, attempt)
         else:
-            self._initialized = self._kafka.usable_producer()
-            self._producer = self._initialized.producer
+            _trust_the_row(self, self._claimed.row)
 
     return restore
+
+
+def _trust_the_row(driver: Any, row: Any = None) -> None:
+    """Go on without a claim, with a producer that InitProducerId gives."""
+    row = driver._store.read(driver._transactional_id) if row is None else row
+    initialized = driver._kafka.usable_producer()
+    driver._claim = Claim(row, initialized, initialized.producer)
 
 
 def _any_answer_is_success(original: Any) -> Any:
@@ -140,67 +149,60 @@ def _answers_the_same_pair(original: Any) -> Any:
 
 
 def _commit_an_empty_transaction(original: Any) -> Any:
-    def take_empty(self: Any, batch_id: int) -> None:
-        answer = self._kafka.end(self.begun, commit=True)
+    def take_empty(self: Any, produced: Produced) -> Done:
+        answer = self._kafka.end(produced.attempt.ticket.producer, commit=True)
         if answer.code != Code.NONE:
             raise BatchRetryError(reason=answer.name)
-        original(self, batch_id)
+        return original(self, produced)  # type: ignore[no-any-return]
 
     return take_empty
 
 
-def _remembers_its_pair(original: Any) -> Any:
-    def begin(self: Any, work: Any) -> ProducerIdAndEpoch:
-        self.begun = original(self, work)
-        return self.begun  # type: ignore[no-any-return]
-
-    return begin
-
-
 def _rows_taken_for_none(_original: Any) -> Any:
-    def decide_alone(self: Any, prepared: PreparedBatch, _work: Any, _scope: Any) -> None:
-        self._take_empty(prepared.batch_id)
-
-    return decide_alone
+    return property(lambda self: not self.counts.record_count)
 
 
-def _rows_then_their_row(_original: Any) -> Any:
-    def decide_alone(self: Any, prepared: PreparedBatch, work: Any, scope: Any) -> None:
-        work.copy_into(scope.transaction.connection)
-        row = self._claimed()
+def _rows_then_their_row(original: Any) -> Any:
+    def decide(self: Any, produced: Produced) -> Decided:
+        if produced.counts.record_count:
+            return original(self, produced)  # type: ignore[no-any-return]
+        produced.attempt.work.copy_into(produced.attempt.open_decision())
+        row = self._claimed.row
         # The store commits what is decided: here that the batch before is still the last one.
-        before = prepared.decision(row, row_count=row.row_count)
-        scope.transaction.decide(replace(before, batch_id=-1 if row.batch_id is None else row.batch_id))
-        scope.commit()
-        self._take_empty(prepared.batch_id)
+        before = replace(produced.decision(row), row_count=row.row_count)
+        decided = produced.attempt.commit(
+            produced, replace(before, batch_id=-1 if row.batch_id is None else row.batch_id)
+        )
+        self._take_empty(produced)
+        return decided
 
-    return decide_alone
+    return decide
 
 
 def _resend_undecided(original: Any) -> Any:
-    def attempt(self: Any, batch_id: int, work: Any, *, kafka_only: bool) -> None:
-        if not kafka_only:
-            original(self, batch_id, work, kafka_only=False)
-            return
+    def run(self: Any, attempt: Attempt, batch_id: int, begun_s: float) -> Done:
+        if not attempt.ticket.kafka_only:
+            return original(self, attempt, batch_id, begun_s)  # type: ignore[no-any-return]
         # Of this driver only: another one may run meanwhile.
         self._decide, self._complete = _skip_the_decision, partial(_end_and_drop, self)
         try:
-            original(self, batch_id, work, kafka_only=True)
+            return original(self, attempt, batch_id, begun_s)  # type: ignore[no-any-return]
         finally:
             del self._decide, self._complete
 
-    return attempt
+    return run
 
 
-def _skip_the_decision(prepared: PreparedBatch, _work: Any, _scope: Any, *, kafka_only: bool) -> DecidedBatch:
-    assert kafka_only
-    return DecidedBatch(prepared.producer, WrittenRecords(prepared.batch_id, {}, {}))
+def _skip_the_decision(produced: Produced) -> Decided:
+    assert produced.attempt.ticket.kafka_only
+    written = WrittenRecords(produced.batch_id, {}, {})
+    return Decided(produced.attempt.ticket.producer, written, produced.attempt.outcome, has_records=True)
 
 
-def _end_and_drop(self: Any, decided: DecidedBatch) -> None:
+def _end_and_drop(self: Any, decided: Decided) -> Done:
     answer = self._kafka.end(decided.producer, commit=True)
-    self._row = self._store.drop_batch(self._transactional_id, self._claimed().generation, str(answer.producer))
-    self._producer = answer.producer
+    row = self._store.drop_batch(self._transactional_id, self._claimed.generation, str(answer.producer))
+    return Done(row, answer.producer)
 
 
 # --- recovery ----------------------------------------------------------------------------------------------------
@@ -316,7 +318,8 @@ def _owed_is_done(status: RowStatus, last: int | None, batch_id: int) -> Placeme
 
 def _takes_the_row_as_it_is(original: Any) -> Any:
     def place(self: Any, batch_id: int) -> Placement:
-        self._row = self._store.check_generation(self._transactional_id, self._row.generation)
+        row = self._store.check_generation(self._transactional_id, self._claimed.generation)
+        self._claim = replace(self._claimed, row=row)
         return original(self, batch_id)  # type: ignore[no-any-return]
 
     return place
@@ -350,16 +353,14 @@ DEFECTS: tuple[Mutant, ...] = (
     Mutant("abort after EndTxn(commit) without an answer", ((SimKafka, "end", _abort_after_no_answer),)),
     Mutant(
         "an empty batch commits a transaction",
-        ((BatchDriver, "_begin", _remembers_its_pair), (BatchDriver, "_take_empty", _commit_an_empty_transaction)),
+        ((BatchDriver, "_take_empty", _commit_an_empty_transaction),),
     ),
-    Mutant(
-        "rows without records are taken for none", ((BatchDriver, "_decide_alone", _rows_taken_for_none),), _OUTPUTS
-    ),
-    Mutant("rows alone, and then their row", ((BatchDriver, "_decide_alone", _rows_then_their_row),), _OUTPUTS),
+    Mutant("rows without records are taken for none", ((Produced, "is_empty", _rows_taken_for_none),), _OUTPUTS),
+    Mutant("rows alone, and then their row", ((BatchDriver, "_decide", _rows_then_their_row),), _OUTPUTS),
     Mutant(
         "one pair for two transactions below version 2", ((SimKafka, "end", _answers_the_same_pair),), ("tv0", "tv1")
     ),
-    Mutant("resend without the owed state's decision", ((BatchDriver, "_attempt", _resend_undecided),)),
+    Mutant("resend without the owed state's decision", ((BatchDriver, "_run", _resend_undecided),)),
     Mutant("resend without digest check", ((batch_driver, "check_resend", returning(None)),), ("tv2-drift",)),
     Mutant("a batch of the same id is skipped unseen", ((batch_driver, "check_skip", returning(None)),)),
     Mutant(

@@ -28,8 +28,8 @@ class _Forgetful:
 
 
 def _resends_every_row(original: Any) -> Any:
-    def attempt(self: Any, batch_id: int, work: Any, *, kafka_only: bool) -> None:
-        original(self, batch_id, _Forgetful(work) if kafka_only else work, kafka_only=kafka_only)
+    def attempt(self: Any, batch_id: int, work: Any, number: int, *, resend: bool) -> Any:
+        return original(self, batch_id, _Forgetful(work) if resend else work, number, resend=resend)
 
     return attempt
 

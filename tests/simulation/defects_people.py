@@ -16,7 +16,7 @@ from spark_2pc_sink.recovery.commit import commit_prepared
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.recovery.state_row import view_of
-from spark_2pc_sink.sink.driver import batch_driver, kept_check
+from spark_2pc_sink.sink.driver import batch_driver
 from tests.simulation import faults, people
 from tests.simulation.defects import returning
 from tests.simulation.mutants import Mutant
@@ -91,7 +91,9 @@ def _no_look_after_the_commit(_original: Any) -> Any:
     def complete(self: Any, row: Any, _kafka: Any, _resolution: Any, _findings: Any) -> Any:
         prepared = PreparedTxnState(row.prepared_transaction_state)
         settled = commit_prepared(self._kafka, self._transactional_id, prepared)
-        return None if settled is None else self._note_done(row, settled, COMMIT, {})
+        if settled is None:
+            return recovery._LookAgain(row)
+        return recovery._unless_decided(self._note_done(row, settled, COMMIT, {}))
 
     return complete
 
@@ -196,7 +198,7 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
         "topic ids are not compared",
         (
             (kept_batches, "find_lost_records", _by_offsets_alone),
-            (kept_check, "find_lost_records", _by_offsets_alone),
+            (batch_driver, "find_lost_records", _by_offsets_alone),
         ),
         _PEOPLE,
         kinds=(people.REFILL_TOPIC,),
@@ -205,12 +207,12 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
         "a topic that is not there lacks nothing",
         (
             (kept_batches, "find_lost_records", _a_missing_topic_lacks_nothing),
-            (kept_check, "find_lost_records", _a_missing_topic_lacks_nothing),
+            (batch_driver, "find_lost_records", _a_missing_topic_lacks_nothing),
         ),
         _PEOPLE,
         kinds=(people.DELETE_TOPIC,),
     ),
-    Mutant("a driver does not look for its records", ((kept_check, "find_lost_records", returning(None)),), _PEOPLE),
+    Mutant("a driver does not look for its records", ((batch_driver, "find_lost_records", returning(None)),), _PEOPLE),
     Mutant(
         "a recovery does not look for the records",
         ((diagnosis, "check_kept", _not_looked_for), (recovery, "check_kept", _not_looked_for)),

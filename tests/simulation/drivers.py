@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from spark_2pc_sink.errors import (
     BatchRetryError,
@@ -19,9 +19,10 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.written_rows import WrittenRows
 from tests.simulation import faults
@@ -52,6 +53,18 @@ OPTIONS: Final = RecoveryOptions.parse(
 )
 #: What no server's answer leads to, but a call that does not fit the code.
 MISFITS: Final = (TypeError, AttributeError, NameError)
+
+
+class _NoTimes:
+    """An observer of steps that takes no time: no schedule looks at them."""
+
+    by_step: ClassVar[dict[str, float]] = {}
+
+    def __call__(self, step: Step) -> None:
+        """Nothing."""
+
+
+_NO_TIMES: Final = _NoTimes()
 
 
 @dataclass(frozen=True)
@@ -279,20 +292,10 @@ class JobDriver:
     def batch_driver(self) -> BatchDriver:
         """The real one."""
         return BatchDriver(
-            transactional_id=TRANSACTIONAL_ID,
-            recovery=self.recovery(),
-            kafka=self._kafka,
-            store=self._store,
-            clock=self.world,
-            query_id=QUERY_ID,
-            run_id=f"run-{self.number}",
-            attempts_max=ATTEMPTS_MAX,
-            decision_margin_ms=DECISION_MARGIN_MS,
-            restore_deadline_ms=RESTORE_DEADLINE_MS,
-            accept_replay=self.words.accept_replay,
-            stopping=lambda: False,
-            observer=lambda _step: None,
-            on_decide=_add_own_part,
+            Sides(self.recovery(), self._kafka, self._store, self.world),
+            RunOfQuery(TRANSACTIONAL_ID, QUERY_ID, f"run-{self.number}"),
+            BatchRules(ATTEMPTS_MAX, DECISION_MARGIN_MS, RESTORE_DEADLINE_MS, self.words.accept_replay, _add_own_part),
+            _NO_TIMES,
         )
 
     def recovery(self) -> Recovery:

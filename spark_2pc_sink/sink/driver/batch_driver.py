@@ -1,15 +1,14 @@
-"""The batch driver: the steps of the recipe for one micro-batch, in order, against any work.
+"""The batch driver: KIP-939's recipe for one micro-batch, in order, against any work.
 
-Nothing here knows Spark. What the tasks do is behind `BatchWork`, Kafka is behind `KafkaSide`, the database behind
-`StateStore`: a simulation puts its own in their place and runs this very code.
-
-The types carry the one-way street. Only `BatchDriver._decide` makes a `DecidedBatch`, of a `PreparedBatch`; the only
-step that takes a `DecidedBatch` is `BatchDriver._complete`, and no step takes one to abort it.
+`BatchDriver._run` is the recipe on one page; `attempt` has the values that it passes on. Nothing here knows Spark: the
+tasks are behind `BatchWork`, Kafka behind `KafkaSide`, the database behind `StateStore`. A simulation puts its own in
+their place and runs this very code.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from jdbc_state.actions import ACCEPT_REPLAY
 from jdbc_state.model import lost_commits_error
@@ -33,20 +32,16 @@ from spark_2pc_sink.errors import (
     SupersededError,
     TransactionExpiredError,
 )
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
-from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
-from spark_2pc_sink.recipe.kept_records import WrittenRecords
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
+from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN
+from spark_2pc_sink.recipe.kept_records import find_lost_records, missing_id_topics
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
-from spark_2pc_sink.recipe.steps import Observer, Step
+from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
-from spark_2pc_sink.sink.driver.attempt_figures import AttemptFigures
-from spark_2pc_sink.sink.driver.bad_row_search import SEARCHES_MAX, search_bad_rows
+from spark_2pc_sink.sink.driver.attempt import Attempt, Claim, Done, Outcome
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
-from spark_2pc_sink.sink.driver.decision_scope import DecisionScope
-from spark_2pc_sink.sink.driver.kept_check import KeptCheck
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.driver.prepared_batch import DecidedBatch, PreparedBatch
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 
 if TYPE_CHECKING:
@@ -56,16 +51,19 @@ if TYPE_CHECKING:
 
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.producer.producer_init import InitializedProducer
+    from spark_2pc_sink.ids import ProducerIdAndEpoch
+    from spark_2pc_sink.recipe.handed_over import RunRecord
+    from spark_2pc_sink.recipe.kept_records import WrittenRecords
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovered, Recovery
-    from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch
+    from spark_2pc_sink.sink.contract.batch_work import BatchWork
+    from spark_2pc_sink.sink.driver.attempt import Decided, Produced
     from spark_2pc_sink.sink.report import BatchReport
 
 
-_REFUSED = (AuthorizationError, ConfigurationError)  # no restart of a server changes these
+_REFUSED: Final = (AuthorizationError, ConfigurationError)  # no restart of a server changes these
 #: Errors that running the batch again cannot change.
-_PERMANENT = (
+_PERMANENT: Final = (
     *_REFUSED,
     ClaimRefusedError,
     DataError,
@@ -74,93 +72,115 @@ _PERMANENT = (
     LocalProtocolError,
     TransactionExpiredError,
 )
+#: Searches for bad rows in one batch. As a rule one finds what tasks refuse and one what the database refuses; of an
+#: upsert, the row that a bad one had superseded may be bad too.
+_SEARCHES_MAX: Final = 5
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What a driver drives.
+
+    Attributes:
+        recovery: claims and settles; called once at the start, and after every attempt that failed, unless for a bad row.
+        kafka: the coordinator.
+        store: the state rows.
+        clock: measures how much of the transaction timeout is left.
+    """
+
+    recovery: Recovery
+    kafka: KafkaSide
+    store: StateStore
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class RunOfQuery:
+    """The run of a query whose batches a driver writes.
+
+    Attributes:
+        transactional_id: the sink's id.
+        query_id: Spark's id of the query.
+        run_id: Spark's id of this run.
+        is_stopping: True when the query was told to stop, so that another attempt would only delay it.
+        look_back: what Spark shows of batches for which the sink was not called.
+        explicit_batch_ids: a person gives the batches their ids, which then only have to ascend.
+    """
+
+    transactional_id: str
+    query_id: str
+    run_id: str
+    is_stopping: Callable[[], bool] = field(default=lambda: False)
+    look_back: Callable[[range], RunRecord] = field(default=lambda _: NOTHING_SHOWN)
+    explicit_batch_ids: bool = False
+
+
+@dataclass(frozen=True)
+class BatchRules:
+    """The options of a sink that a driver follows.
+
+    Attributes:
+        attempts_max: how many transactions one batch may begin in one call.
+        decision_margin_ms: what must be left of Kafka's transaction timeout when the state row is written.
+        restore_deadline_ms: how long recovery after a failed attempt waits for a database or broker that restarts.
+        accept_replay: the batch whose replay may differ from what the database has: owed, it is resent as it is now; if
+            both sides have it, it is left out. None for no batch.
+        on_decide: what a user adds to the decision of a batch; not called where the database has decided it already.
+    """
+
+    attempts_max: int
+    decision_margin_ms: int
+    restore_deadline_ms: int
+    accept_replay: int | None = None
+    on_decide: Callable[[Connection, DecidingBatch], None] | None = None
+
+
+class StepObserver(Protocol):
+    """Told of every step that was reached; `StepTimes` is the real one."""
+
+    def __call__(self, step: Step) -> None:
+        """A step is complete."""
+
+    @property
+    def by_step(self) -> Mapping[str, float]:
+        """Seconds that each step of this batch has taken so far, for the history."""
 
 
 class BatchDriver:
     """Takes the batches of one run of one query through the recipe.
 
     Args:
-        transactional_id: the sink's id.
-        recovery: claims and settles; called once at the start, and after every attempt that failed, unless for a bad
-            row.
-        kafka: the coordinator.
-        store: the state rows.
-        clock: measures how much of the transaction timeout is left.
-        query_id: Spark's id of the query.
-        run_id: Spark's id of this run.
-        attempts_max: how many transactions one batch may begin in one call.
-        decision_margin_ms: what must be left of Kafka's transaction timeout when the state row is written.
-        restore_deadline_ms: how long recovery after a failed attempt waits for a database or broker that restarts.
-        accept_replay: the batch whose replay may differ from what the database has: owed, it is resent as it is now; if
-            both sides have it, it is left out. None for no batch.
-        stopping: True when the query was told to stop, so that another attempt would only delay it.
+        sides: Kafka, the database, and recovery.
+        run: that calls.
+        rules: of the sink.
         observer: told of every step reached.
-        step_seconds: how long each step of this batch has taken so far, for the history.
-        look_back: what Spark shows of batches that did not come.
-        numbered_by_hand: a person gives the batches their ids, which then only have to ascend.
-        on_decide: what a user adds to the decision of a batch; never called where the database has decided it already.
     """
 
-    def __init__(
-        self,
-        *,
-        transactional_id: str,
-        recovery: Recovery,
-        kafka: KafkaSide,
-        store: StateStore,
-        clock: Clock,
-        query_id: str,
-        run_id: str,
-        attempts_max: int,
-        decision_margin_ms: int,
-        restore_deadline_ms: int,
-        accept_replay: int | None,
-        stopping: Callable[[], bool],
-        observer: Observer,
-        step_seconds: Callable[[], Mapping[str, float]] = dict,
-        look_back: Callable[[range], RunRecord] = lambda _: NOTHING_SHOWN,
-        numbered_by_hand: bool = False,
-        on_decide: Callable[[Connection, DecidingBatch], None] | None = None,
-    ) -> None:
-        self._transactional_id = transactional_id
-        self._log = sink_log(__name__, transactional_id)
-        self._recovery = recovery
-        self._kafka = kafka
-        self._store = store
-        self._clock = clock
-        self._query_id = query_id
-        self._run_id = run_id
-        self._attempts_max = attempts_max
-        self._decision_margin_ms = decision_margin_ms
-        self._accept_replay = accept_replay
-        self._stopping = stopping
+    def __init__(self, sides: Sides, run: RunOfQuery, rules: BatchRules, observer: StepObserver) -> None:
+        self._recovery, self._kafka, self._store, self._clock = sides.recovery, sides.kafka, sides.store, sides.clock
+        self._run_of_query = run
+        self._transactional_id = run.transactional_id
+        self._rules = rules
         self._observer = observer
-        self._step_seconds = step_seconds
-        self._placement = BatchPlacement(store, recovery.losses, look_back, numbered_by_hand=numbered_by_hand)
-        self._restore_deadline_ms = restore_deadline_ms
-        self._on_decide = on_decide
+        self._log = sink_log(__name__, run.transactional_id)
+        self._placement = BatchPlacement(
+            self._store, self._recovery.losses, run.look_back, explicit_batch_ids=run.explicit_batch_ids
+        )
         self._transactions = 0
-        self._figures = AttemptFigures()
-        self._row: StateRow | None = None
-        self._initialized: InitializedProducer | None = None
-        self._producer: ProducerIdAndEpoch | None = None
-        # The pair of the newest attempt's transaction.
-        self._begun: ProducerIdAndEpoch | None = None
-        # The pair of a transaction from the moment that COMMIT may have decided it until Kafka has followed.
-        self._decided: str | None = None
-        self._kept = KeptCheck(kafka, self._log)
+        self._claim: Claim | None = None
+        self._warned_of_ids = False
         # True from the beginning of a call of `write` until it returns.
         self._unfinished = False
 
     def recover(self) -> Recovered:
         """Step 0, and the way back after anything that went wrong (see `spark_2pc_sink.recovery.recovery`)."""
-        expected = None if self._row is None else self._row.generation
-        self._producer = None
-        recovered = self._recovery.run(query_id=self._query_id, run_id=self._run_id, expected_generation=expected)
-        self._row = recovered.row
-        self._initialized = recovered.initialized
-        self._producer = recovered.initialized.producer
-        self._decided = None
+        expected = None
+        if self._claim is not None:
+            expected = self._claim.generation
+            self._claim = replace(self._claim, next_producer=None)
+        run = self._run_of_query
+        recovered = self._recovery.run(query_id=run.query_id, run_id=run.run_id, expected_generation=expected)
+        self._claim = Claim(recovered.row, recovered.initialized, recovered.initialized.producer)
         self._observer(Step.RECOVER)
         return recovered
 
@@ -179,7 +199,7 @@ class BatchDriver:
             InDoubtError: decided, and Kafka could not be brought to follow; a restart settles it.
         """
         if self._unfinished:
-            # The call before ended by an exception, and its caller goes on all the same.
+            # The previous call ended by an exception, and the caller carried on regardless.
             self.recover()
         self._unfinished = True
         with self._recovery.explaining():
@@ -189,82 +209,263 @@ class BatchDriver:
         return report
 
     def _write(self, batch_id: int, work: BatchWork) -> BatchReport:
+        """Place the batch, and attempt it as often as it may fail."""
         self._kafka.ask_features()
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
-            work.recall()
-            replay = work.reread(self._ticket(self._newest_pair(), kafka_only=True))
-            row = self._placement.as_written(self._claimed(), batch_id)
-            self._note_accepted(check_skip(row, replay, accept_replay=self._accept_replay))
-            return AttemptFigures().report(row, batch_id, first, attempts=0)
-        error: Exception | None = None
-        attempt = failed = 0
-        while failed < self._attempts_max:
-            attempt += 1
-            error = self._try(batch_id, work, attempt, placement)
+            return self._skip(batch_id, work)
+        number = failed = 0
+        while True:
+            number += 1
+            outcome, error = self._attempt(batch_id, work, number, resend=placement is Placement.RESEND)
             if error is not None:
                 placement = self._place(batch_id)
             if error is None or placement is Placement.SKIP:
-                return self._figures.report(self._claimed(), batch_id, first, attempts=attempt)
-            # An attempt after which bad rows were found has its next one in any case.
+                return outcome.report(self._claimed.row, batch_id, first, attempts=number)
+            # An attempt after which bad rows were found is followed by another one in any case.
             failed += not isinstance(error, DataError)
-        assert error is not None
-        raise BatchAttemptsExhaustedError(
-            batch_id=batch_id, attempts=self._attempts_max, last_error=in_words(error)
-        ) from error
+            if failed == self._rules.attempts_max:
+                raise BatchAttemptsExhaustedError(
+                    batch_id=batch_id, attempts=failed, last_error=in_words(error)
+                ) from error
 
-    def _try(self, batch_id: int, work: BatchWork, attempt: int, placement: Placement) -> Exception | None:
-        """Run one attempt; the error after which both sides were restored, or None for success."""
+    def _skip(self, batch_id: int, work: BatchWork) -> BatchReport:
+        """Check that the batch is the one that both sides have, and leave it out."""
+        work.recall()
+        replay = work.reread(self._ticket(self._claimed.initialized.producer, kafka_only=True))
+        row = self._placement.as_written(self._claimed.row, batch_id)
+        self._note_accepted(check_skip(row, replay, accept_replay=self._rules.accept_replay))
+        return Outcome().report(row, batch_id, Placement.SKIP, attempts=0)
+
+    def _attempt(
+        self, batch_id: int, work: BatchWork, number: int, *, resend: bool
+    ) -> tuple[Outcome, Exception | None]:
+        """Run one attempt: its figures, and the error after which both sides were restored, None for success."""
+        begun_s = self._clock.now_s()
+        self._transactions += 1
+        attempt: Attempt | None = None
         try:
-            self._attempt(batch_id, work, kafka_only=placement is Placement.RESEND)
+            if resend:
+                work.recall()
+            producer = self._begin(work)
+            self._observer(Step.BEGIN)
+            attempt = Attempt(work, self._ticket(producer, kafka_only=resend), self._store.deciding)
+            done = self._run(attempt, batch_id, begun_s)
         except SupersededError:
             raise
         except DataError as error:
-            self._abort(error)
-            if placement is Placement.RESEND or attempt > self._attempts_max + SEARCHES_MAX:
+            self._abort(error, attempt)
+            if resend or number > self._rules.attempts_max + _SEARCHES_MAX:
                 raise
-            return self._search(work, error)
+            return Outcome(), self._search(work, error)
         except _PERMANENT as error:
-            self._restore(error)
+            self._restore(error, attempt)
             raise
         except Exception as error:
-            self._log.warning("batch %d, attempt %d of %d failed: %s", batch_id, attempt, self._attempts_max, error)
-            self._restore(error)
-            if self._stopping():
+            self._log.warning(
+                "batch %d, attempt %d of %d failed: %s", batch_id, number, self._rules.attempts_max, error
+            )
+            self._restore(error, attempt)
+            if self._run_of_query.is_stopping():
                 raise
-            return error
-        finally:
-            work.discard()
-        return None
+            return Outcome() if attempt is None else attempt.outcome, error
+        self._claim = replace(self._claimed, row=done.row, next_producer=done.next_producer)
+        return attempt.outcome, None
+
+    def _run(self, attempt: Attempt, batch_id: int, begun_s: float) -> Done:
+        """Steps 3 to 7: KIP-939's "Normal processing recipe"."""
+        with attempt:
+            produced = attempt.produce(batch_id, begun_s)
+            self._observer(Step.PRODUCE)
+            self._check_produced(produced)
+            decided = None if produced.is_empty else self._decide(produced)
+        if decided is None:
+            return self._take_empty(produced)
+        self._observer(Step.DECIDE)
+        return self._complete(decided)
+
+    def _begin(self, work: BatchWork) -> ProducerIdAndEpoch:
+        """Step 2: the producer of this transaction, and below transaction.version 2 its partitions."""
+        claim = self._claimed
+        producer = claim.next_producer
+        # It begins one transaction: the next producer comes from EndTxn, or from recover().
+        self._claim = claim = replace(claim, next_producer=None)
+        self._kafka.learn_features()
+        if producer is None or producer.exhausted:
+            initialized = self._kafka.usable_producer()
+            self._claim = replace(claim, initialized=initialized)
+            producer = initialized.producer
+            # After it, not before: a claim that comes later ends with an InitProducerId that fences this producer.
+            # Else a driver that was superseded meanwhile would open a transaction that nothing ends.
+            self._store.check_generation(self._transactional_id, claim.generation)
+        if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
+            self._kafka.add_partitions(producer, work.partitions())
+        return producer
+
+    def _check_produced(self, produced: Produced) -> None:
+        """Step 3 is complete only if every row is accounted for, and a resend is the batch that the database has."""
+        counts = produced.counts
+        if counts.record_count != counts.expected_records:
+            raise BatchRetryError(
+                reason=f"the tasks read rows for {counts.expected_records} records beside {counts.left_out} that "
+                f"are left out, Kafka acknowledged {counts.record_count} records"
+            )
+        if produced.attempt.ticket.kafka_only:
+            replay = Replay(counts.record_count, counts.digest)
+            self._note_accepted(check_resend(self._claimed.row, replay, accept_replay=self._rules.accept_replay))
+
+    def _decide(self, produced: Produced) -> Decided:
+        """Steps 4 and 5: remember the prepared transaction with the rest of the rows in the state row, and COMMIT.
+
+        Raises:
+            CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
+            SupersededError: a newer driver has claimed; nothing was written.
+            BatchRetryError: not all rows arrived; nothing was written.
+            TransactionExpiredError: Kafka would abort the transaction before it could be committed.
+        """
+        attempt, claim = produced.attempt, self._claimed
+        if not produced.counts.record_count:
+            self._write_rows(produced)
+            # The last statement about this batch: the times of its steps end here.
+            figures = attempt.outcome.for_history(self._observer.by_step)
+            return attempt.commit(produced, produced.decision(claim.row, figures=figures))
+        self._observer(Step.PREPARE)
+        if not attempt.ticket.kafka_only:
+            self._write_rows(produced)
+        margin_ms = self._rules.decision_margin_ms
+        produced.check_time_left(self._clock.now_s(), claim.initialized, margin_ms=margin_ms)
+        self._kafka.ask_features()
+        return attempt.commit(produced, produced.decision(claim.row))
+
+    def _write_rows(self, produced: Produced) -> None:
+        """Write the rest of the rows, and what a user adds to them."""
+        attempt, counts = produced.attempt, produced.counts
+        written = attempt.work.copy_into(attempt.open_decision())
+        attempt.outcome = Outcome(counts, written)
+        if written.given != counts.row_count:
+            raise BatchRetryError(reason=f"{counts.row_count} rows were read for tables, {written.given} arrived there")
+        if self._rules.on_decide is not None:
+            about = self._transactional_id, produced.batch_id, attempt.ticket.producer, counts, written
+            self._rules.on_decide(attempt.open_decision(), DecidingBatch.of(*about))
+
+    def _complete(self, decided: Decided) -> Done:
+        """Steps 6 and 7: commit in Kafka, check that the records are there, and note it.
+
+        Raises:
+            BatchRetryError: EndTxn answered something that only a new look at both sides can interpret; or the records
+                are not there.
+            OutcomeUnknownError: EndTxn was not answered in time.
+        """
+        producer = decided.producer
+        if not decided.has_records:
+            row = self._store.check_generation(self._transactional_id, self._claimed.generation)
+            return self._without_records(row, producer)
+        answer = self._kafka.end(producer, commit=True)
+        if answer.code != Code.NONE:
+            raise BatchRetryError(
+                reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer.name}; looking again"
+            )
+        self._observer(Step.COMPLETE)
+        self._verify_present(decided.written)
+        figures = decided.outcome.for_history(self._observer.by_step)
+        row = self._store.mark_done(
+            self._transactional_id, self._claimed.generation, str(answer.producer or producer), figures=figures
+        )
+        self._observer(Step.NOTE)
+        # Below transaction.version 2 EndTxn answers no producer: the next transaction begins with InitProducerId.
+        return Done(row, answer.producer)
+
+    def _take_empty(self, produced: Produced) -> Done:
+        """There are neither rows nor records, so there is nothing to commit: only the row moves on.
+
+        An owed batch comes here only when a person has accepted a replay without records.
+        """
+        row, batch_id = self._claimed.row, produced.batch_id
+        if row.status == RowStatus.OWED:
+            did = {"did": f"batch {batch_id} was owed, and has no records as Spark replays it now"}
+            row = self._store.drop_batch(self._transactional_id, row.generation, row.settled, detail=did)
+        else:
+            figures = produced.attempt.outcome.for_history(self._observer.by_step)
+            row = self._store.take_empty_batch(
+                self._transactional_id, row.generation, batch_id, row.prepared_transaction_state, figures=figures
+            )
+        return self._without_records(row, produced.attempt.ticket.producer)
+
+    def _without_records(self, row: StateRow, producer: ProducerIdAndEpoch) -> Done:
+        """No record was acknowledged, so there is nothing to commit in Kafka: the producer serves the next batch."""
+        if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
+            # Adding its partitions has opened a transaction all the same. The next InitProducerId, due in any case,
+            # aborts it now.
+            initialized = self._kafka.usable_producer()
+            self._claim = replace(self._claimed, initialized=initialized)
+            producer = initialized.producer
+        return Done(row, producer)
+
+    def _verify_present(self, written: WrittenRecords) -> None:
+        """EndTxn asks no log: a topic that was deleted meanwhile, or remade, has taken the records with it.
+
+        Raises:
+            BatchRetryError: they are not there. Recovery asks once more, and is the one that says so: a broker may lag.
+        """
+        if not self._warned_of_ids and (without := missing_id_topics(written)):
+            self._warned_of_ids = True
+            unseen = "a topic that is deleted and made anew in the middle of a batch is only noticed by its offsets"
+            self._log.warning("Kafka gives topic %s no id: %s", ", ".join(without), unseen)
+        lost = find_lost_records(written, self._kafka.view_logs(written.offsets), committed=True)
+        if lost is not None:
+            raise BatchRetryError(reason=f"{lost.reason}; looking again")
 
     def _search(self, work: BatchWork, error: DataError) -> Exception:
-        """Find the rows for which an attempt has failed; see `search_bad_rows`."""
-        self._transactions += 1
-        return search_bad_rows(self._store, work, self._ticket(self._newest_pair(), kafka_only=False), error)
+        """Find the bad rows for which an attempt failed, in a database transaction that decides nothing.
 
-    def _abort(self, error: DataError) -> None:
-        """Abort an attempt that met a bad row with its own pair: it is not decided, and no crash that needs a claim."""
-        if self._begun is not None and self._decided is None:
+        It is that of a decision, so that a newer claim ends it, and a superseded driver does not begin it.
+
+        Returns:
+            ``error``, where rows were found that the next attempt leaves out; or why none could be looked for.
+
+        Raises:
+            DataError: ``error``, where the batch cannot do without single rows; or there are too many of them.
+            SupersededError: a newer driver has taken over.
+        """
+        self._transactions += 1
+        ticket = self._ticket(self._claimed.initialized.producer, kafka_only=False)
+        try:
+            with Attempt(work, ticket, self._store.deciding) as attempt:
+                found = work.sift(ticket, error, attempt.open_decision)
+        except (DataError, SupersededError, HaltError):
+            raise
+        except Exception as failure:  # noqa: BLE001 - counted as a failed attempt; the next one meets the bad row again
+            self._log.warning("bad rows could not be looked for: %s", failure)
+            return failure
+        if not found:
+            raise error
+        self._log.warning(
+            "bad rows were looked for: the next attempt leaves out those that were found; the error was: %s", error
+        )
+        return error
+
+    def _abort(self, error: DataError, attempt: Attempt | None) -> None:
+        """Abort an attempt that met a bad row with its own producer: it is not decided, and no crash that needs a claim."""
+        if attempt is not None and not attempt.in_doubt:
             try:
-                answer = self._kafka.end(self._begun, commit=False)
+                answer = self._kafka.end(attempt.ticket.producer, commit=False)
             except DualWriteError as failure:
                 self._log.warning("the transaction of a bad row could not be aborted; recovering: %s", failure)
             else:
                 if answer.code == Code.NONE:
-                    # Below transaction.version 2 EndTxn answers no pair: the next attempt begins with InitProducerId.
-                    self._producer = answer.producer
+                    # Below transaction.version 2 EndTxn answers no producer: the next attempt begins with InitProducerId.
+                    self._claim = replace(self._claimed, next_producer=answer.producer)
                     return
-        self._restore(error)
+        self._restore(error, attempt)
 
-    def _restore(self, error: Exception) -> None:
+    def _restore(self, error: Exception, attempt: Attempt | None = None) -> None:
         """Recover after ``error``, waiting out a database or broker that is just restarting.
 
         Raises:
-            InDoubtError: the batch was decided before ``error``, and recovery did not get through.
+            InDoubtError: ``attempt`` may be decided, and recovery did not get through.
             Exception: ``error`` itself, when nothing was decided and recovery did not get through.
         """
-        name, decided = self._transactional_id, self._decided
-        deadline = Deadline(self._clock, self._restore_deadline_ms)
+        deadline = Deadline(self._clock, self._rules.restore_deadline_ms)
         while True:
             try:
                 self.recover()
@@ -276,62 +477,37 @@ class BatchDriver:
                     if not deadline.passed:
                         deadline.pause()
                         continue
-                if decided is None:
+                if attempt is None or not attempt.in_doubt:
                     raise error from second
-                raise InDoubtError(transactional_id=name, prepared=decided, detail=str(second)) from second
+                raise InDoubtError(
+                    transactional_id=self._transactional_id,
+                    prepared=str(attempt.ticket.producer),
+                    detail=str(second),
+                ) from second
             else:
                 return
 
     def _place(self, batch_id: int) -> Placement:
-        """Step 1. Beside a row that lost a decision since this driver saw it, a batch would be written again."""
-        seen = self._claimed()
-        row = self._row = self._look_at_row(seen.generation)
+        """Step 1. With a row that lost a decision since this driver saw it, a batch would be written again."""
+        seen = self._claimed.row
+        row = self._read_row(seen.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
             raise lost_commits_error(row, f"{seen.status}, decision {seen.prepared_transaction_state or 'none'}")
-        self._row, placed = self._placement.place(row, batch_id)
+        row, placed = self._placement.place(row, batch_id)
+        self._claim = replace(self._claimed, row=row)
         self._observer(Step.PLACE)
         return placed
 
-    def _look_at_row(self, generation: int) -> StateRow:
+    def _read_row(self, generation: int) -> StateRow:
         """The row under this claim, or a new one where the database was restarting: a newer driver may have it."""
         try:
             return self._store.check_generation(self._transactional_id, generation)
         except StateStoreError as error:
             self._restore(error)
-            return self._store.check_generation(self._transactional_id, self._claimed().generation)
-
-    def _attempt(self, batch_id: int, work: BatchWork, *, kafka_only: bool) -> None:
-        """Steps 2 to 7, once."""
-        begun_s = self._clock.now_s()
-        generation = self._claimed().generation
-        self._transactions += 1
-        self._figures = AttemptFigures()
-        if kafka_only:
-            work.recall()
-        self._begun = None
-        producer = self._begun = self._begin(work)
-        self._observer(Step.BEGIN)
-        ticket = self._ticket(producer, kafka_only=kafka_only)
-        with DecisionScope(lambda: self._store.deciding(self._transactional_id, generation)) as scope:
-            produced = self._produce(work, ticket, scope)
-            prepared = PreparedBatch(batch_id, producer, produced, begun_s)
-            decided: DecidedBatch | None = None
-            alone = not produced.record_count and (produced.row_count + produced.bad_rows) > 0 and not kafka_only
-            if produced.record_count:
-                self._observer(Step.PREPARE)
-                decided = self._decide(prepared, work, scope, kafka_only=kafka_only)
-            elif alone:
-                self._decide_alone(prepared, work, scope)
-        if decided is None and not alone:
-            self._take_empty(batch_id)
-        if decided is None:
-            self._keep_pair(producer)
-            return
-        self._observer(Step.DECIDE)
-        self._complete(decided)
+            return self._store.check_generation(self._transactional_id, self._claimed.generation)
 
     def _ticket(self, producer: ProducerIdAndEpoch, *, kafka_only: bool) -> TransactionTicket:
-        generation = self._claimed().generation
+        generation = self._claimed.generation
         return TransactionTicket(
             transactional_id=self._transactional_id,
             producer=producer,
@@ -342,159 +518,15 @@ class BatchDriver:
             kafka_only=kafka_only,
         )
 
-    def _produce(self, work: BatchWork, ticket: TransactionTicket, scope: DecisionScope) -> ProducedBatch:
-        """Step 3, and what must be true of it."""
-        produced = work.produce(ticket, scope.open_decision)
-        self._figures = AttemptFigures(produced)
-        self._observer(Step.PRODUCE)
-        if produced.record_count != produced.expected_records:
-            raise BatchRetryError(
-                reason=f"the tasks read rows for {produced.expected_records} records beside {produced.left_out} that "
-                f"are left out, Kafka acknowledged {produced.record_count} records"
-            )
-        if ticket.kafka_only:
-            replay = Replay(produced.record_count, produced.digest)
-            self._note_accepted(check_resend(self._claimed(), replay, accept_replay=self._accept_replay))
-        return produced
-
     def _note_accepted(self, did: str) -> None:
         """Write down what a person has accepted with the sink's option, BEFORE it is done."""
         if did:
-            generation = self._claimed().generation
-            self._store.note_action(self._transactional_id, generation, ACCEPT_REPLAY, {"did": did})
+            self._store.note_action(self._transactional_id, self._claimed.generation, ACCEPT_REPLAY, {"did": did})
 
-    def _take_empty(self, batch_id: int) -> None:
-        """There are no rows and no records, so there is nothing to be committed: only the row moves on.
-
-        An owed batch can only come here when a person has accepted a replay without records.
-        """
-        row = self._claimed()
-        if row.status == RowStatus.OWED:
-            did = {"did": f"batch {batch_id} was owed, and has no records as Spark replays it now"}
-            self._row = self._store.drop_batch(self._transactional_id, row.generation, row.settled, detail=did)
-        else:
-            pair, figures = row.prepared_transaction_state, self._history()
-            self._row = self._store.take_empty_batch(
-                self._transactional_id, row.generation, batch_id, pair, figures=figures
+    @property
+    def _claimed(self) -> Claim:
+        if self._claim is None:
+            raise LocalProtocolError(
+                operation="write", state="not recovered", rule="recover() comes first in each run of a query"
             )
-
-    def _keep_pair(self, producer: ProducerIdAndEpoch) -> None:
-        """No record was acknowledged, so there is nothing to be committed in Kafka: the pair serves the next batch."""
-        if self._kafka.transaction_version >= EPOCH_BUMP_VERSION:
-            self._producer = producer
-        else:
-            # Adding its partitions has opened a transaction all the same: the next pair, due anyway, aborts it now.
-            self._initialized = self._kafka.usable_producer()
-            self._producer = self._initialized.producer
-
-    def _begin(self, work: BatchWork) -> ProducerIdAndEpoch:
-        """Step 2: the pair of this transaction, and below transaction.version 2 its partitions."""
-        producer = self._producer
-        # A pair begins one transaction: it is taken out here, and the next one comes from EndTxn or from recover().
-        self._producer = None
-        self._kafka.learn_features()
-        if producer is None or producer.exhausted:
-            self._initialized = self._kafka.usable_producer()
-            producer = self._initialized.producer
-            # After it, not before: a claim that comes later ends with an InitProducerId that fences this pair. Else a
-            # driver that was superseded meanwhile would open a transaction that nobody ends.
-            self._store.check_generation(self._transactional_id, self._claimed().generation)
-        if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
-            self._kafka.add_partitions(producer, work.partitions())
-        return producer
-
-    def _decide(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope, *, kafka_only: bool) -> DecidedBatch:
-        """Step 5: write the rest of the rows and the state row in the transaction of ``scope``, and COMMIT.
-
-        Raises:
-            CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
-            SupersededError: a newer driver has claimed; nothing was written.
-            BatchRetryError: not all rows arrived; nothing was written.
-            TransactionExpiredError: Kafka would abort the transaction before it could be committed.
-        """
-        produced = batch.produced
-        if not kafka_only:
-            self._write_rows(batch, work, scope)
-        self._check_time_left(batch)
-        self._decided = str(batch.producer)
-        rows = self._claimed().row_count if kafka_only else produced.row_count
-        self._kafka.ask_features()
-        scope.transaction.decide(batch.decision(self._claimed(), row_count=rows))
-        scope.commit()
-        return DecidedBatch(batch.producer, WrittenRecords(batch.batch_id, produced.offsets, produced.topic_ids))
-
-    def _decide_alone(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope) -> None:
-        """Step 5 of a batch with rows and without records: nothing of it is in Kafka, so the row is done with COMMIT.
-
-        Raises:
-            CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
-            SupersededError: a newer driver has claimed; nothing was written.
-            BatchRetryError: not all rows arrived; nothing was written.
-        """
-        self._write_rows(batch, work, scope)
-        # The last statement about this batch: the times of its steps end here.
-        rows, figures = batch.produced.row_count, self._history()
-        scope.transaction.decide(batch.decision(self._claimed(), row_count=rows, figures=figures))
-        scope.commit()
-        self._observer(Step.DECIDE)
-        self._row = self._store.check_generation(self._transactional_id, self._claimed().generation)
-
-    def _write_rows(self, batch: PreparedBatch, work: BatchWork, scope: DecisionScope) -> None:
-        """Write the rest of the rows, and what a user adds to them."""
-        produced = batch.produced
-        written = work.copy_into(scope.transaction.connection)
-        self._figures = AttemptFigures(produced, written)
-        if written.given != produced.row_count:
-            raise BatchRetryError(
-                reason=f"{produced.row_count} rows were read for tables, {written.given} arrived there"
-            )
-        if self._on_decide is not None:
-            about = self._transactional_id, batch.batch_id, batch.producer, produced, written
-            self._on_decide(scope.transaction.connection, DecidingBatch.of(*about))
-
-    def _check_time_left(self, batch: PreparedBatch) -> None:
-        if self._initialized is not None:
-            batch.check_time_left(self._clock.now_s(), self._initialized, margin_ms=self._decision_margin_ms)
-
-    def _complete(self, batch: DecidedBatch) -> None:
-        """Steps 6 and 7: commit in Kafka, see that the records are there, and note it.
-
-        Raises:
-            BatchRetryError: EndTxn answered something that only a new look at both sides can interpret; or the records
-                are not there.
-            OutcomeUnknownError: EndTxn was not answered in time.
-        """
-        producer = batch.producer
-        answer = self._kafka.end(producer, commit=True)
-        if answer.code != Code.NONE:
-            raise BatchRetryError(
-                reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer.name}; looking again"
-            )
-        self._observer(Step.COMPLETE)
-        self._kept.see(batch.written)
-        settled = answer.producer or producer
-        generation = self._claimed().generation
-        self._row = self._store.mark_done(self._transactional_id, generation, str(settled), figures=self._history())
-        # Below transaction.version 2 EndTxn answers no pair: the next transaction begins with InitProducerId.
-        self._producer = answer.producer
-        self._decided = None
-        self._observer(Step.NOTE)
-
-    def _history(self) -> dict[str, Any]:
-        return self._figures.for_history(self._step_seconds())
-
-    def _claimed(self) -> StateRow:
-        if self._row is None:
-            raise _not_recovered()
-        return self._row
-
-    def _newest_pair(self) -> ProducerIdAndEpoch:
-        if self._initialized is None:
-            raise _not_recovered()
-        return self._initialized.producer
-
-
-def _not_recovered() -> LocalProtocolError:
-    return LocalProtocolError(
-        operation="write", state="not recovered", rule="recover() comes first in each run of a query"
-    )
+        return self._claim

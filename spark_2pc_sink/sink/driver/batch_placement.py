@@ -30,7 +30,7 @@ class BatchPlacement:
         store: the state rows.
         losses: what a person has named as lost, and how to find out what is.
         look_back: what Spark shows of batches that did not come.
-        numbered_by_hand: a person gives the batches their ids, which then only have to ascend.
+        explicit_batch_ids: a person gives the batches their ids, which then only have to ascend.
 
     Attributes:
         written: the last batch that this run has written or skipped: those after it are all of this run.
@@ -42,12 +42,12 @@ class BatchPlacement:
         losses: LostCommits,
         look_back: Callable[[range], RunRecord],
         *,
-        numbered_by_hand: bool = False,
+        explicit_batch_ids: bool = False,
     ) -> None:
         self._store = store
         self._losses = losses
         self._look_back = look_back
-        self._numbered_by_hand = numbered_by_hand
+        self._explicit_batch_ids = explicit_batch_ids
         self.written: int | None = None
         #: By its id what the history has of a batch; filled when the first one comes that the row has passed.
         self._lines: dict[int, StateRow] = {}
@@ -67,7 +67,7 @@ class BatchPlacement:
             HaltError: a person has to decide.
             ConfigurationError: what was named as lost is not what is missing.
         """
-        if self._numbered_by_hand:
+        if self._explicit_batch_ids:
             return row, self._place_by_hand(row, batch_id)
         placed = _place_beside(row, batch_id)
         if isinstance(placed, Halt):

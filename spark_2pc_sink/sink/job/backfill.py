@@ -29,7 +29,7 @@ class Backfill(CallingQuery):
         transactional_id: of the sink.
     """
 
-    numbered_by_hand: ClassVar[bool] = True
+    explicit_batch_ids: ClassVar[bool] = True
 
     def __init__(self, transactional_id: str) -> None:
         super().__init__(RunIds(f"backfill of {transactional_id}", _RUN_ID))

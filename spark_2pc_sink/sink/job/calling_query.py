@@ -34,10 +34,10 @@ class CallingQuery(ABC):
 
     Attributes:
         ids: of the query and of this run.
-        numbered_by_hand: True where a person gives the batches their ids, which then only have to ascend.
+        explicit_batch_ids: True where a person gives the batches their ids, which then only have to ascend.
     """
 
-    numbered_by_hand: ClassVar[bool] = False
+    explicit_batch_ids: ClassVar[bool] = False
 
     def __init__(self, ids: RunIds) -> None:
         self.ids = ids

@@ -15,6 +15,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
 from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
 from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.sink.driver.attempt import Attempt
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.testing import TopicRecord, read_topic
 from tests.harness.streams import FileStream, sink_options
@@ -241,10 +242,10 @@ def end_after_the_decision(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> Non
     def died(driver: BatchDriver, *_: object) -> None:
         raise RuntimeError(driver)
 
-    def restored(driver: BatchDriver, error: Exception) -> None:
+    def restored(driver: BatchDriver, error: Exception, attempt: Attempt | None = None) -> None:
         if isinstance(error, RuntimeError):
             raise error
-        restore(driver, error)
+        restore(driver, error, attempt)
 
     monkeypatch.setattr(BatchDriver, "_complete", died)
     monkeypatch.setattr(BatchDriver, "_restore", restored)

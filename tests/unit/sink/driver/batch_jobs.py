@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from jdbc_state import StateRow
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, BatchRules, RunOfQuery, Sides
 from tests.unit.fakes.batch_work import FakeWork
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
@@ -36,39 +36,31 @@ class Job:
         self.steps: list[Step] = []
         self.on_step: Callable[[Step], None] = lambda _: None
         self.stopping = False
-        self.driver = BatchDriver(
-            transactional_id=ID,
-            recovery=Recovery(
-                RecoveryOptions.parse(
-                    transactional_id=ID,
-                    kafka={"bootstrap.servers": "unused:9092"},
-                    database="postgresql://unused/none",
-                    settle_deadline_ms=5_000,
-                    adopt=adopt,
-                    accept_loss=accept_loss,
-                ),
-                kafka=self.kafka,
-                store=self.store,
-                clock=self.clock,
-                topics=(PARTITION.topic,),
+        recovery = Recovery(
+            RecoveryOptions.parse(
+                transactional_id=ID,
+                kafka={"bootstrap.servers": "unused:9092"},
+                database="postgresql://unused/none",
+                settle_deadline_ms=5_000,
+                adopt=adopt,
+                accept_loss=accept_loss,
             ),
             kafka=self.kafka,
             store=self.store,
             clock=self.clock,
-            query_id="query",
-            run_id=run_id,
-            **{
-                "attempts_max": 3,
-                "decision_margin_ms": 1_000,
-                "restore_deadline_ms": 1_000,
-                "accept_replay": None,
-                "stopping": lambda: self.stopping,
-                "observer": self._observe,
-                **options,
-            },
+            topics=(PARTITION.topic,),
+        )
+        rules = {name: options.pop(name) for name in ("accept_replay", "on_decide") if name in options}
+        self.driver = BatchDriver(
+            Sides(recovery, self.kafka, self.store, self.clock),
+            RunOfQuery(ID, "query", run_id, is_stopping=lambda: self.stopping, **options),
+            BatchRules(attempts_max=3, decision_margin_ms=1_000, restore_deadline_ms=1_000, **rules),
+            self,
         )
 
-    def _observe(self, step: Step) -> None:
+    by_step: ClassVar[dict[str, float]] = {}
+
+    def __call__(self, step: Step) -> None:
         self.steps.append(step)
         self.on_step(step)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from spark_2pc_sink.errors import (
@@ -31,7 +33,7 @@ def test_the_next_attempt_comes_without_the_bad_rows(job: Job) -> None:
     """The failed attempt is aborted on both sides first, and nothing of the sift stays in the database."""
     work = job.work(fail_copy=[REFUSED], sifts=[2])
     report = job.driver.write(0, work)
-    assert work.log == ["produce", "copy", "sift", "discard", "produce", "copy", "discard"]
+    assert work.log == ["produce", "copy", "discard", "sift", "discard", "produce", "copy", "discard"]
     assert (report.attempts, report.bad_rows) == (2, 2)
     assert [statement for statement, _ in job.store.committed] == ["copy", "decide"]
     assert len({ticket.transaction for ticket in work.tickets}) == 2
@@ -109,8 +111,8 @@ def test_a_superseded_driver_does_not_sift(job: Job) -> None:
     work = job.work(fail_copy=[REFUSED], sifts=[1])
     abort = job.driver._abort
 
-    def overtaken(error: DataError) -> None:
-        abort(error)
+    def overtaken(error: DataError, attempt: Attempt | None) -> None:
+        abort(error, attempt)
         other = Job(sides=job, run_id="newer")
         other.driver.recover()
 
@@ -142,7 +144,7 @@ def test_a_resend_leaves_out_what_was_left_out(job: Job) -> None:
     job.driver.write(0, work)
     assert job.row().status == "done"
     assert work.log == [
-        *("produce", "copy", "sift", "discard"),
+        *("produce", "copy", "discard", "sift", "discard"),
         *("produce", "copy", "discard"),
         *("recall", "produce", "discard"),
     ]

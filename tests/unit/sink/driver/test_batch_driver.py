@@ -27,8 +27,8 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.recipe.handed_over import RunRecord
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.driver.attempt import Decided
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
-from spark_2pc_sink.sink.driver.prepared_batch import DecidedBatch
 from tests.harness.halts import halts
 from tests.unit.fakes.batch_work import FakeWork
 from tests.unit.fakes.coordinator import FakeTransaction
@@ -95,7 +95,7 @@ def test_a_decided_batch_cannot_be_aborted() -> None:
     taken_by = {
         name
         for name, step in inspect.getmembers(BatchDriver, inspect.isfunction)
-        if DecidedBatch.__name__ in {kind for taken, kind in step.__annotations__.items() if taken != "return"}
+        if Decided.__name__ in {kind for taken, kind in step.__annotations__.items() if taken != "return"}
     }
     assert taken_by == {"_complete"}
 
@@ -213,7 +213,7 @@ def test_a_row_that_cannot_be_stored_fails_at_once(job: Job) -> None:
     work = job.work(fail=[refused])
     with pytest.raises(UnstorableValueError):
         job.driver.write(0, work)
-    assert work.log == ["produce", "sift", "discard"]
+    assert work.log == ["produce", "discard", "sift", "discard"]
     assert len(job.kafka.aborted) == 1
 
 

@@ -1,0 +1,283 @@
+"""What one batch passes through: a claim, an attempt, what it produced, its decision, and its end.
+
+    Claim → Attempt → Produced → Decided → Done
+
+Each value is made from the one before it, so the order of KIP-939's recipe is in the types. `Produced` comes from an
+open `Attempt` only; `Decided` comes from a COMMIT only; completing takes nothing but a `Decided`, and nothing aborts
+one.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from jdbc_state import Decision
+from spark_2pc_sink.errors import TransactionExpiredError
+from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.recipe.kept_records import WrittenRecords
+from spark_2pc_sink.sink.report import BatchReport
+from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from sqlalchemy import Connection
+
+    from jdbc_state import StateRow
+    from jdbc_state.state_store import DecidingTransaction
+    from spark_2pc_sink.producer.producer_init import InitializedProducer
+    from spark_2pc_sink.recipe.replay_decision import Placement
+    from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch, TransactionTicket
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The state row under this driver's claim, and the producer of its next transaction.
+
+    Attributes:
+        row: the state row, as this driver last saw it.
+        initialized: what the newest InitProducerId answered.
+        next_producer: begins the next transaction; None where an InitProducerId has to come first.
+    """
+
+    row: StateRow
+    initialized: InitializedProducer
+    next_producer: ProducerIdAndEpoch | None
+
+    @property
+    def generation(self) -> int:
+        """Number of the claim."""
+        return self.row.generation
+
+
+class Attempt:
+    """One Kafka transaction and one database transaction, with everything the work opens for them.
+
+    Leaving the block is the one place that rolls back and cleans up. The database transaction is begun by whoever needs
+    it first: mostly the copy thread, for the first rows that arrive while tasks still run. That thread has ended when
+    the driver's thread writes the state row.
+
+    Args:
+        work: the batch.
+        ticket: of the Kafka transaction.
+        deciding: begins the database transaction; see `StateStore.deciding`.
+
+    Attributes:
+        work: as given.
+        ticket: as given.
+        outcome: what was written so far, for the report and the history.
+        in_doubt: True from the moment that COMMIT may have decided a batch with records.
+    """
+
+    def __init__(
+        self,
+        work: BatchWork,
+        ticket: TransactionTicket,
+        deciding: Callable[[str, int], AbstractContextManager[DecidingTransaction]],
+    ) -> None:
+        self.work = work
+        self.ticket = ticket
+        self.outcome = Outcome()
+        self.in_doubt = False
+        self._deciding = deciding
+        self._stack = ExitStack()
+        self._transaction: DecidingTransaction | None = None
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._stack.__exit__(kind, error, trace)
+        finally:
+            self.work.discard()
+
+    @property
+    def transaction(self) -> DecidingTransaction:
+        """The database transaction, begun now if it was not yet."""
+        if self._transaction is None:
+            begun = self._deciding(self.ticket.transactional_id, self.ticket.generation)
+            self._transaction = self._stack.enter_context(begun)
+        return self._transaction
+
+    def open_decision(self) -> Connection:
+        """The connection of the database transaction, begun now if it was not yet. For one thread at a time."""
+        return self.transaction.connection
+
+    def produce(self, batch_id: int, begun_s: float) -> Produced:
+        """Run the tasks: every record acknowledged and every row encoded, or an exception.
+
+        Args:
+            batch_id: Spark's id.
+            begun_s: when the Kafka transaction began.
+        """
+        counts = self.work.produce(self.ticket, self.open_decision)
+        self.outcome = Outcome(counts)
+        return Produced(self, batch_id, begun_s, counts)
+
+    def commit(self, produced: Produced, decision: Decision) -> Decided:
+        """Write the state row and COMMIT.
+
+        Raises:
+            CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
+            SupersededError: a newer driver has claimed; nothing was written.
+        """
+        counts = produced.counts
+        self.in_doubt = counts.record_count > 0
+        self.transaction.decide(decision)
+        self._stack.close()
+        written = WrittenRecords(produced.batch_id, counts.offsets, counts.topic_ids)
+        return Decided(self.ticket.producer, written, self.outcome, has_records=counts.record_count > 0)
+
+
+@dataclass(frozen=True)
+class Produced:
+    """A batch whose records are all acknowledged and invisible; nothing is decided yet.
+
+    Attributes:
+        attempt: that produced it.
+        batch_id: Spark's id.
+        begun_s: when its Kafka transaction began.
+        counts: records, rows, digest, offsets and topic ids.
+    """
+
+    attempt: Attempt
+    batch_id: int
+    begun_s: float
+    counts: ProducedBatch
+
+    @property
+    def is_empty(self) -> bool:
+        """True where neither side gets anything."""
+        counts = self.counts
+        has_rows = counts.row_count + counts.bad_rows > 0 and not self.attempt.ticket.kafka_only
+        return not counts.record_count and not has_rows
+
+    def check_time_left(self, now_s: float, initialized: InitializedProducer, *, margin_ms: int) -> None:
+        """Check that Kafka keeps the transaction for long enough.
+
+        Args:
+            now_s: by the clock of ``begun_s``.
+            initialized: says how long it keeps transactions.
+            margin_ms: what must be left.
+
+        Raises:
+            TransactionExpiredError: it would abort the transaction before it could be committed.
+        """
+        elapsed_ms = int((now_s - self.begun_s) * 1000)
+        if not initialized.two_phase_commit and elapsed_ms + margin_ms > initialized.timeout_ms:
+            raise TransactionExpiredError(
+                batch_id=self.batch_id,
+                elapsed_ms=elapsed_ms,
+                timeout_ms=initialized.timeout_ms,
+                margin_ms=margin_ms,
+                own_timeout=initialized.own_timeout,
+            )
+
+    def decision(self, row: StateRow, *, figures: Mapping[str, Any] | None = None) -> Decision:
+        """What the database transaction writes into the state row.
+
+        Args:
+            row: the row at which the batch was placed.
+            figures: for the history, where none come later.
+        """
+        counts, ticket = self.counts, self.attempt.ticket
+        return Decision(
+            prepared=str(PreparedTxnState.of(ticket.producer)),
+            expected=row.prepared_transaction_state,
+            batch_id=self.batch_id,
+            row_count=row.row_count if ticket.kafka_only else counts.row_count,
+            record_count=counts.record_count,
+            digest=counts.digest,
+            kafka_offsets={str(partition): offsets for partition, offsets in counts.offsets.items()},
+            topic_ids=counts.topic_ids,
+            figures=figures,
+        )
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A batch that the database has. It can only be completed; nothing takes one to abort it.
+
+    Attributes:
+        producer: of its Kafka transaction.
+        written: where its records are.
+        outcome: for the history.
+        has_records: False for rows alone: nothing of the batch is in Kafka, so COMMIT has also ended it.
+    """
+
+    producer: ProducerIdAndEpoch
+    written: WrittenRecords
+    outcome: Outcome
+    has_records: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """A batch that both sides have.
+
+    Attributes:
+        row: the state row, which says so.
+        next_producer: begins the next transaction; None where an InitProducerId has to come first.
+    """
+
+    row: StateRow
+    next_producer: ProducerIdAndEpoch | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Figures of one attempt, for the report of the batch and for its line in the history.
+
+    Attributes:
+        produced: the counts of its tasks; None before they have ended.
+        written: what the tables have made of its rows.
+    """
+
+    produced: ProducedBatch | None = None
+    written: WrittenRows = NOTHING_WRITTEN
+
+    def report(self, row: StateRow, batch_id: int, placement: Placement, *, attempts: int) -> BatchReport:
+        """The report of the batch.
+
+        Args:
+            row: as the batch has left it.
+            batch_id: Spark's id.
+            placement: of the batch.
+            attempts: transactions begun, 0 for a batch that was skipped.
+        """
+        report = BatchReport(
+            transactional_id=row.transactional_id,
+            batch_id=batch_id,
+            placement=placement,
+            row_count=row.row_count if attempts else 0,
+            record_count=row.record_count if attempts else 0,
+            rows_deleted=self.written.deleted,
+            rows_left_out=self.written.left_out,
+            attempts=attempts,
+            prepared=row.prepared_transaction_state if row.record_count else "",
+        )
+        if self.produced is None:
+            return report
+        counted = self.produced
+        return replace(report, record_bytes=counted.record_bytes, outputs=counted.outputs, bad_rows=counted.bad_rows)
+
+    def for_history(self, step_seconds: Mapping[str, float]) -> dict[str, Any]:
+        """For the batch's line in the history.
+
+        Args:
+            step_seconds: how long each step has taken; written to the millisecond.
+        """
+        steps = {name: round(seconds, 3) for name, seconds in step_seconds.items()}
+        times = {"seconds": round(sum(steps.values()), 3), "step_seconds": steps} if steps else {}
+        if self.produced is None:
+            return {"record_bytes": 0, **times}
+        bad_rows = {"bad_rows": self.produced.bad_rows} if self.produced.bad_rows else {}
+        outputs = {"outputs": dict(self.produced.outputs)} if self.produced.outputs else {}
+        return {"record_bytes": self.produced.record_bytes, **outputs, **bad_rows, **times}

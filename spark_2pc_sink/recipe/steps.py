@@ -8,7 +8,10 @@ processing recipe": send, prepare, write data and prepared state in one database
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Step(IntEnum):
@@ -40,3 +43,7 @@ class Observer(Protocol):
 
     def __call__(self, step: Step) -> None:
         """Called after ``step`` is complete, on the driver."""
+
+    @property
+    def by_step(self) -> Mapping[str, float]:
+        """Seconds that each step of this batch has taken so far, for the history."""

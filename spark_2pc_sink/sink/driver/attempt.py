@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jdbc_state import Decision
+from jdbc_state.sessions import application_name
 from spark_2pc_sink.errors import TransactionExpiredError
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.report import BatchReport
 from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from jdbc_state.state_store import DecidingTransaction
     from spark_2pc_sink.producer.producer_init import InitializedProducer
     from spark_2pc_sink.recipe.replay_decision import Placement
-    from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch, TransactionTicket
+    from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,20 @@ class Claim:
     def generation(self) -> int:
         """Number of the claim."""
         return self.row.generation
+
+    def ticket(
+        self, producer: ProducerIdAndEpoch, transaction: int, transaction_version: int, *, kafka_only: bool
+    ) -> TransactionTicket:
+        """The ticket of a transaction under this claim; see `TransactionTicket` for the arguments."""
+        return TransactionTicket(
+            transactional_id=self.row.transactional_id,
+            producer=producer,
+            transaction_version=transaction_version,
+            generation=self.generation,
+            transaction=transaction,
+            application_name=application_name(self.row.transactional_id, self.generation),
+            kafka_only=kafka_only,
+        )
 
 
 class Attempt:

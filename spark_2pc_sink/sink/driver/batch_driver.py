@@ -8,11 +8,10 @@ their place and runs this very code.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from jdbc_state.actions import ACCEPT_REPLAY
 from jdbc_state.model import lost_commits_error
-from jdbc_state.sessions import application_name
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.causes import in_words
 from spark_2pc_sink.clock import Deadline
@@ -38,14 +37,14 @@ from spark_2pc_sink.recipe.kept_records import find_lost_records, missing_id_top
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
+from spark_2pc_sink.sink.contract.batch_work import Replay
 from spark_2pc_sink.sink.driver.attempt import Attempt, Claim, Done, Outcome
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from sqlalchemy import Connection
 
@@ -54,9 +53,10 @@ if TYPE_CHECKING:
     from spark_2pc_sink.ids import ProducerIdAndEpoch
     from spark_2pc_sink.recipe.handed_over import RunRecord
     from spark_2pc_sink.recipe.kept_records import WrittenRecords
+    from spark_2pc_sink.recipe.steps import Observer
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovered, Recovery
-    from spark_2pc_sink.sink.contract.batch_work import BatchWork
+    from spark_2pc_sink.sink.contract.batch_work import BatchWork, TransactionTicket
     from spark_2pc_sink.sink.driver.attempt import Decided, Produced
     from spark_2pc_sink.sink.report import BatchReport
 
@@ -135,17 +135,6 @@ class BatchRules:
     on_decide: Callable[[Connection, DecidingBatch], None] | None = None
 
 
-class StepObserver(Protocol):
-    """Told of every step that was reached; `StepTimes` is the real one."""
-
-    def __call__(self, step: Step) -> None:
-        """A step is complete."""
-
-    @property
-    def by_step(self) -> Mapping[str, float]:
-        """Seconds that each step of this batch has taken so far, for the history."""
-
-
 class BatchDriver:
     """Takes the batches of one run of one query through the recipe.
 
@@ -156,7 +145,7 @@ class BatchDriver:
         observer: told of every step reached.
     """
 
-    def __init__(self, sides: Sides, run: RunOfQuery, rules: BatchRules, observer: StepObserver) -> None:
+    def __init__(self, sides: Sides, run: RunOfQuery, rules: BatchRules, observer: Observer) -> None:
         self._recovery, self._kafka, self._store, self._clock = sides.recovery, sides.kafka, sides.store, sides.clock
         self._run_of_query = run
         self._transactional_id = run.transactional_id
@@ -507,16 +496,8 @@ class BatchDriver:
             return self._store.check_generation(self._transactional_id, self._claimed.generation)
 
     def _ticket(self, producer: ProducerIdAndEpoch, *, kafka_only: bool) -> TransactionTicket:
-        generation = self._claimed.generation
-        return TransactionTicket(
-            transactional_id=self._transactional_id,
-            producer=producer,
-            transaction_version=self._kafka.transaction_version,
-            generation=generation,
-            transaction=self._transactions,
-            application_name=application_name(self._transactional_id, generation),
-            kafka_only=kafka_only,
-        )
+        numbers = self._transactions, self._kafka.transaction_version
+        return self._claimed.ticket(producer, *numbers, kafka_only=kafka_only)
 
     def _note_accepted(self, did: str) -> None:
         """Write down what a person has accepted with the sink's option, BEFORE it is done."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from spark_2pc_sink.errors import (
@@ -16,6 +14,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.driver.attempt import Attempt
 from tests.unit.sink.driver.batch_jobs import Job, started
 
 REFUSED = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="violates check")

@@ -25,7 +25,8 @@ from spark_2pc_sink.sink.contract.record_expressions import (
     with_key_column,
 )
 from spark_2pc_sink.sink.contract.topics import Connections
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, BatchRules, RunOfQuery, Sides
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.sink.job import gateway_log

@@ -30,7 +30,8 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, BatchRules, RunOfQuery, Sides
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import wait_until
 from tests.harness.driver_config import END, DriverConfig, Journal, batch_file

@@ -22,8 +22,8 @@ from spark_2pc_sink.recovery import diagnosis
 from spark_2pc_sink.recovery.lost_commits import LostCommits
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver import batch_driver, batch_placement
-from spark_2pc_sink.sink.driver.attempt import Attempt, Claim, Decided, Done, Produced
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Decided, Done, Produced
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN
 from tests.simulation import faults

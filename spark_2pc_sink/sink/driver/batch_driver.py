@@ -1,13 +1,13 @@
 """The batch driver: KIP-939's recipe for one micro-batch, in order, against any work.
 
-`BatchDriver._run` is the recipe on one page; `attempt` has the values that it passes on. Nothing here knows Spark: the
-tasks are behind `BatchWork`, Kafka behind `KafkaSide`, the database behind `StateStore`. A simulation puts its own in
-their place and runs this very code.
+`BatchDriver._run` is the recipe on one page; `batch_values` has the values that it passes on. Nothing here knows Spark:
+the tasks are behind `BatchWork`, Kafka behind `KafkaSide`, the database behind `StateStore`. A simulation puts its own
+in their place and runs this very code.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state.actions import ACCEPT_REPLAY
@@ -32,32 +32,24 @@ from spark_2pc_sink.errors import (
     TransactionExpiredError,
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
-from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN
 from spark_2pc_sink.recipe.kept_records import find_lost_records, missing_id_topics
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.contract.batch_work import Replay
-from spark_2pc_sink.sink.driver.attempt import Attempt, Claim, Done, Outcome
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
+from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Done, Outcome
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlalchemy import Connection
-
-    from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.clock import Clock
+    from jdbc_state import StateRow
     from spark_2pc_sink.ids import ProducerIdAndEpoch
-    from spark_2pc_sink.recipe.handed_over import RunRecord
     from spark_2pc_sink.recipe.kept_records import WrittenRecords
     from spark_2pc_sink.recipe.steps import Observer
-    from spark_2pc_sink.recovery.kafka_side import KafkaSide
-    from spark_2pc_sink.recovery.recovery import Recovered, Recovery
+    from spark_2pc_sink.recovery.recovery import Recovered
     from spark_2pc_sink.sink.contract.batch_work import BatchWork, TransactionTicket
-    from spark_2pc_sink.sink.driver.attempt import Decided, Produced
+    from spark_2pc_sink.sink.driver.batch_values import BatchRules, Decided, Produced, RunOfQuery, Sides
     from spark_2pc_sink.sink.report import BatchReport
 
 
@@ -75,64 +67,6 @@ _PERMANENT: Final = (
 #: Searches for bad rows in one batch. As a rule one finds what tasks refuse and one what the database refuses; of an
 #: upsert, the row that a bad one had superseded may be bad too.
 _SEARCHES_MAX: Final = 5
-
-
-@dataclass(frozen=True)
-class Sides:
-    """What a driver drives.
-
-    Attributes:
-        recovery: claims and settles; called once at the start, and after every attempt that failed, unless for a bad row.
-        kafka: the coordinator.
-        store: the state rows.
-        clock: measures how much of the transaction timeout is left.
-    """
-
-    recovery: Recovery
-    kafka: KafkaSide
-    store: StateStore
-    clock: Clock
-
-
-@dataclass(frozen=True)
-class RunOfQuery:
-    """The run of a query whose batches a driver writes.
-
-    Attributes:
-        transactional_id: the sink's id.
-        query_id: Spark's id of the query.
-        run_id: Spark's id of this run.
-        is_stopping: True when the query was told to stop, so that another attempt would only delay it.
-        look_back: what Spark shows of batches for which the sink was not called.
-        explicit_batch_ids: a person gives the batches their ids, which then only have to ascend.
-    """
-
-    transactional_id: str
-    query_id: str
-    run_id: str
-    is_stopping: Callable[[], bool] = field(default=lambda: False)
-    look_back: Callable[[range], RunRecord] = field(default=lambda _: NOTHING_SHOWN)
-    explicit_batch_ids: bool = False
-
-
-@dataclass(frozen=True)
-class BatchRules:
-    """The options of a sink that a driver follows.
-
-    Attributes:
-        attempts_max: how many transactions one batch may begin in one call.
-        decision_margin_ms: what must be left of Kafka's transaction timeout when the state row is written.
-        restore_deadline_ms: how long recovery after a failed attempt waits for a database or broker that restarts.
-        accept_replay: the batch whose replay may differ from what the database has: owed, it is resent as it is now; if
-            both sides have it, it is left out. None for no batch.
-        on_decide: what a user adds to the decision of a batch; not called where the database has decided it already.
-    """
-
-    attempts_max: int
-    decision_margin_ms: int
-    restore_deadline_ms: int
-    accept_replay: int | None = None
-    on_decide: Callable[[Connection, DecidingBatch], None] | None = None
 
 
 class BatchDriver:
@@ -434,7 +368,7 @@ class BatchDriver:
         return error
 
     def _abort(self, error: DataError, attempt: Attempt | None) -> None:
-        """Abort an attempt that met a bad row with its own producer: it is not decided, and no crash that needs a claim."""
+        """Abort an attempt that met a bad row with its own producer: it is not decided, and needs no new claim."""
         if attempt is not None and not attempt.in_doubt:
             try:
                 answer = self._kafka.end(attempt.ticket.producer, commit=False)
@@ -442,7 +376,7 @@ class BatchDriver:
                 self._log.warning("the transaction of a bad row could not be aborted; recovering: %s", failure)
             else:
                 if answer.code == Code.NONE:
-                    # Below transaction.version 2 EndTxn answers no producer: the next attempt begins with InitProducerId.
+                    # Below transaction.version 2 EndTxn answers no producer: InitProducerId comes next.
                     self._claim = replace(self._claimed, next_producer=answer.producer)
                     return
         self._restore(error, attempt)

@@ -15,8 +15,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
 from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
 from spark_2pc_sink.recipe.replay_decision import Placement
-from spark_2pc_sink.sink.driver.attempt import Attempt
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_values import Attempt
 from spark_2pc_sink.testing import TopicRecord, read_topic
 from tests.harness.streams import FileStream, sink_options
 from tests.integration.postgres import database_tables

@@ -9,7 +9,8 @@ from jdbc_state import StateRow
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.sink.driver.batch_driver import BatchDriver, BatchRules, RunOfQuery, Sides
+from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from tests.unit.fakes.batch_work import FakeWork
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka

@@ -14,7 +14,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver.attempt import Attempt
+from spark_2pc_sink.sink.driver.batch_values import Attempt
 from tests.unit.sink.driver.batch_jobs import Job, started
 
 REFUSED = ConstraintError(table="t", constraint="c", column="", sqlstate="23514", detail="violates check")

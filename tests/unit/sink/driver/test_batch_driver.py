@@ -27,8 +27,8 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.recipe.handed_over import RunRecord
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver.attempt import Decided
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_values import Decided
 from tests.harness.halts import halts
 from tests.unit.fakes.batch_work import FakeWork
 from tests.unit.fakes.coordinator import FakeTransaction

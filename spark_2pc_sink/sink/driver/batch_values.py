@@ -1,4 +1,4 @@
-"""What one batch passes through: a claim, an attempt, what it produced, its decision, and its end.
+"""What a driver is given, and what one batch passes through: claim, attempt, produced, decided, done.
 
     Claim → Attempt → Produced → Decided → Done
 
@@ -10,13 +10,14 @@ one.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jdbc_state import Decision
 from jdbc_state.sessions import application_name
 from spark_2pc_sink.errors import TransactionExpiredError
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.report import BatchReport
@@ -29,11 +30,75 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from jdbc_state import StateRow
+    from jdbc_state import StateRow, StateStore
     from jdbc_state.state_store import DecidingTransaction
+    from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.producer.producer_init import InitializedProducer
+    from spark_2pc_sink.recipe.handed_over import RunRecord
     from spark_2pc_sink.recipe.replay_decision import Placement
+    from spark_2pc_sink.recovery.kafka_side import KafkaSide
+    from spark_2pc_sink.recovery.recovery import Recovery
     from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch
+    from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What a driver drives.
+
+    Attributes:
+        recovery: claims and settles; called once at the start, and after every attempt that failed, unless for a bad
+            row.
+        kafka: the coordinator.
+        store: the state rows.
+        clock: measures how much of the transaction timeout is left.
+    """
+
+    recovery: Recovery
+    kafka: KafkaSide
+    store: StateStore
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class RunOfQuery:
+    """The run of a query whose batches a driver writes.
+
+    Attributes:
+        transactional_id: the sink's id.
+        query_id: Spark's id of the query.
+        run_id: Spark's id of this run.
+        is_stopping: True when the query was told to stop, so that another attempt would only delay it.
+        look_back: what Spark shows of batches for which the sink was not called.
+        explicit_batch_ids: a person gives the batches their ids, which then only have to ascend.
+    """
+
+    transactional_id: str
+    query_id: str
+    run_id: str
+    is_stopping: Callable[[], bool] = field(default=lambda: False)
+    look_back: Callable[[range], RunRecord] = field(default=lambda _: NOTHING_SHOWN)
+    explicit_batch_ids: bool = False
+
+
+@dataclass(frozen=True)
+class BatchRules:
+    """The options of a sink that a driver follows.
+
+    Attributes:
+        attempts_max: how many transactions one batch may begin in one call.
+        decision_margin_ms: what must be left of Kafka's transaction timeout when the state row is written.
+        restore_deadline_ms: how long recovery after a failed attempt waits for a database or broker that restarts.
+        accept_replay: the batch whose replay may differ from what the database has: owed, it is resent as it is now; if
+            both sides have it, it is left out. None for no batch.
+        on_decide: what a user adds to the decision of a batch; not called where the database has decided it already.
+    """
+
+    attempts_max: int
+    decision_margin_ms: int
+    restore_deadline_ms: int
+    accept_replay: int | None = None
+    on_decide: Callable[[Connection, DecidingBatch], None] | None = None
 
 
 @dataclass(frozen=True)

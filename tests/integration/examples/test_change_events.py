@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
 
-from change_events import parse, start_query
+from change_events import COLUMNS, parse, start_query
 from spark_2pc_sink import verify
 from spark_2pc_sink.testing import read_topic, wait_until
 from tests.harness.sql import run_sql
@@ -21,66 +27,212 @@ if TYPE_CHECKING:
     from tests.conftest import MakeTopic
     from tests.harness.providers import Broker
 
-Row = tuple[int, str, str]
-A, B, C = (1, "kettle", "19.90"), (2, "tea", "4.50"), (3, "mug", "7.00")
-CHEAPER = (1, "kettle", "9.90")
+Row = tuple[int, str | None, Decimal | None, str | None, date | None, datetime | None]
+UNAVAILABLE = "__debezium_unavailable_value"
+LONG = "long and hot " * 300
+DAY, TIME = date(2024, 2, 29), datetime.fromisoformat("1969-12-31T23:59:58.123456")
+A = (1, "kettle", Decimal("19.90"), LONG, DAY, TIME)
+B = (2, "tea", Decimal("-4.50"), None, None, None)
+C = (3, None, None, "mug", DAY, None)
+CHEAPER, UNTOUCHED = ((1, "kettle", Decimal("0.01"), text, DAY, TIME) for text in (LONG, UNAVAILABLE))
+DEAREST = (4, "gold", Decimal("-99999999.99"), "heavy", None, None)
+EPOCH = datetime.fromisoformat("1970-01-01")
 
 
-def event(op: str, before: Row | None, after: Row | None, lsn: int) -> bytes:
-    """What Debezium's connector for PostgreSQL writes, without its schema; decimals as texts."""
+@dataclass(frozen=True)
+class Form:
+    """How a connector and its converter write events.
 
-    def row(of: Row | None) -> Any:
-        return None if of is None else dict(zip(("id", "name", "price"), of, strict=True))
+    Attributes:
+        schemas: schemas.enable=true, with these types and names of price, listed and changed.
+        price, listed, changed: the JSON of a value.
+    """
 
-    source = {"connector": "postgresql", "lsn": lsn, "table": "products", "txId": lsn // 10}
-    envelope = {"before": row(before), "after": row(after), "op": op, "ts_ms": 1_700_000_000_000, "source": source}
-    return json.dumps(envelope).encode()
+    price: Callable[[Decimal], Any]
+    listed: Callable[[date], Any]
+    changed: Callable[[datetime], Any]
+    schemas: tuple[dict[str, Any], ...] = ()
+
+    def row(self, of: Row | None) -> Any:
+        writers: tuple[Callable[[Any], Any] | None, ...] = (None, None, self.price, None, self.listed, self.changed)
+        told = zip(COLUMNS, of or (), writers, strict=of is not None)
+        values = {name: writer(value) if writer and value is not None else value for name, value, writer in told}
+        return values if of is not None else None
+
+    def message(self, payload: Any) -> bytes:
+        if not self.schemas:
+            return json.dumps(payload).encode()
+        fields = [{"field": "id", "type": "int64", "optional": False}, {"field": "name", "type": "string"}]
+        named = zip(("price", "listed", "changed"), self.schemas, strict=True)
+        fields += [{"field": name, "optional": True, **schema} for name, schema in named]
+        sides = [{"type": "struct", "fields": fields, "field": side} for side in ("before", "after")]
+        schema = {"type": "struct", "fields": [*sides, {"type": "string", "field": "op"}], "name": "shop.Envelope"}
+        return json.dumps({"schema": schema, "payload": payload}).encode()
+
+    def event(self, op: str, before: Row | None, after: Row | None, lsn: int) -> bytes:
+        source = {"connector": "postgresql", "lsn": lsn, "table": "products", "txId": lsn // 10}
+        envelope = {"before": self.row(before), "after": self.row(after), "op": op, "ts_ms": 1, "source": source}
+        return self.message({**envelope, "transaction": None})
 
 
-def send(kafka: Broker, topic: str, *events: tuple[int, bytes | None]) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
-    for key, value in events:
-        producer.produce(topic, key=json.dumps({"id": key}), value=value)
-    assert producer.flush(30) == 0
+def encoded(price: Decimal, scale: int = 2) -> str:
+    unscaled = int(price.scaleb(scale))
+    return base64.b64encode(unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)).decode()
 
 
-def test_changes_become_a_table_and_a_compacted_topic(
-    spark: SparkSession, kafka: Broker, topic: MakeTopic, database: str, transactional_id: str, tmp_path: Path
-) -> None:
-    """A snapshot, updates, a row that is deleted and one that comes again; and the last batch is replayed."""
-    source, target = topic(partitions=1), topic(partitions=3)
-    options = {
-        "kafka": kafka.bootstrap,
-        "source": source,
-        "topic": target,
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "database": database,
-        "transactional-id": transactional_id,
-    }
-    given = parse([*(f"--{name}={value}" for name, value in options.items()), "--available-now"])
+def days(day: date) -> int:
+    return (day - EPOCH.date()).days
 
-    def run() -> None:
-        query = start_query(spark, given)
+
+def micros(time: datetime) -> int:
+    return (time - EPOCH) // (datetime.resolution)
+
+
+def named(kind: str, name: str, **parameters: str) -> dict[str, Any]:
+    return {"type": kind, "name": name, "version": 1, **({"parameters": parameters} if parameters else {})}
+
+
+TIMES = named("int32", "io.debezium.time.Date"), named("int64", "io.debezium.time.MicroTimestamp")
+FORMS = {
+    "defaults": Form(
+        encoded, days, micros, (named("bytes", "org.apache.kafka.connect.data.Decimal", scale="2"), *TIMES)
+    ),
+    "no_schemas": Form(encoded, days, micros),
+    "texts": Form(str, str, datetime.isoformat),
+    "texts_with_schemas": Form(str, days, micros, ({"type": "string"}, *TIMES)),
+    "doubles": Form(float, days, micros),
+    "other_names": Form(
+        lambda price: {"scale": 4, "value": encoded(price, 4)},
+        days,
+        lambda time: micros(time) * 1000,
+        (
+            named("struct", "io.debezium.data.VariableScaleDecimal"),
+            named("int32", "org.apache.kafka.connect.data.Date"),
+            named("int64", "io.debezium.time.NanoTimestamp"),
+        ),
+    ),
+}
+
+
+class Job:
+    """The example, and what its source topic gets."""
+
+    def __init__(self, spark: SparkSession, kafka: Broker, source: str, **options: str) -> None:
+        self._spark, self._kafka, self._source = spark, kafka, source
+        self._options = {"kafka": kafka.bootstrap, "source": source, **options}
+
+    def send(self, *events: tuple[Any, bytes | None]) -> None:
+        producer = Producer({"bootstrap.servers": self._kafka.bootstrap})
+        for key, value in events:
+            producer.produce(self._source, key=key if isinstance(key, bytes) else json.dumps({"id": key}), value=value)
+        assert producer.flush(30) == 0
+
+    def run(self, *more: str) -> None:
+        query = start_query(
+            self._spark,
+            parse([*(f"--{name}={value}" for name, value in self._options.items()), "--available-now", *more]),
+        )
         assert query.awaitTermination(100), "the query has not ended"
 
-    send(kafka, source, (1, event("r", None, A, 10)), (2, event("r", None, B, 10)), (3, event("c", None, C, 11)))
-    run()
-    send(
+
+@pytest.fixture
+def target(topic: MakeTopic) -> str:
+    return topic(partitions=3)
+
+
+@pytest.fixture
+def job(
+    spark: SparkSession,
+    kafka: Broker,
+    topic: MakeTopic,
+    target: str,
+    database: str,
+    transactional_id: str,
+    tmp_path: Path,
+) -> Job:
+    return Job(
+        spark,
         kafka,
-        source,
-        (1, event("u", A, CHEAPER, 20)),
-        *((2, event("d", B, None, 21)), (2, None)),
-        *((3, event("d", C, None, 22)), (3, None), (3, event("c", None, C, 23))),
+        topic(partitions=1),
+        topic=target,
+        checkpoint=str(tmp_path / "checkpoint"),
+        database=database,
+        **{"transactional-id": transactional_id},
     )
-    run()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_changes_become_a_table_and_a_compacted_topic(
+    job: Job, kafka: Broker, target: str, database: str, transactional_id: str, tmp_path: Path, form: str
+) -> None:
+    """A snapshot, updates, rows that are deleted or come again, what was not sent; and the last batch is replayed."""
+    made = FORMS[form]
+    event = made.event
+    job.send((1, event("r", None, A, 10)), (2, event("r", None, B, 10)), (3, event("c", None, C, 11)))
+    job.run()
+    gone = made.message({"before": None, "after": None, "op": "d", "source": {"lsn": 22}})
+    job.send(
+        (1, event("u", A, UNTOUCHED, 20)),
+        *((2, event("d", (2, None, None, None, None, None), None, 21)), (2, None)),
+        # Without a row before it (REPLICA IDENTITY NOTHING), and a tombstone in an envelope.
+        *((made.message({"id": 3}), gone), (3, made.message(None)), (3, event("c", None, C, 23))),
+        *((4, event("c", None, DEAREST, 24)), (4, event("u", DEAREST, (*DEAREST[:3], UNAVAILABLE, None, None), 25))),
+        (b"prefix", made.message({"op": "m", "source": {"lsn": 26}, "message": {"prefix": "p", "content": "YQ=="}})),
+    )
+    job.run()
     shutil.rmtree(tmp_path / "checkpoint" / "commits")
-    run()
-    expected = [(1, "kettle", Decimal("9.90")), (3, "mug", Decimal("7.00"))]
-    assert run_sql(database, "SELECT id, name, price FROM products ORDER BY id") == expected
-    wait_until(lambda: len(read_topic(kafka.bootstrap, target)) == 7, deadline_s=30, what="seven records")
+    job.run()
+    assert run_sql(database, "SELECT * FROM products ORDER BY id") == [CHEAPER, C, DEAREST]
+    wait_until(lambda: len(read_topic(kafka.bootstrap, target)) == 9, deadline_s=30, what="nine records")
     last = {record.key: record.value for record in read_topic(kafka.bootstrap, target)}
-    values = [json.loads(value, parse_float=Decimal) for _, value in sorted(last.items()) if value is not None]
-    assert [tuple(value.values()) for value in values] == expected
+    values = [json.loads(value, parse_float=str) for _, value in sorted(last.items()) if value is not None]
     assert last[b"2"] is None
+    assert values == [
+        {
+            "id": 1,
+            "name": "kettle",
+            "price": "0.01",
+            "listed": "2024-02-29",
+            "changed": "1969-12-31T23:59:58.123456",
+            "unchanged": ["description"],
+        },
+        {"id": 3, "description": "mug", "listed": "2024-02-29"},
+        {"id": 4, "name": "gold", "price": "-99999999.99", "unchanged": ["description"]},
+    ]
     report = verify(transactional_id=transactional_id, kafka={"bootstrap.servers": kafka.bootstrap}, database=database)
     assert report.verdict == "same", report.differences
+
+
+@pytest.mark.parametrize(
+    ("value", "said", "way_on"),
+    [
+        (
+            {"op": "t", "before": None, "after": None, "source": {"lsn": 9}},
+            "truncated.*--ignore-truncate",
+            "--ignore-truncate",
+        ),
+        ({"id": 1, "name": "flat"}, "op is missing; with ExtractNewRecordState there is none", None),
+        (
+            {"op": "c", "after": {"id": 1, "price": "1234"}, "source": {"lsn": 9}},
+            "price is 1234, either a decimal or base64 of one.*--decimals",
+            "--decimals=string",
+        ),
+    ],
+)
+def test_what_stops_the_job_says_how_to_go_on(
+    job: Job, database: str, value: dict[str, Any], said: str, way_on: str | None
+) -> None:
+    job.send((1, json.dumps(value).encode()))
+    with pytest.raises(StreamingQueryException, match=said):
+        job.run()
+    if way_on is not None:
+        job.run(way_on)
+        expected = [(1, Decimal(1234))] if value.get("after") else []
+        assert run_sql(database, "SELECT id, price FROM products") == expected
+
+
+def test_the_connector_may_have_another_placeholder(job: Job, database: str) -> None:
+    event = FORMS["no_schemas"].event
+    job.send((1, event("c", None, A, 1)), (1, event("u", None, (*A[:3], "it's \\ not here", DAY, TIME), 2)))
+    job.run("--placeholder=it's \\ not here")
+    assert run_sql(database, "SELECT description FROM products") == [(LONG,)]

@@ -28,6 +28,7 @@ WHERE c.oid = pg_catalog.to_regclass(%s)
 """
 
 # A domain is a type on top of a type, with constraints of its own: `layers` walks down to the type that is stored.
+# The binary form of xml is text too, but xml_recv converts it from the encoding that the text declares.
 _COLUMNS = """
 WITH RECURSIVE layers AS (
   SELECT a.attnum, a.atttypid AS type_id, a.atttypmod AS type_modifier, a.attnotnull AS not_null,
@@ -55,10 +56,15 @@ SELECT a.attname,
        s.has_default,
        CASE WHEN a.attgenerated <> '' THEN 'a generated column' ELSE '' END,
        a.attidentity = 'a',
-       CASE WHEN s.depth > 0 THEN pg_catalog.format_type(s.type_id, s.type_modifier) ELSE '' END
+       pg_catalog.format('%%I.%%I', base_schema.nspname, base.typname),
+       EXISTS (
+         SELECT FROM pg_catalog.pg_proc r JOIN pg_catalog.pg_language l ON l.oid = r.prolang
+         WHERE r.oid = coalesce(element.typreceive, base.typreceive) AND l.lanname = 'internal'
+           AND r.prosrc IN ('textrecv', 'enum_recv', 'namerecv'))
 FROM stored s
 JOIN pg_catalog.pg_attribute a ON a.attrelid = %(table)s::regclass AND a.attnum = s.attnum
 JOIN pg_catalog.pg_type base ON base.oid = s.type_id
+JOIN pg_catalog.pg_namespace base_schema ON base_schema.oid = base.typnamespace
 LEFT JOIN pg_catalog.pg_type element ON element.oid = base.typelem AND element.typarray = base.oid
 ORDER BY a.attnum
 """
@@ -100,7 +106,9 @@ class TargetColumn:
         unwritable: why no row may bring a value, such as 'a generated column'; '' where it may.
         always_identity: GENERATED ALWAYS AS IDENTITY: COPY writes it, and an INSERT that overrides the system's value.
             PostgreSQL does not update it.
-        below_domain: of a domain the type that is stored, as SQL has it; else ''.
+        stored_type: the type that is stored, of a domain the one below it, as SQL has it: with its schema, and without
+            length and precision.
+        reads_text: a value's binary form is its text, as of an enum; of an array, an element's.
     """
 
     name: str
@@ -113,12 +121,13 @@ class TargetColumn:
     has_default: bool = False
     unwritable: str = ""
     always_identity: bool = False
-    below_domain: str = ""
+    stored_type: str = ""
+    reads_text: bool = False
 
     @property
-    def stored_as(self) -> tuple[str, bool, int, int]:
+    def stored_as(self) -> tuple[str, int, int]:
         """What the binary form of a value depends on, and how it is checked."""
-        return self.base_type, self.is_array, self.type_modifier, self.element_oid
+        return self.stored_type, self.type_modifier, self.element_oid
 
     @property
     def characters_max(self) -> int | None:
@@ -241,7 +250,7 @@ def _columns(cursor: psycopg2.extensions.cursor, table: int | str) -> tuple[Targ
 def _column(row: tuple[Any, ...]) -> TargetColumn:
     (
         name, type_name, base_type, element_type, element_oid, type_modifier, nullable, has_default, unwritable,
-        always_identity, below,
+        always_identity, stored_type, reads_text,
     ) = row  # fmt: skip
     return TargetColumn(
         name=name,
@@ -254,5 +263,6 @@ def _column(row: tuple[Any, ...]) -> TargetColumn:
         has_default=has_default,
         unwritable=unwritable,
         always_identity=always_identity,
-        below_domain=below,
+        stored_type=stored_type,
+        reads_text=reads_text,
     )

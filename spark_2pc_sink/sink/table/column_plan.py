@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import DataType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
@@ -24,8 +24,15 @@ from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
 from spark_2pc_sink.sink.table.json_sql import json_sql, parts_of
 from spark_2pc_sink.sink.table.late_rows import LateRows
 from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.table.type_errors import columns_with, incompatible, unsupported
-from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES, Storage, arrow_type, json_storage, scalar_storage
+from spark_2pc_sink.sink.table.type_errors import columns_with, incompatible
+from spark_2pc_sink.sink.table.type_mapping import (
+    COMPLEX_TYPES,
+    JSON_COLUMNS,
+    Storage,
+    in_arrow,
+    json_storage,
+    storage_of,
+)
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_column
 
 #: What the names of columns begin with that are the sink's own and not the table's.
@@ -36,7 +43,8 @@ DELETE_COLUMN = f"{OWN_PREFIX}delete"
 #: a '0'.
 UNCHANGED_COLUMN = f"{OWN_PREFIX}unchanged"
 
-_JSON_COLUMNS = ("json", "jsonb")
+#: pg_type.oid of text.
+_TEXT_OID = 25
 # to_json writes any other key as Java happens to show its internal form: days of a date, '[B@29eacb95' of binary.
 _JSON_KEY_TYPES = (
     "StringType",
@@ -74,7 +82,16 @@ class PlannedColumn:
     @property
     def element_oid(self) -> int:
         """For an array, the type that its elements must name; 0 for a scalar."""
-        return self.target.element_oid if self.target.is_array else 0
+        if not pa.types.is_list(self.arrow_type):
+            return 0
+        return _TEXT_OID if self.storage.cast else self.target.element_oid
+
+    @property
+    def copied_type(self) -> str:
+        """The type, in SQL, as which the column is copied where some of the plan's are cast."""
+        if self.storage.cast:
+            return "text[]" if self.element_oid else "text"
+        return self.target.stored_type or self.target.type_name
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,11 @@ class ColumnPlan:
         """The columns that are copied and not stored."""
         unchanged = _PLANNED_UNCHANGED if self.conflict.unchanged else None
         return tuple(column for column in (self.order, self.delete, unchanged) if column is not None)
+
+    @property
+    def casts(self) -> bool:
+        """Some columns are copied as text, of which the database makes values."""
+        return any(column.storage.cast for column in self.columns)
 
     @property
     def copied(self) -> tuple[PlannedColumn, ...]:
@@ -173,7 +195,7 @@ def plan_columns(
         column = target.column(name)
         if column is None:
             raise AssertionError(f"column {name} was not checked")
-        planned = _planned(name, spark_type, column, refuse_null=name in keys, made_of=made_of[name])
+        planned = _planned(name, spark_type, target.table, column, refuse_null=name in keys, made_of=made_of[name])
         # A row may carry no value for it; PostgreSQL refuses a null that is one.
         columns.append(replace(planned, nullable=True) if name in conflict.unchanged else planned)
     conflict.check(names, keys)
@@ -285,35 +307,46 @@ def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTabl
 
 
 def _planned(
-    name: str, spark_type: DataType, column: TargetColumn, *, refuse_null: bool, made_of: str
+    name: str, spark_type: DataType, target: TableName, column: TargetColumn, *, refuse_null: bool, made_of: str
 ) -> PlannedColumn:
     nullable = column.nullable and not refuse_null
     if type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array:
-        if column.base_type not in _JSON_COLUMNS:
-            raise incompatible(name, spark_type, column, made_of)
+        if column.base_type not in JSON_COLUMNS:
+            raise incompatible(name, spark_type, target, column, made_of)
         _check_json(name, spark_type, made_of)
         return PlannedColumn(
             name=name,
-            expression=json_sql(quoted(name), spark_type),
+            expression=encoded_sql(quoted(name), spark_type, column),
             arrow_type=pa.string(),
             nullable=nullable,
             storage=json_storage(column),
             target=column,
         )
-    arrives = arrow_type(spark_type)
-    if arrives is None and not column.is_array:
-        raise unsupported(name, spark_type, made_of)
-    storage = _storage(spark_type, column)
+    arrives = in_arrow("", spark_type)[1]
+    storage = storage_of(spark_type, column)
     if storage is None or arrives is None:
-        raise incompatible(name, spark_type, column, made_of)
+        raise incompatible(name, spark_type, target, column, made_of)
     return PlannedColumn(
         name=name,
-        expression=quoted(name),
+        expression=encoded_sql(quoted(name), spark_type, column),
         arrow_type=arrives,
         nullable=nullable,
         storage=storage,
         target=column,
     )
+
+
+def encoded_sql(source: str, spark_type: DataType, column: TargetColumn) -> str:
+    """Spark SQL of a value in the form in which tasks encode it.
+
+    Args:
+        source: SQL of the value.
+        spark_type: its type.
+        column: for which it is.
+    """
+    if type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array:
+        return json_sql(source, spark_type)
+    return in_arrow(source, spark_type)[0]
 
 
 def _planned_order(spark_type: DataType) -> PlannedColumn:
@@ -346,14 +379,6 @@ _PLANNED_UNCHANGED = PlannedColumn(
     storage=Storage(),
     target=TargetColumn(name=UNCHANGED_COLUMN, type_name="text", base_type="text"),
 )
-
-
-def _storage(spark_type: DataType, column: TargetColumn) -> Storage | None:
-    if not column.is_array:
-        return scalar_storage(spark_type, column)
-    if not isinstance(spark_type, ArrayType) or column.base_type in _JSON_COLUMNS:
-        return None
-    return scalar_storage(spark_type.elementType, column)
 
 
 def _check_json(name: str, spark_type: DataType, made_of: str) -> None:

@@ -35,7 +35,7 @@ def uuid_payload(texts: Any) -> Any:
     """The 16 bytes of each uuid.
 
     Args:
-        texts: string or large_string array; all values canonical, see `UuidText`.
+        texts: string or large_string array; all values canonical, see `UUID_TEXT`.
     """
     digits = text_bytes(pc.replace_substring(texts.fill_null(_NIL_UUID), "-", ""))
     width = pa.binary(_UUID_BYTES)

@@ -31,6 +31,8 @@ SCALAR_TYPES = {
     "TimestampNTZType": ("timestamp", "timestamp"),
     "TimeType": ("time", "time"),
     "DayTimeIntervalType": ("interval", "interval"),
+    "YearMonthIntervalType": ("interval", "interval"),
+    "CalendarIntervalType": ("interval", "interval"),
 }
 #: Columns that every table has (PostgreSQL's manual, 5.6).
 _SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})

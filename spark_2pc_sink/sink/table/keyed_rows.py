@@ -57,7 +57,7 @@ class KeyedRows(BatchRows):
 
     def copy(self, stream: Stream) -> int:
         """See `TableRows.copy`."""
-        return self._copy(stream, statements.gathered(self._plan), self._plan.copied_names)
+        return self._copy(stream, statements.gathered(self._plan))
 
     def delete(self) -> None:
         """See `TableRows.delete`."""
@@ -95,6 +95,7 @@ class KeyedRows(BatchRows):
 
     def forget(self) -> None:
         """See `TableRows.forget`."""
+        super().forget()
         with self._connection.cursor() as cursor:
             cursor.execute(sql.SQL("DROP TABLE {}").format(statements.gathered(self._plan).identifier))
 

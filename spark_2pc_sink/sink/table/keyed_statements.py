@@ -14,8 +14,6 @@ from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUM
 from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 
 #: Of the keys that occur more than once, how many a message names.
@@ -52,8 +50,8 @@ def gathered_ddl(plan: ColumnPlan) -> sql.Composable:
     written.
     """
     named = [
-        sql.SQL("{0}::{1} AS {0}").format(sql.Identifier(column.name), sql.SQL(column.target.below_domain))
-        if (plan.delete is not None or plan.conflict.unchanged) and column.target.below_domain
+        sql.SQL("{0}::{1} AS {0}").format(sql.Identifier(column.name), sql.SQL(column.target.stored_type))
+        if plan.delete is not None or plan.conflict.unchanged
         else sql.Identifier(column.name)
         for column in plan.columns
     ]
@@ -173,7 +171,7 @@ def complete_statement(plan: ColumnPlan, column: str) -> sql.Composable:
         keys=identifiers(plan.upsert_keys),
         order=sql.Identifier(plan.order.name),
         kept=sql.SQL("" if plan.delete is None else " AND NOT {}").format(sql.Identifier(DELETE_COLUMN)),
-        same=_same(plan.upsert_keys, _GIVEN, _KNOWN),
+        same=_same(plan, _GIVEN, _KNOWN),
     )
 
 
@@ -205,7 +203,7 @@ def update_statement(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
         there=sql.Identifier(_THERE),
         assignments=sql.SQL(", ").join(assignments),
         winners=winners(plan, deleting=False, whole=False),
-        same=_same(plan.upsert_keys, _WINNERS, _THERE),
+        same=_same(plan, _WINNERS, _THERE),
     )
 
 
@@ -220,7 +218,7 @@ def missing_query(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
         only=sql.SQL("" if partitioned else "ONLY "),
         target=plan.table.identifier,
         there=sql.Identifier(_THERE),
-        same=_same(plan.upsert_keys, _WINNERS, _THERE),
+        same=_same(plan, _WINNERS, _THERE),
         keys=identifiers(plan.upsert_keys),
         most=sql.Literal(SHOWN_KEYS_MAX),
     )
@@ -246,7 +244,7 @@ def delete_statement(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
         target=plan.table.identifier,
         there=sql.Identifier(_THERE),
         gone=winners(plan, deleting=True),
-        same=_same(plan.upsert_keys, _WINNERS, _THERE),
+        same=_same(plan, _WINNERS, _THERE),
     )
 
 
@@ -301,7 +299,7 @@ def count_in_table(plan: ColumnPlan, *, deleting: bool, partitioned: bool) -> sq
         only=sql.SQL("" if partitioned else "ONLY "),
         target=plan.table.identifier,
         there=sql.Identifier(_THERE),
-        same=_same(plan.upsert_keys, _WINNERS, _THERE),
+        same=_same(plan, _WINNERS, _THERE),
     )
 
 
@@ -319,7 +317,11 @@ def _texts(plan: ColumnPlan) -> sql.Composable:
     return sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(key)) for key in plan.upsert_keys)
 
 
-def _same(keys: Sequence[str], one: str, other: str) -> sql.Composable:
-    """SQL that is true for two rows of one key, none of which is null."""
-    left, right = (sql.SQL(", ").join(sql.Identifier(alias, key) for key in keys) for alias in (one, other))
+def _same(plan: ColumnPlan, one: str, other: str) -> sql.Composable:
+    """SQL that is true for two rows of one key, none of which is null; a domain may not be compared with its type."""
+    types = {column.name: sql.SQL(column.target.stored_type) for column in plan.columns}
+    left, right = (
+        sql.SQL(", ").join(sql.SQL("{}::{}").format(sql.Identifier(it, key), types[key]) for key in plan.upsert_keys)
+        for it in (one, other)
+    )
     return sql.SQL("ROW({}) = ROW({})").format(left, right)

@@ -52,7 +52,7 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
     has = {"INSERT": insert, "SELECT": select, "UPDATE": update, "DELETE": delete}
     missing = [name for name, granted in has.items() if not granted]
     grants = [f"GRANT {', '.join(missing)} ON {table} TO {quote_identifier(role)}"] if missing else []
-    if upsert and not temporary:
+    if (upsert or plan.casts) and not temporary:
         missing.append("TEMPORARY on the database")
         grants.append(f"GRANT TEMPORARY ON DATABASE {quote_identifier(database)} TO {quote_identifier(role)}")
     if missing:

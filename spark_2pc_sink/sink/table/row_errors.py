@@ -24,8 +24,9 @@ _SERVER_CLASS: Final = re.compile(
 )
 # The functions of the server that report an error because a trigger says so, in PL/pgSQL and PL/Python: with any code.
 _RAISED_BY_TRIGGER: Final = frozenset({"exec_stmt_raise", "PLy_elog_impl"})
-# A row that is too much: 54000 (longer than an index entry, a page or a tsvector can be), 54001 (JSON nested too deep).
-_TOO_MUCH: Final = frozenset({"54000", "54001"})
+# A row that is too much: 54000 (longer than an index entry, a page or a tsvector can be), 54001 (JSON nested too deep),
+# 42622 (longer than a name can be).
+_TOO_MUCH: Final = frozenset({"54000", "54001", "42622"})
 # … and the functions that report the end of what a transaction or the whole server has, with the same code.
 _NOT_OF_ROW: Final = frozenset({"GetNewTransactionId", "GetNewMultiXactId", "CommandCounterIncrement"})
 
@@ -41,15 +42,22 @@ _TABLE_CODES: Final = {
 # PL/pgSQL or another such language, whose name its context has in every language of the server.
 _STATEMENT_CLASS: Final = "42"
 _IN_FUNCTION: Final = "PL/"
+# … and what input functions say of a text: 42 (a tsvector or path that is none, a regclass that is not there), 3F (no
+# such schema), XX000 (an hstore that is none, before PostgreSQL 16).
+_NO_VALUE: Final = re.compile("42...|3F000|XX000", re.ASCII)
 _CORRECT_FUNCTION: Final = "correct the function that the message names, which a trigger runs, or drop the trigger"
 
 
 @contextmanager
-def refused_rows(table: TableName) -> Iterator[None]:
+def refused_rows(table: TableName, *, casts: bool = False) -> Iterator[None]:
     """Turn PostgreSQL's refusal of a row, or of the role, into a sentence. Every other error passes unchanged.
 
     Deadlocks, serialization failures, time-outs and lost connections say nothing about the rows: whoever owns the
     transaction decides what becomes of it. A trigger that raises one of their codes asks for the same.
+
+    Args:
+        table: that the rows are for.
+        casts: the statement makes values of texts.
 
     Raises:
         ConstraintError: a constraint, a type's input check, a policy or a trigger refused a row.
@@ -60,7 +68,9 @@ def refused_rows(table: TableName) -> Iterator[None]:
     except psycopg2.Error as error:
         code = error.pgcode or ""
         said = error.diag
-        if _refuses_row(code, said.source_function or ""):
+        in_function = _IN_FUNCTION in (said.context or "")
+        no_value = casts and not in_function and code != INSUFFICIENT_PRIVILEGE and _NO_VALUE.fullmatch(code)
+        if no_value or _refuses_row(code, said.source_function or ""):
             raise ConstraintError(
                 table=str(table),
                 constraint=said.constraint_name or "",
@@ -69,7 +79,7 @@ def refused_rows(table: TableName) -> Iterator[None]:
                 detail=_detail(error),
             ) from error
         remedy = _TABLE_CODES.get(code)
-        if remedy is None and code.startswith(_STATEMENT_CLASS) and _IN_FUNCTION in (said.context or ""):
+        if remedy is None and code.startswith(_STATEMENT_CLASS) and in_function:
             remedy = _CORRECT_FUNCTION
         if remedy is not None:
             raise ConfigurationError(

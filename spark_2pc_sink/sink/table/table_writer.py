@@ -10,7 +10,6 @@ failures and lost connections pass as psycopg2 raised them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import psycopg2.errors
@@ -21,7 +20,7 @@ from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, Constrain
 from spark_2pc_sink.sink.table.catalog import changed_column, driver_connection
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.copy_stream import Stream, copy_streams
-from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
 from spark_2pc_sink.sink.table.row_errors import refused_rows
 from spark_2pc_sink.sink.table.table_tree import TableTree, read_tree, refuse_unfit
 from spark_2pc_sink.sink.written_rows import WrittenRows
@@ -104,10 +103,24 @@ class BatchRows:
                     remedy="put it back, or name the table that it has become; then start the job again",
                 ) from error
             _refuse_changed_columns(cursor, plan)
+            if plan.casts:
+                cursor.execute(_texts_ddl(plan))
 
-    def _copy(self, stream: Stream, table: TableName, columns: Sequence[str]) -> int:
-        with self._connection.cursor() as cursor, refused_rows(self._plan.table):
-            copied = copy_streams(cursor, table, columns, [stream])
+    def forget(self) -> None:
+        """See `TableRows.forget`."""
+        if self._plan.casts:
+            with self._connection.cursor() as cursor:
+                cursor.execute(sql.SQL("DROP TABLE {}").format(_texts(self._plan).identifier))
+
+    def _copy(self, stream: Stream, table: TableName) -> int:
+        plan = self._plan
+        into = _texts(plan) if plan.casts else table
+        with self._connection.cursor() as cursor, refused_rows(plan.table, casts=plan.casts):
+            copied = copy_streams(cursor, into, plan.copied_names, [stream])
+            if plan.casts:
+                cursor.execute(_cast_statement(plan, table))
+                copied = cursor.rowcount
+                cursor.execute(sql.SQL("TRUNCATE {}").format(into.identifier))
         self._copied += copied
         return copied
 
@@ -148,7 +161,7 @@ class AppendedRows(BatchRows):
 
     def copy(self, stream: Stream) -> int:
         """See `TableRows.copy`."""
-        return self._copy(stream, self._plan.table, self._plan.names)
+        return self._copy(stream, self._plan.table)
 
     def delete(self) -> None:
         """See `TableRows.delete`: there are no keys."""
@@ -169,15 +182,37 @@ class AppendedRows(BatchRows):
                 self._refuse_missing(rows, arrived)
         return WrittenRows(given=rows, written=rows)
 
-    def forget(self) -> None:
-        """See `TableRows.forget`: rows are nowhere else."""
-
     def _count_arrived(self, cursor: psycopg2.extensions.cursor) -> int:
         """The rows that this transaction has written; not more than there were, if a trigger has added some."""
         query = sql.SQL("SELECT count(*) FROM {}{} WHERE xmin = pg_catalog.pg_current_xact_id()::xid").format(
             sql.SQL("" if self._tree.partitioned else "ONLY "), self._plan.table.identifier
         )
         return min(self._copied, count(cursor, query))
+
+
+def _texts(plan: ColumnPlan) -> TableName:
+    """The table through which rows go where some columns are copied as text."""
+    return TableName(name=f"_2pc_texts_{plan.lane}", schema="pg_temp")
+
+
+def _texts_ddl(plan: ColumnPlan) -> sql.Composable:
+    columns = [sql.SQL("{} {}").format(sql.Identifier(it.name), sql.SQL(it.copied_type)) for it in plan.copied]
+    return sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DROP").format(
+        _texts(plan).identifier, sql.SQL(", ").join(columns)
+    )
+
+
+def _cast_statement(plan: ColumnPlan, table: TableName) -> sql.Composable:
+    """Move rows on. The assignment to a column judges what is beyond its length, where a cast would cut it off."""
+    values = [
+        sql.SQL("{}::{}").format(sql.Identifier(column.name), sql.SQL(column.target.stored_type))
+        if column.storage.cast
+        else sql.Identifier(column.name)
+        for column in plan.copied
+    ]
+    return sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {}").format(
+        table.identifier, identifiers(plan.copied_names), sql.SQL(", ").join(values), _texts(plan).identifier
+    )
 
 
 def count(cursor: psycopg2.extensions.cursor, query: sql.Composable) -> int:

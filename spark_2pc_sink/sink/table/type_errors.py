@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import DataType
+from pyspark.sql.types import ArrayType, DataType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.table.catalog import TargetColumn
-from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES
+from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
+from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES, JSON_COLUMNS, SPARK_COUNTERPARTS
 
-# Spark SQL types whose values go into a column of the given pg_type.typname as they are.
-_CASTS = {
-    "bool": "boolean",
-    "int2": "smallint",
-    "int4": "int",
-    "int8": "bigint",
-    "float4": "float",
-    "float8": "double",
-    "numeric": "decimal(38,18)",
-    "text": "string",
-    "varchar": "string",
-    "bpchar": "string",
-    "json": "string",
-    "jsonb": "string",
-    "uuid": "string",
-    "bytea": "binary",
-    "date": "date",
-    "timestamp": "timestamp_ntz",
-    "timestamptz": "timestamp",
-    "time": "time(6)",
-    "interval": "interval day to second",
-}
+_TAKE_JSON = ("text", "varchar", "bpchar", *JSON_COLUMNS)
 _ROUNDING = "a binary fraction has no exact decimal; say how many digits to keep"
 _ZONE = "one has a time zone and the other has none; say that the session's zone is meant"
 # Why these pairs are not converted without being asked: (class of the Spark type, pg_type.typname).
@@ -46,13 +26,15 @@ _REASONS = {
 }
 
 
-def incompatible(name: str, spark_type: DataType, column: TargetColumn, made_of: str) -> ConfigurationError:
+def incompatible(
+    name: str, spark_type: DataType, table: TableName, column: TargetColumn, made_of: str
+) -> ConfigurationError:
     """A column of the batch, made of this Spark SQL, and one of the table that do not go together."""
     return ConfigurationError(
         option="columns",
         value=name,
         rule=f"the batch has {spark_type.simpleString()}, the table has {column.type_name}",
-        remedy=_remedy(name, spark_type, column, made_of),
+        remedy=_remedy(name, spark_type, table, column, made_of),
     )
 
 
@@ -66,16 +48,26 @@ def unsupported(name: str, spark_type: DataType, made_of: str) -> ConfigurationE
     )
 
 
-def _remedy(name: str, spark_type: DataType, column: TargetColumn, made_of: str) -> str:
-    kind = type(spark_type).__name__
-    if column.is_array:
-        return "make the column jsonb, which takes any array, or convert the array's elements with transform()"
+def _remedy(name: str, spark_type: DataType, table: TableName, column: TargetColumn, made_of: str) -> str:
+    alter = f"ALTER TABLE {table} ALTER COLUMN {quote_identifier(column.name)} TYPE"
+    of_column = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
+    kind, value = type(of_column).__name__, made_of if of_column is spark_type else "element"
+    if kind in COMPLEX_TYPES and column.base_type not in _TAKE_JSON:
+        return f"make the column jsonb, which takes it: {alter} jsonb USING to_jsonb({quote_identifier(column.name)})"
     if kind in COMPLEX_TYPES:
-        return f"make the column jsonb, or write its JSON as text with {columns_with(name, f'to_json({made_of})')}"
-    if column.base_type not in _CASTS:
-        return "make the column one of the types that COPY BINARY can fill, such as text, or leave it out"
-    reason = _REASONS.get((kind, column.base_type), "they are not converted silently; say that you want it")
-    return f"{reason} with {columns_with(name, f'cast({made_of} as {_CASTS[column.base_type]})')}, or alter the column"
+        reason, converted = "say that its JSON is meant", f"to_json({value})"
+    elif column.base_type == "interval" and "Interval" in kind:
+        return f"the column drops fields that the batch has; alter it: {alter} interval"
+    elif column.base_type in SPARK_COUNTERPARTS:
+        reason = _REASONS.get((kind, column.base_type), "they are not converted silently; say that you want it")
+        converted = f"cast({value} as {SPARK_COUNTERPARTS[column.base_type]})"
+    else:
+        reason, converted = "it takes text as PostgreSQL reads it; say how", f"cast({value} as string)"
+    if of_column is not spark_type:
+        converted = f"transform({made_of}, element -> {converted})"
+    elif column.is_array:
+        converted = f"array({converted})"
+    return f"{reason} with {columns_with(name, converted)}, or alter the column"
 
 
 def columns_with(name: str, expression: str) -> str:

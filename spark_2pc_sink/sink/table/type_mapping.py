@@ -1,9 +1,11 @@
 """The mapping of Spark types to PostgreSQL types, with the conversion and the checks of each value.
 
-`RULES` is the whole answer: a pair that is not in it is refused before anything is written. Three principles made it:
-a pair where every value fits is taken as it is; a pair where only some fit is taken, and each value is checked; a
-pair where a value would change its meaning (a time zone assumed, a binary fraction made decimal) is refused with the
-expression that says what is meant.
+`RULES` has the pairs of types that both sides know. Three principles made it: a pair where every value fits is taken
+as it is; a pair where only some fit is taken, and each value is checked; a pair where a value would change its meaning
+(a time zone assumed, a binary fraction made decimal) is refused with the expression that says what is meant.
+
+Into a type that Spark does not have goes text, as the type's input function reads it. Where the binary form of a value
+is its text it is copied (an enum); else it is copied as text, and cast by the database.
 
 Spark types are looked up by the name of their class, since some exist only in newer releases (TimeType).
 """
@@ -24,19 +26,41 @@ from spark_2pc_sink.sink.table.value_checks import (
     DATE_DAYS_MAX,
     DATE_DAYS_MIN,
     TIMESTAMP_MICROSECONDS_MIN,
+    UUID_TEXT,
     Check,
     DecimalRange,
     JsonWithoutNul,
     TextLength,
+    TextPattern,
     TextWithoutNul,
-    UuidText,
     ValidText,
     WholeMultiple,
     WholeNumberRange,
 )
 
+#: Spark SQL types whose values go into a column of the given pg_type.typname as they are. Text goes into other types.
+SPARK_COUNTERPARTS = {
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "int",
+    "int8": "bigint",
+    "float4": "float",
+    "float8": "double",
+    "numeric": "decimal(38,18)",
+    "text": "string",
+    "varchar": "string",
+    "bpchar": "string",
+    "json": "string",
+    "jsonb": "string",
+    "uuid": "string",
+    "bytea": "binary",
+    "date": "date",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+}
 #: Spark types whose values are made of others: a column takes them as JSON, and arrays of scalars as an array too.
 COMPLEX_TYPES = ("ArrayType", "MapType", "StructType", "VariantType")
+JSON_COLUMNS = ("json", "jsonb")
 _MICROSECOND_DIGITS = 6
 _NANOSECOND_DIGITS = 9
 _INT64_MAX = 2**63 - 1
@@ -45,6 +69,16 @@ _INTEGERS = {"ByteType": (8, 3), "ShortType": (16, 5), "IntegerType": (32, 10), 
 _INTEGER_COLUMNS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
 _FLOAT_COLUMNS = {"float4": pa.float32(), "float8": pa.float64()}
 _TEXT_COLUMNS = ("text", "varchar", "bpchar")
+_TEXTS = ("StringType", "CharType", "VarcharType")
+#: Intervals that Spark cannot hand to a Python task, or pgpq cannot encode, to the Spark SQL of their text.
+_INTERVAL_TEXTS = {
+    "YearMonthIntervalType": "concat(cast(cast({0} as interval month) as int), ' months')",
+    "CalendarIntervalType": "cast({0} as string)",
+}
+# PostgreSQL's timestamp.h: the type modifier of an interval is the set of its fields and its precision.
+_ALL_FIELDS = 0x7FFF
+_YEARS, _SECONDS = 1 << 2, 1 << 12
+_PRECISION_BITS = 16
 
 
 class Encoding(Enum):
@@ -63,11 +97,13 @@ class Storage:
         wire: the Arrow type to cast to before encoding; None to encode what arrives.
         checks: what each value must satisfy, in the order in which they are asked.
         encoding: of the value itself.
+        cast: the database makes the value of its text, see `spark_2pc_sink.sink.table.table_writer`.
     """
 
     wire: Any | None = None
     checks: tuple[Check, ...] = ()
     encoding: Encoding = Encoding.PLAIN
+    cast: bool = False
 
 
 Rule = Callable[[DataType, TargetColumn], "Storage | None"]
@@ -104,10 +140,27 @@ def arrow_type(spark_type: DataType) -> Any | None:
     return ARROW_TYPES.get(type(spark_type).__name__)
 
 
-def scalar_storage(spark_type: DataType, column: TargetColumn) -> Storage | None:
-    """How a scalar of Spark goes into a column, or into one element of it; None if it does not."""
-    rule = RULES.get((type(spark_type).__name__, column.base_type))
-    return None if rule is None else rule(spark_type, column)
+def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
+    """How a scalar of Spark, or an array of scalars, goes into a column; None if it does not."""
+    given = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
+    kind = type(given).__name__
+    rule = RULES.get((kind, column.base_type))
+    if kind in _TEXTS and column.is_array and (given is spark_type or column.base_type in JSON_COLUMNS):
+        return _cast_text(given, column)
+    if rule is None and kind in _TEXTS and column.base_type not in SPARK_COUNTERPARTS:
+        rule = _text if column.reads_text else _cast_text
+    return None if rule is None or (column.is_array and given is spark_type) else rule(given, column)
+
+
+def in_arrow(sql: str, spark_type: DataType) -> tuple[str, Any | None]:
+    """The Spark SQL of a value in a form that a task can read, and its Arrow type; None for a type that has none."""
+    kind = type(spark_type).__name__
+    if kind in _INTERVAL_TEXTS:
+        return _INTERVAL_TEXTS[kind].format(sql), pa.string()
+    if isinstance(spark_type, ArrayType) and type(spark_type.elementType).__name__ in _INTERVAL_TEXTS:
+        element = _INTERVAL_TEXTS[type(spark_type.elementType).__name__].format("element")
+        return f"transform({sql}, element -> {element})", pa.list_(pa.string())
+    return sql, arrow_type(spark_type)
 
 
 def json_storage(column: TargetColumn) -> Storage:
@@ -172,12 +225,34 @@ def _text(_: DataType, column: TargetColumn) -> Storage:
     return Storage(checks=checks)
 
 
+def _one_byte(_: DataType, __: TargetColumn) -> Storage:
+    return Storage(checks=(ValidText(), TextPattern("^[\\x01-\\x7f]$", '"char" holds one ASCII character')))
+
+
+def _cast_text(_: DataType, __: TargetColumn) -> Storage:
+    return Storage(checks=(ValidText(), TextWithoutNul()), cast=True)
+
+
+def _cast_time(_: DataType, column: TargetColumn) -> Storage | None:
+    """A text with a fraction of a second, of which PostgreSQL would round off what the column does not hold."""
+    fields, digits = _interval_limits(column)
+    if fields != _ALL_FIELDS:
+        return None
+    exact = TextPattern(rf"^[^.]*(\.\d{{0,{digits}}}0*(\D.*)?)?$", f"{column.type_name} would round its fraction")
+    return Storage(checks=(ValidText(), TextWithoutNul(), exact), cast=True)
+
+
+def _cast_months(_: DataType, column: TargetColumn) -> Storage | None:
+    fields, __ = _interval_limits(column)
+    return Storage(cast=True) if fields != _YEARS else None
+
+
 def _json_text(_: DataType, column: TargetColumn) -> Storage:
     return json_storage(column)
 
 
 def _uuid(_: DataType, __: TargetColumn) -> Storage:
-    return Storage(checks=(ValidText(), UuidText()), encoding=Encoding.UUID)
+    return Storage(checks=(ValidText(), UUID_TEXT), encoding=Encoding.UUID)
 
 
 def _date(_: DataType, column: TargetColumn) -> Storage:
@@ -202,8 +277,22 @@ def _fraction(column: TargetColumn, unit_digits: int) -> tuple[Check, ...]:
 
 
 def _interval(_: DataType, column: TargetColumn) -> Storage | None:
-    # interval(p) and interval with fields round, or drop what the fields leave out.
-    return Storage() if column.type_modifier < 0 else None
+    fields, digits = _interval_limits(column)
+    if not fields & _SECONDS:
+        return None
+    whole = WholeMultiple(10 ** (_MICROSECOND_DIGITS - digits), column.type_name)
+    return Storage(checks=(whole,) if digits < _MICROSECOND_DIGITS else ())
+
+
+def _interval_limits(column: TargetColumn) -> tuple[int, int]:
+    """The fields of an interval, as bits, and the digits of its fraction; of another type with one, all and these.
+
+    PostgreSQL drops what is finer than the finest of the fields, and nothing else.
+    """
+    if column.type_modifier < 0:
+        return _ALL_FIELDS, _MICROSECOND_DIGITS
+    fields = column.type_modifier >> _PRECISION_BITS if column.base_type == "interval" else _ALL_FIELDS
+    return fields, min(column.type_modifier & 0xFFFF, _MICROSECOND_DIGITS)
 
 
 #: (class of the Spark type, pg_type.typname) to the rule that stores one in the other.
@@ -224,12 +313,16 @@ RULES: dict[tuple[str, str], Rule] = {
     **{("DecimalType", column): _decimal_as_integer for column in _INTEGER_COLUMNS},
     **{
         (text, column): rule
-        for text in ("StringType", "CharType", "VarcharType")
+        for text in _TEXTS
         for column, rule in (
             *((name, _text) for name in _TEXT_COLUMNS),
             ("json", _json_text),
             ("jsonb", _json_text),
             ("uuid", _uuid),
+            ("char", _one_byte),
+            ("time", _cast_time),
+            ("timetz", _cast_time),
+            ("interval", _cast_time),
         )
     },
     ("BinaryType", "bytea"): _as_it_is,
@@ -238,4 +331,6 @@ RULES: dict[tuple[str, str], Rule] = {
     ("TimestampNTZType", "timestamp"): _timestamp,
     ("TimeType", "time"): _time,
     ("DayTimeIntervalType", "interval"): _interval,
+    ("YearMonthIntervalType", "interval"): _cast_months,
+    ("CalendarIntervalType", "interval"): _cast_time,
 }

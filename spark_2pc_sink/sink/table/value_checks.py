@@ -22,7 +22,6 @@ TIMESTAMP_MICROSECONDS_MIN = -210_866_803_200_000_000
 
 # The escape itself, that is behind an even number of backslashes: \\u0000 is a backslash and five characters.
 _ESCAPED_NUL = r"(?:^|[^\\])(?:\\\\)*\\u0000"
-_UUID = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 
 
 class Check(Protocol):
@@ -99,14 +98,22 @@ class TextLength:
 
 
 @dataclass(frozen=True)
-class UuidText:
-    """Text is a uuid in its canonical form, with hyphens and hexadecimal digits of either case."""
+class TextPattern:
+    """Text has a form, by a regular expression of RE2."""
 
-    rule: str = "it is no uuid such as 123e4567-e89b-12d3-a456-426614174000"
+    pattern: str
+    rule: str
 
     def offenders(self, values: Any) -> Any | None:
         """See `Check.offenders`."""
-        return _some(pc.invert(pc.match_substring_regex(values, _UUID)))
+        return _some(pc.invert(pc.match_substring_regex(values, self.pattern)))
+
+
+#: A uuid in its canonical form, with hyphens and hexadecimal digits of either case.
+UUID_TEXT = TextPattern(
+    "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$",
+    "it is no uuid such as 123e4567-e89b-12d3-a456-426614174000",
+)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,17 @@ from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
 from spark_2pc_sink.sink.table.added_columns import add_columns, missing_columns
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
-from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN, ColumnPlan, plan_columns
+from spark_2pc_sink.sink.table.column_plan import (
+    DELETE_COLUMN,
+    UNCHANGED_COLUMN,
+    ColumnPlan,
+    encoded_sql,
+    plan_columns,
+)
 from spark_2pc_sink.sink.table.condition_check import check_condition
 from spark_2pc_sink.sink.table.conflict_rule import ConflictRule
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
 from spark_2pc_sink.sink.table.identifiers import TableName
-from spark_2pc_sink.sink.table.json_sql import json_sql
 from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.table.late_rows import order_in_table
 from spark_2pc_sink.sink.table.privileges import check_privileges
@@ -175,15 +180,15 @@ class TableLoader:
 
     def packed_columns(self) -> list[str]:
         """The columns in the form in which they are encoded, by one select: a lane among several has no second."""
-        packed, json_columns = [], self.json_columns
-        for column, (sql, kind) in zip(self._planned().copied, self._sources, strict=True):
-            encoded = json_sql(f"({sql})", kind) if column.name in json_columns else sql
-            packed.append(f"{encoded} AS {quoted(column.name)}")
-        return packed
+        columns = zip(self._planned().copied, self._sources, strict=True)
+        return [
+            f"{encoded_sql(f'({sql})', kind, column.target)} AS {quoted(column.name)}"
+            for column, (sql, kind) in columns
+        ]
 
     @property
     def json_columns(self) -> frozenset[str]:
-        """The columns that are encoded as JSON."""
+        """The columns that are encoded in another form than they have: as JSON, or as text."""
         return frozenset(each.name for each in self._planned().copied if each.expression != quoted(each.name))
 
     @property

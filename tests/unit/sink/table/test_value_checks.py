@@ -15,12 +15,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.sink.table.value_checks import (
+    UUID_TEXT,
     Check,
     DecimalRange,
     JsonWithoutNul,
     TextLength,
     TextWithoutNul,
-    UuidText,
     ValidText,
     WholeMultiple,
     WholeNumberRange,
@@ -97,7 +97,7 @@ def test_length_is_counted_in_characters(values: list[str | None]) -> None:
 @example(["123e4567-e89b-12d3-a456-426614174000\n", "{123e4567-e89b-12d3-a456-426614174000}"])
 def test_uuids_in_canonical_form(values: list[str | None]) -> None:
     form = re.compile("-".join(f"[0-9a-fA-F]{{{digits}}}" for digits in (8, 4, 4, 4, 12)))
-    agrees(UuidText(), values, pa.string(), lambda text: form.fullmatch(text) is not None)
+    agrees(UUID_TEXT, values, pa.string(), lambda text: form.fullmatch(text) is not None)
 
 
 @given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**15) - 1, 2**15), max_size=5))

@@ -15,7 +15,7 @@ from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, quote_identifier
 from spark_2pc_sink.verification.record_columns import RecordColumn
 from spark_2pc_sink.verification.record_facts import FieldFacts, RecordFacts
 from spark_2pc_sink.verification.report import NotChecked
-from spark_2pc_sink.verification.spelt_times import DATED, dated_sql, instants_sql
+from spark_2pc_sink.verification.spelt_times import DATED, dated_sql, instants_sql, interval_sql
 from spark_2pc_sink.verification.table_shape import Column, TableShape
 
 #: Of a column, the record's field that tells it, and what inside of that; () where no field does.
@@ -38,6 +38,12 @@ _USUAL_DIGITS: Final = 3
 _UNITS: Final = ((0, "second"), (3, "milliseconds"))
 #: In SQL with a ``?`` for a value, a question mark of a name; no SQL has this character.
 _QUESTION_MARK: Final = "\0"
+#: An interval by its months and its seconds, of which a day has 86400, as in Spark: by its own equality, a month has 30
+#: days.
+_MONTHS: Final = "(extract(year FROM ?) * 12 + extract(month FROM ?))::integer"
+_INTERVAL: Final = (
+    f"{_MONTHS} || ' months ' || extract(epoch FROM ? - make_interval(months => {_MONTHS})) || ' seconds'"
+)
 #: Within these bounds a double fits a real without an error.
 _REAL_BOUNDS: Final = ("1e-37", "1e38")
 
@@ -208,6 +214,8 @@ def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> Co
 
     A key is the same one in each of its spellings. Of any other column the bytes are compared.
     """
+    if column.name in keys and column.type_name.rpartition(".")[2] == "citext":
+        return replace(rule, of_record=f"lower({rule.of_record})", of_table=f"lower({rule.of_table})")
     if not column.loose_collation:
         return rule
     name = column.loose_collation if column.name in keys else 'pg_catalog."C"'
@@ -255,7 +263,7 @@ def _why_unseen(column: Column, path: Sequence[str]) -> str:
 
 def _why_left(column: Column, found: FieldFacts) -> str:
     """Why a column cannot be compared with its field; '' where it can."""
-    if column.base in ("interval", "_interval"):
+    if column.base == "_interval":
         return "to_json writes intervals in a form of its own"
     if column.is_array and column.base in ("_bytea", "_timestamp", "_timestamptz", "_json", "_jsonb"):
         return "the elements of such an array are spelt in another way in JSON"
@@ -270,6 +278,11 @@ def _compared(column: Column, found: FieldFacts) -> ComparedColumn:
         return ComparedColumn(column.name, "text", "decode(?, 'base64')")
     if kind in ("json", "jsonb"):
         return _compared_json(column, found)
+    if kind == "interval":
+        spelt = interval_sql("?")
+        return ComparedColumn(
+            column.name, 'pg_catalog."interval"', _INTERVAL, _INTERVAL, spelt_type="text", of_spelt=spelt
+        )
     if kind in _INTEGERS and found.point:
         # A decimal of Spark is written with all digits of its scale, which an integer does not take.
         return ComparedColumn(column.name, "numeric", f"?::{column.type_name}")

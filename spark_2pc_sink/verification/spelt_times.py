@@ -1,4 +1,4 @@
-"""Dates and timestamps in Spark's spelling, which PostgreSQL does not read, or not see to be equal.
+"""Dates, timestamps and intervals in Spark's spelling, which PostgreSQL does not read, or not see to be equal.
 
 Pure: SQL texts. A question mark stands for a value in what they become part of, so no pattern has one.
 """
@@ -37,6 +37,22 @@ def dated_sql(spelt: str, kind: str) -> str:
         rf"WHEN {spelt} ~ '^(-\d+|0000)-\d\d-\d\d' THEN {before_christ} "
         f'ELSE {spelt} END)::pg_catalog."{kind}"'
     )
+
+
+def interval_sql(spelt: str) -> str:
+    """An interval as PostgreSQL spells it, or as Spark does: ``INTERVAL '-1 02:03' DAY TO MINUTE``.
+
+    Args:
+        spelt: SQL of the text.
+    """
+    sign = f"CASE WHEN {spelt} ~ '^INTERVAL ''-' THEN -1 ELSE 1 END"
+    hours = f"CASE WHEN {spelt} ~ 'MINUTE TO SECOND$' THEN '00:' END"
+    rest = (
+        f"CASE WHEN {spelt} ~ 'DAY TO HOUR$' THEN ':00' "
+        f"WHEN {spelt} !~ ' TO ' THEN substring({spelt} from ' [A-Z]+$') END"
+    )
+    of_spark = f"({sign}) * concat({hours}, substring({spelt} from '''-*([^'']*)'''), {rest})::interval"
+    return f"(CASE WHEN {spelt} ~ '^INTERVAL ' THEN {of_spark} ELSE {spelt}::interval END)"
 
 
 def instants_sql(json: str) -> str:

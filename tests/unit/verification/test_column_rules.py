@@ -86,7 +86,7 @@ def test_a_type_without_a_hash_is_compared_as_text() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "why"),
     [
-        (Column("c", "interval", "interval"), "INTERVAL '1' DAY", "intervals"),
+        (Column("c", "interval[]", "_interval", is_array=True), ["INTERVAL '1' DAY"], "intervals"),
         (Column("c", "bytea[]", "_bytea", is_array=True), ["AA=="], "elements"),
         (Column("c", "text", "text"), {"a": 1}, "an object or an array"),
     ],

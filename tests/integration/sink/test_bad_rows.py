@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 import sqlalchemy
 from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
@@ -191,6 +193,16 @@ def test_a_replay_ends_in_the_same_split(sides: Sides) -> None:
     assert [report.placement for report in sides.reports] == [Placement.RUN, Placement.SKIP, Placement.RUN]
     assert sides.letters() == {1: (1, "23514"), 2: (1, "23505")}
     assert sides.ids() == [2, 3]
+
+
+def test_rows_that_differ_each_time_they_are_read_are_named(sides: Sides) -> None:
+    """Once, and not after three attempts."""
+    sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, made text, amount int CHECK (amount > 0))")
+    sides.stream.add([(1, "bad", -1, 1), (2, "good", 1, 1)])
+    made = F.udf(lambda _: str(uuid4()))("id").alias("made")
+    with pytest.raises(ConfigurationError, match=r"other rows each time .* violates check .* write the results"):
+        sides.run(sides.stream.frame().select("id", made, "amount"))
+    assert (sides.letters(), sides.ids()) == ({}, [])
 
 
 @pytest.mark.thorough

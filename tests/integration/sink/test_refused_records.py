@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from spark_2pc_sink.errors import ConfigurationError, RecordRefusedError
 from tests.integration.sink.test_bad_rows import Sides, sides
+from tests.integration.writer.test_clocks import HOUR_NS, shift_clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,11 +82,14 @@ def test_a_record_that_only_the_broker_refuses_is_a_bad_row(
     assert claims(sides) == [("claim",)]
 
 
-def test_a_time_that_the_topic_does_not_take_fails_the_batch_at_once(sides: Sides, topic: MakeTopic) -> None:
+def test_a_time_that_the_topic_does_not_take_fails_the_batch_at_once(
+    sides: Sides, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is that of all its records: none of its rows is the bad one."""
     sides.execute(TABLE)
-    sides.options["topic"] = topic(partitions=1, config={"message.timestamp.before.max.ms": "1"})
+    sides.options["topic"] = topic(partitions=1)
     sides.stream.add(ROWS)
+    shift_clock(monkeypatch, 2 * HOUR_NS)
     with pytest.raises(ConfigurationError, match=r"takes no record of this time: Timestamp .* set the clock"):
         sides.run()
     assert (sides.letters(), sides.ids()) == ({}, [])

@@ -189,10 +189,14 @@ class RecordRefusedError(DataError):
     contents: frozenset[bytes] = frozenset()
 
     def __str__(self) -> str:
-        remedy = "Have the option key give each row one, or filter such rows" if self.lacks_key else "Filter such rows"
+        remedy = (
+            "Change the expression of the option key so that it is never null, or filter"
+            if self.lacks_key
+            else "Filter"
+        )
         return (
             f"{self.topic}-{self.partition} does not take the record with {self.record}: {self.reason}; nothing of "
-            f"the batch was written. {remedy} before the sink, or send them to the dead letters (bad_rows)"
+            f"the batch was written. {remedy} such rows before the sink, or send them to the dead letters (bad_rows)"
         )
 
 

@@ -43,6 +43,9 @@ _LISTED_DDL: Final = f"{IDENTITY} binary, {_OCCURRENCES} bigint"
 _BY_TEXT: Final = dict.fromkeys(
     ("TimeType", "CalendarIntervalType", "DayTimeIntervalType", "YearMonthIntervalType"), "CAST({} AS STRING)"
 ) | {
+    # What jsonb cannot hold, as PostgreSQL writes a bytea.
+    "StringType": "if(is_valid_utf8({0}) AND NOT contains({0}, char(0)), {0}, "
+    "concat(char(92), 'x', lower(hex(CAST({0} AS BINARY)))))",
     "DateType": "if({0} IS NULL, NULL, format_string(if(year({0}) BETWEEN 0 AND 9999, '%04d-%02d-%02d', "
     "'%+05d-%02d-%02d'), year({0}), month({0}), day({0})))",
     "TimestampNTZType": "replace(CAST({} AS STRING), ' ', 'T')",

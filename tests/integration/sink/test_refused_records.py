@@ -42,7 +42,7 @@ def test_a_record_without_a_key_is_a_bad_row_of_a_compacted_topic(sides: Sides, 
     sides.execute(TABLE)
     sides.options |= {"topic": topic(partitions=3, config={"cleanup.policy": "compact"}), "key": "name"}
     sides.stream.add(ROWS)
-    with pytest.raises(RecordRefusedError, match=r'with value {"id":[24],.*Have the option key give each row one'):
+    with pytest.raises(RecordRefusedError, match=r'with value {"id":[24],.*Change the expression of the option key'):
         sides.run(bad_rows="fail")
     assert claims(sides) == [("claim",)]
     sides.run()
@@ -57,6 +57,7 @@ def test_a_record_without_a_key_is_a_bad_row_of_a_compacted_topic(sides: Sides, 
 @pytest.mark.parametrize(
     ("config", "bad", "reason"),
     [
+        ({"segment.bytes": "1048576"}, [6], "bytes: the broker answered RECORD_LIST_TOO_LARGE (18)"),
         ({"cleanup.policy": "compact"}, [2, 4], NO_KEY),
         ({"max.message.bytes": "1000"}, [3], "bytes: the broker answered MESSAGE_TOO_LARGE (10)"),
     ],
@@ -66,10 +67,10 @@ def test_a_record_that_only_the_broker_refuses_is_a_bad_row(
 ) -> None:
     """A26: as where the topic was changed since, or its settings may not be read."""
     sides.execute(TABLE)
-    sides.options |= {"topic": topic(partitions=1), "key": "name"}
-    sides.options["kafka"]["batch.size"] = "100"
+    sides.options |= {"topic": topic(partitions=1, config={"max.message.bytes": "4000000"}), "key": "left(name, 9)"}
+    sides.options["kafka"] |= {"batch.size": "100", "max.request.size": "4000000"}
     sides.stream.add([(100, "first", 1, 1)])
-    sides.stream.add(ROWS)
+    sides.stream.add([*ROWS, (6, "x" * 2_000_000, 1, 1)] if "segment.bytes" in config else ROWS)
 
     def then(report: BatchReport) -> None:
         if report.batch_id == 0:

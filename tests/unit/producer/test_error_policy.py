@@ -108,7 +108,8 @@ def test_a_record_without_a_key_for_a_compacted_topic_is_a_bad_row(
         fake.script(Api.PRODUCE, naming(Code.INVALID_RECORD, {1: "no key", 3: "no key"}))
     session = session_on(cluster)
     with pytest.raises(
-        RecordRefusedError, match=r"with value second: the topic is compacted .* Have the option key"
+        RecordRefusedError,
+        match=r"with value second: the topic is compacted .* Change the expression of the option key",
     ) as e:
         send(session, Rows.of(KEYS, VALUES, None))
     assert e.value.lacks_key

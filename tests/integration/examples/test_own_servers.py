@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import runpy
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +42,22 @@ def test_the_simplest_job(capsys: pytest.CaptureFixture[str]) -> None:
     """And a newcomer reads it at a glance."""
     assert printed_by("orders_stream.py", capsys) == ["Kafka has 100 records, PostgreSQL 100 rows"]
     assert len((EXAMPLES / "orders_stream.py").read_text().splitlines()) <= 40
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.timeout(300)
+def test_a_kafka_source_with_the_connector_of_its_own_packages(tmp_path: Path) -> None:
+    """As a new user has it: Spark fetches the connector, which is the one that README and the pages name."""
+    example = EXAMPLES / "orders_from_kafka.py"
+    variables = {"JAVA_TOOL_OPTIONS": f"-Duser.home={tmp_path}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    ended = subprocess.run(
+        [sys.executable, example], cwd=tmp_path, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.splitlines()[-1:] == ["Kafka has 100 records, PostgreSQL 100 rows"], ended.stderr[-2000:]
+    [connector] = set(re.findall(r"org\.apache\.spark:spark-sql-kafka[^\s\"]*", example.read_text()))
+    for page in ("README.md", "docs/compatibility.md", "examples/change_events.py"):
+        assert connector in (EXAMPLES.parent / page).read_text(), page
 
 
 def fields(kafka: Broker, topic: str, name: str) -> Counter[tuple[bytes | None, str | None]]:

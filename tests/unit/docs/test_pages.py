@@ -33,7 +33,7 @@ PAGES = [
     ),
     *MANUAL,
 ]
-README_LINES_MAX = 150
+README_LINES_MAX = 160
 #: Of what is no code: the site, as an index of packages, cuts off what is wider.
 README_COLUMNS_MAX = 90
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

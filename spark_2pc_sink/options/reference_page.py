@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass
 from typing import Any, Final
 
@@ -16,61 +19,91 @@ from spark_2pc_sink.options.sink import SinkOptions
 _PAGE: Final = """\
 # Options
 
-The source code declares each option once. `python -m spark_2pc_sink.options.reference_page` prints this page from these
-declarations, and a test compares them with the page and with the signatures of `DualWriteSink`, `DualWrite`,
-`recover` and `status`.
+The source code declares each option once, and this page is made from the declarations, as is `help(DualWriteSink)`.
 
 Every option is checked before anything is connected to. A wrong one raises `ConfigurationError`. The error names the
-option, the rule and the remedy.
+option, the rule and the remedy. [Configuration](../configuration.md) describes options in files and in the environment.
 
 ## `DualWriteSink(...)`
 
-All options are keywords.
+All options are keywords. Only `transactional_id`, `kafka`, `database` and a target are required: `table`, or `writes`.
 
-{}
+{sink}
 
 ## `Records(...)` and `Rows(...)`
 
-Each stands in `writes=[...]`, for a topic or a table. The first option of each may be given without its name.
+They are the elements of `writes=[...]`: one for each topic or table. The first option of each may be given without its
+name. `Records` also takes these options of the sink: {records_shared}. `Rows` takes these: {rows_shared}.
 
-`Records`:
+{records}
 
-{}
-
-`Rows`:
-
-{}
+{rows}
 
 ## `DualWrite(...)` and `AsyncDualWrite(...)`
 
-All options are keywords. They take those of the table below, and as the sink does: {}.
+All options are keywords. They also take these options of the sink: {service_shared}.
 
-{}
+{service}
 
 ## `recover(...)`
 
-All options are keywords. `recover` takes those of the table below, and as the sink does: {}.
+All options are keywords. `recover` also takes these options of the sink: {recovery_shared}.
 
-{}
+{recovery}
 
 ## `status(...)`
 
-All options are keywords. `status` changes nothing. It takes those of the table below, and as the sink does: `kafka`,
-`database`, `database_password`, `password_command`, and those that name tables (`state_schema`, `state_table`,
-`history_table`, `history_batches`). Its `transactional_id` may be left out: it then looks at every sink.
+All options are keywords. `status` changes nothing. It also takes these options of the sink: [`kafka`](#kafka),
+[`database`](#database), [`database_password`](#database_password), [`password_command`](#password_command), and those
+that name tables ([`state_schema`](#state_schema), [`state_table`](#state_table), [`history_table`](#history_table),
+[`history_batches`](#history_batches)). Without `transactional_id` it reports on every sink.
 
-{}
+{status}
 
 ## Kafka properties: `kafka={{...}}`
 
-For `DualWriteSink`, `DualWrite`, `TransactionalWriter`, `recover`, `status` and `TransactionTool`. Names of librdkafka
-and of Java are both taken. A number may be given as its text. Java's `sasl.jaas.config`, `ssl.truststore.type` and
-`ssl.keystore.type` are read too. A property that the sink decides by itself (`acks`, `enable.idempotence`,
-`transactional.id`, serializers) is refused with the reason.
+For `DualWriteSink`, `DualWrite`, `TransactionalWriter`, `recover`, `status` and `TransactionTool`. The names of
+librdkafka and of Java are both accepted. A number may be given as text. Java's `sasl.jaas.config`,
+`ssl.truststore.type` and `ssl.keystore.type` are read too. A property that the sink sets itself (`acks`,
+`enable.idempotence`, `transactional.id`, serializers) is refused with the reason.
 
-{}
+{properties}
 """
-_HEAD: Final = "| option | type | default | meaning |\n|---|---|---|---|"
+#: What a reader wants to do, and the options for it.
+_SINK_GROUPS: Final[Mapping[str, str]] = {
+    "Name the sink and connect it": "transactional_id kafka database database_password password_command require_tls",
+    "Choose what goes to Kafka": "topic key value headers partition",
+    "Encode with a schema registry": "key_format value_format value_schema value_schema_name "
+    "value_subject_name_strategy schema_registry",
+    "Choose what goes to PostgreSQL": "table columns create_table primary_key schema_evolution",
+    "Update and delete rows": "mode upsert_keys upsert_order_by upsert_superseded upsert_late_rows delete_when "
+    "tombstones update_columns upsert_where unchanged_when",
+    "Write several topics and tables": "writes",
+    "Handle bad rows": "bad_rows max_bad_rows dead_letter_table dead_letter_topic",
+    "Run your own code with a batch": "on_batch on_decide",
+    "Continue after a restart that needs a decision": "adopt accept_loss accept_replay reason query_name",
+    "Keep state and history": "state_schema state_table history_table history_batches",
+    "Tune batches": "batch_attempts_max inline_copy_bytes_max local_files staging_schema",
+    "Set time limits": "decision_margin_ms connect_timeout_s connect_deadline_ms claim_lock_timeout_ms "
+    "claim_deadline_ms lock_timeout_ms statement_timeout_ms idle_in_transaction_timeout_ms commit_timeout_ms "
+    "settle_deadline_ms",
+}
+_KAFKA_GROUPS: Final[Mapping[str, str]] = {
+    "Connect": "bootstrap.servers client.id socket.connection.setup.timeout.ms reconnect.backoff.ms "
+    "reconnect.backoff.max.ms metadata.max.age.ms connections.max.idle.ms",
+    "Encrypt": "security.protocol ssl.ca.location ssl.certificate.location ssl.key.location ssl.key.password "
+    "ssl.crl.location ssl.endpoint.identification.algorithm",
+    "Log in": "sasl.mechanism sasl.username sasl.password sasl.kerberos.service.name oauth_cb sasl.oauthbearer.config "
+    "sasl.oauthbearer.method sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.client.id "
+    "sasl.oauthbearer.client.secret sasl.oauthbearer.scope sasl.oauthbearer.extensions https.ca.location",
+    "Size and compress requests": "batch.size max.request.size receive.message.max.bytes "
+    "max.in.flight.requests.per.connection compression.type compression.zstd.level compression.gzip.level",
+    "Limit waiting and retries": "request.timeout.ms delivery.timeout.ms max.block.ms retry.backoff.ms "
+    "retry.backoff.max.ms transaction.timeout.ms",
+}
+#: Of options that are in no group: a test says that there is none.
+UNGROUPED: Final = "Other options"
+_HELP_WIDTH: Final = 100
 
 
 @dataclass(frozen=True)
@@ -83,6 +116,7 @@ class OptionRow:
         default: in Python's notation; None for a required option.
         range: the smallest and the largest number with their unit, or ''.
         why: what it does, and the reason for the default.
+        since: the version of the package that has it first.
     """
 
     names: tuple[str, ...]
@@ -90,12 +124,21 @@ class OptionRow:
     default: str | None
     range: str
     why: str
+    since: str
 
-    def __str__(self) -> str:
-        names = " or ".join(f"`{name}`" for name in self.names)
-        shown = self.type.replace("|", r"\|")
-        default = "required" if self.default is None else f"`{self.default}`"
-        return f"| {names} | `{shown}`{self.range and ', ' + self.range} | {default} | {self.why} |"
+    def entry(self, heading: str, owner: str = "") -> str:
+        """The option on the page: a heading, which is its anchor, its facts, and its meaning."""
+        names = " or ".join(f"`{owner}{name}`" for name in self.names)
+        default = "required" if self.default is None else f"default `{self.default}`"
+        shown_range = f" ({self.range})" if self.range else ""
+        return (
+            f"{heading} {names}\n\n`{self.type}`{shown_range}, {default}. Since {self.since}.\n\n{_sentence(self.why)}"
+        )
+
+    @property
+    def link(self) -> str:
+        """A link to its entry, for an option of the sink or a Kafka property."""
+        return f"[`{self.names[0]}`](#{_anchor(' or '.join(self.names))})"
 
 
 def reference(options: type[Any]) -> tuple[OptionRow, ...]:
@@ -106,6 +149,35 @@ def reference(options: type[Any]) -> tuple[OptionRow, ...]:
 def service_reference() -> tuple[OptionRow, ...]:
     """The options of `DualWrite`: what a person decides about one of its ids is said to ``spark-2pc recover``."""
     return tuple(row for row in reference(ServiceOptions) if row.names[0] not in ("adopt", "accept_loss", "reason"))
+
+
+def grouped(rows: Iterable[OptionRow], groups: Mapping[str, str] = _SINK_GROUPS) -> dict[str, list[OptionRow]]:
+    """The options under what a reader wants to do; without a group, under `UNGROUPED`.
+
+    Args:
+        rows: the options.
+        groups: the names of a group's options, by its title; none of them need be there.
+    """
+    waiting = {row.names[0]: row for row in rows}
+    found = {title: [waiting.pop(name) for name in names.split() if name in waiting] for title, names in groups.items()}
+    found[UNGROUPED] = list(waiting.values())
+    return {title: options for title, options in found.items() if options}
+
+
+def with_options(kind: type[Any]) -> type[Any]:
+    """Add all options of the sink, by groups, to the docstring of a class; `help` shows them."""
+    if kind.__doc__ is not None:  # python -OO takes docstrings away
+        parts = [part for title, rows in grouped(reference(SinkOptions)).items() for part in _help_of(title, rows)]
+        kind.__doc__ = f"{inspect.cleandoc(kind.__doc__)}\n\n" + "\n\n".join(parts) + "\n"
+    return kind
+
+
+def _help_of(title: str, rows: Iterable[OptionRow]) -> Iterator[str]:
+    yield f"**{title}**"
+    for row in rows:
+        default = "required" if row.default is None else f"default ``{row.default}``"
+        text = f"- ``{row.names[0]}``, {default}: {row.why}."
+        yield textwrap.fill(text, _HELP_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _row(item: Field[Any]) -> OptionRow:
@@ -119,34 +191,59 @@ def _row(item: Field[Any]) -> OptionRow:
         default=None if default is MISSING else repr(default),
         range=bounds,
         why=about.why,
+        since=about.since,
     )
 
 
 def options_page() -> str:
     """The page as Markdown."""
     sink = reference(SinkOptions)
+    records_shared, records = _beside(sink, reference(Records))
+    rows_shared, rows = _beside(sink, reference(Rows))
     service_shared, service = _beside(sink, service_reference())
     recovery_shared, recovery = _beside(sink, reference(RecoveryOptions))
     return _PAGE.format(
-        _table(sink),
-        _table(reference(Records)),
-        _table(reference(Rows)),
-        service_shared,
-        _table(service),
-        recovery_shared,
-        _table(recovery),
-        _table(reference(StatusOptions)),
-        _table(reference(KafkaOptions)),
+        sink=_groups(sink, _SINK_GROUPS),
+        records_shared=records_shared,
+        rows_shared=rows_shared,
+        records=_entries(records, "Records."),
+        rows=_entries(rows, "Rows."),
+        service_shared=service_shared,
+        service=_entries(service, "DualWrite."),
+        recovery_shared=recovery_shared,
+        recovery=_entries(recovery, "recover."),
+        status=_entries(reference(StatusOptions), "status."),
+        properties=_groups(reference(KafkaOptions), _KAFKA_GROUPS),
     )
 
 
 def _beside(sink: tuple[OptionRow, ...], rows: tuple[OptionRow, ...]) -> tuple[str, list[OptionRow]]:
-    """The names of those that the sink has too, and the others."""
-    return ", ".join(f"`{row.names[0]}`" for row in rows if row in sink), [row for row in rows if row not in sink]
+    """Links to those that the sink has too, and the others."""
+    return ", ".join(row.link for row in rows if row in sink), [row for row in rows if row not in sink]
 
 
-def _table(rows: Iterable[OptionRow]) -> str:
-    return "\n".join([_HEAD, *map(str, rows)])
+def _groups(rows: Iterable[OptionRow], groups: Mapping[str, str]) -> str:
+    """A list of links by group, and then the entries."""
+    found = grouped(rows, groups)
+    index = "\n".join(f"- {title}: {', '.join(row.link for row in options)}" for title, options in found.items())
+    sections = [
+        f"### {title}\n\n" + "\n\n".join(row.entry("####") for row in options) for title, options in found.items()
+    ]
+    return "\n\n".join([index, *sections])
+
+
+def _entries(rows: Iterable[OptionRow], owner: str) -> str:
+    return "\n\n".join(row.entry("###", owner) for row in rows)
+
+
+def _anchor(heading: str) -> str:
+    """Of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def _sentence(text: str) -> str:
+    text = text.replace("<", r"\<")  # else <topic> is HTML
+    return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class Setting:
         properties: for Kafka options, the names under which users know it, the preferred one first.
         given: the type that a user passes, where the field holds another one.
         secret: never shown in a repr or a message.
+        since: the version of the package that has it first.
     """
 
     why: str
@@ -45,6 +46,7 @@ class Setting:
     properties: tuple[str, ...] = ()
     given: str = ""
     secret: bool = False
+    since: str = "0.1.0"
 
 
 def setting(default: Any = MISSING, **about: Any) -> Any:

@@ -14,6 +14,7 @@ from jdbc_state.sink_log import FIELD, at_work_for, sink_log
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.options import Records, Rows, SinkOptions, checks_keywords
 from spark_2pc_sink.options.environment import PREFIX, read_environment
+from spark_2pc_sink.options.reference_page import with_options
 from spark_2pc_sink.options.sourced_options import SourcedOptions
 from spark_2pc_sink.options.toml_file import read_toml_file
 from spark_2pc_sink.sink.check.check import check_sink
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _log = sink_log(__name__)
 
 
+@with_options
 class DualWriteSink:
     """Writes each micro-batch of a streaming query to Kafka and PostgreSQL, exactly once to both.
 
@@ -47,31 +49,10 @@ class DualWriteSink:
     time, one call after the other. A reader of the topic with isolation.level=read_committed and a reader of the table
     see the same rows, each once, whatever died in between (KIP-939, "Normal processing recipe").
 
-    These are the options that most jobs need; docs/reference/options.md has all of them, each with the reason for its
-    default.
-
-    Args:
-        transactional_id: stable across restarts and different for each sink; both sides fence by it.
-        kafka: Kafka client properties, as librdkafka or Kafka name them; ``bootstrap.servers`` is required.
-        database: SQLAlchemy URL, dialect postgresql.
-        table: target table, ``table`` or ``schema.table``; required without ``writes``.
-        topic: where rows go; a column named ``topic`` overrides it row by row.
-        key: SQL expression over the batch; default: the column ``key`` if there is one, else null.
-        value: SQL expression; default: the column ``value`` if there is one, else ``to_json(struct(*))``.
-        headers: SQL expression of type array<struct<key:string,value:binary>>; default: the column ``headers``.
-        partition: SQL expression; default: the column ``partition``, else as Java's producer partitions.
-        key_format, value_format: ``"avro"`` or ``"protobuf"`` encode the key or the value with a schema.
-        schema_registry: where the schemas are, by the properties of confluent-kafka's client; ``url`` is required.
-        columns: column -> SQL expression; default: every column of the batch that is not one of Kafka's.
-        mode: ``"append"``; or with ``upsert_keys`` ``"upsert"``, or ``"insert_ignore"``.
-        delete_when: SQL condition: with ``"upsert"``, rows for which it is true delete the row of their key.
-        writes: several topics and tables, `Records` and `Rows`, in place of ``topic``, ``table`` and what belongs to
-            them.
-        on_batch: called in the driver with the `BatchReport` of each batch that both sides have. Its exception ends the
-            query; the batch stays written, and is skipped by the next start.
-
     Raises:
         ConfigurationError: an option is unknown, has a bad value, or contradicts another. Nothing was connected to.
+
+    All options are keywords. docs/reference/options.md has their types and ranges too.
     """
 
     # The keywords, which a test compares with `SinkOptions`: types and defaults are written here for readers.

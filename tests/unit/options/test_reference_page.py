@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
+import re
 from typing import get_type_hints
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.options import CommonOptions, KafkaOptions, SinkOptions
-from spark_2pc_sink.options.reference_page import OptionRow, reference
+from spark_2pc_sink.options.reference_page import UNGROUPED, OptionRow, grouped, options_page, reference
 
 
 def rows(options: type[CommonOptions | KafkaOptions]) -> dict[str, OptionRow]:
@@ -36,8 +38,13 @@ def test_a_row_is_what_a_reader_needs() -> None:
     assert kafka["ssl.endpoint.identification.algorithm"].default == "'https'"
     assert (kafka["request.timeout.ms"].default, kafka["request.timeout.ms"].range) == ("30000", "1 to 86400000 ms")
     sink = rows(SinkOptions)
-    assert str(sink["topic"]).startswith(r"| `topic` | `str \| None` | `None` | where rows go;")
-    assert str(sink["database"]).startswith("| `database` | `str` | required | ")
+    assert sink["topic"].entry("####") == (
+        "#### `topic`\n\n`str | None`, default `None`. Since 0.1.0.\n\n"
+        "Where rows go; a column named topic overrides it row by row."
+    )
+    assert sink["database"].entry("###", "Rows.").startswith("### `Rows.database`\n\n`str`, required. Since ")
+    batches = sink["history_batches"].entry("####")
+    assert "`int` (0 to 1000000), default `1000`. Since 0.1.0." in batches
     assert sink["mode"].type == "Literal['append', 'upsert', 'insert_ignore']"
 
 
@@ -46,3 +53,26 @@ def test_required_options_come_first_and_shared_ones_last() -> None:
     assert names[:4] == ["transactional_id", "kafka", "database", "topic"]
     common = rows(CommonOptions)
     assert names[-len(common) + 3 :] == list(common)[3:]
+
+
+def test_the_page_has_one_entry_for_each_option_with_an_anchor_and_no_table() -> None:
+    """A reader of a narrow screen sees its meaning; links to the entry keep to it."""
+    page = options_page()
+    entries = [match[1] for match in re.finditer(r"^###+ `([^`]+)`", page, re.MULTILINE)]
+    assert len(set(entries)) == len(entries)
+    assert {*rows(SinkOptions), *rows(KafkaOptions), "Records.where", "Rows.keys", "recover.dry_run"} <= set(entries)
+    headings = re.findall(r"^###+ (.*)$", page, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", page)) <= anchors
+    assert [line for line in page.splitlines() if line.startswith("|")] == []
+    assert not re.search(r"[^\\]<", page), "HTML"
+
+
+def test_help_names_all_options_by_the_groups_of_the_page() -> None:
+    """What a reader wants to do; an option in no group is to be put into one, in reference_page.py."""
+    shown, page = pydoc.plain(pydoc.render_doc(DualWriteSink)), options_page()
+    assert UNGROUPED not in page
+    for title, options in grouped(reference(SinkOptions)).items():
+        section = shown.partition(f"**{title}**")[2].partition("**")[0]
+        assert re.findall(r"- ``(\w+)``", section) == [row.names[0] for row in options]
+        assert f"### {title}\n" in page

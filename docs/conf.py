@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from pygments.lexers.special import TextLexer  # noqa: E402 - the path is set first
+from docutils import nodes  # noqa: E402 - the path is set first
+from pygments.lexers.special import TextLexer  # noqa: E402 - as above
 
 from spark_2pc_sink import __version__  # noqa: E402 - found by the line above
 
@@ -47,6 +48,8 @@ linkcheck_allow_unauthorized = True
 html_theme = "furo"
 html_title = f"spark_2pc_sink {release}"
 html_extra_path = ["site"]
+html_static_path = ["static"]
+html_css_files = ["narrow.css"]
 
 #: What a section of the manual's index looks like: a heading, and below it a list of pages.
 _SECTION = re.compile(r"^## (.+)\n\n((?:(?:- |  ).+\n)+)", re.MULTILINE)
@@ -81,8 +84,20 @@ def _write_llms_txt(app: Sphinx, error: Exception | None) -> None:
         (Path(app.outdir) / "llms.txt").write_text(index)
 
 
+def _label_cells(_app: Sphinx, document: nodes.document, _page: str) -> None:
+    """Put the name of its column into each cell: narrow.css shows it where the cells are below each other."""
+    for table in document.findall(nodes.tgroup):
+        names = [entry.astext() for head in table.findall(nodes.thead) for entry in head.findall(nodes.entry)]
+        for body in table.findall(nodes.tbody):
+            for row in body.findall(nodes.row):
+                for name, cell in zip(names, row.children, strict=False):
+                    if isinstance(cell, nodes.entry) and name:
+                        cell.insert(0, nodes.container("", nodes.Text(name), classes=["column-name"]))
+
+
 def setup(app: Sphinx) -> None:
     """Register what Sphinx calls."""
+    app.connect("doctree-resolved", _label_cells)
     app.connect("build-finished", _write_llms_txt)
     app.connect("source-read", _add_contents)
     # The languages of blocks that tests read; a terminal shows them as they are.

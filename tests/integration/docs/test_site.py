@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -33,6 +34,11 @@ MISPLACED = """svg => {
     const on = all.filter(([, a], i) => all.some(([, b], j) => i !== j && over(a, b)));
     return [...outside, ...on].map(([text]) => text);
 }"""
+
+#: Paragraphs, headings, lists and cells of the page that reach over the right edge of the screen.
+CUT_OFF = """() => [...document.querySelectorAll("article :is(p, h1, h2, h3, h4, li, td, code.literal)")]
+    .filter(part => part.getBoundingClientRect().right > window.innerWidth)
+    .map(part => part.textContent.slice(0, 60))"""
 
 
 class Silent(http.server.SimpleHTTPRequestHandler):
@@ -99,6 +105,16 @@ def test_the_first_page_begins_with_its_picture(page: Page, site: str) -> None:
         ("dead letter", "docs/bad-rows.html"),
         ("restore", "docs/after-a-crash.html"),
         ("OAUTHBEARER", "docs/logins.html"),
+        ("exactly once", "docs/faq.html"),
+        ("restart", "docs/faq.html"),
+        ("schema change", "docs/faq.html"),
+        ("dead letter queue", "docs/faq.html"),
+        ("kubernetes", "docs/where-it-runs.html"),
+        ("databricks", "docs/where-it-runs.html"),
+        ("lag", "docs/faq.html"),
+        ("duplicate", "docs/faq.html"),
+        ("troubleshooting", "docs/faq.html"),
+        ("FAQ", "docs/faq.html"),
     ],
 )
 def test_the_search_finds_the_page(page: Page, site: str, words: str, expected: str) -> None:
@@ -110,6 +126,17 @@ def test_the_search_finds_the_page(page: Page, site: str, words: str, expected: 
     expect(found).to_be_visible(timeout=DEADLINE_MS)
     found.click()
     expect(page.locator("article")).to_contain_text(re.compile(words, re.IGNORECASE))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", sorted(path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md")), ids=str)
+def test_nothing_is_cut_off_on_a_narrow_screen(page: Page, site: str, path: Path) -> None:
+    """Text and tables fit into 400 pixels; only blocks of code may be scrolled."""
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.goto(f"{site}/{path.with_suffix('.html')}")
+    cut_off = page.evaluate(CUT_OFF)
+    page.set_viewport_size({"width": 1280, "height": 1000})
+    assert cut_off == []
 
 
 @pytest.mark.thorough

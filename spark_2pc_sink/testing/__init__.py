@@ -1,6 +1,6 @@
 """Servers as local processes, for tests and demonstrations of jobs that use this package.
 
-Install them with ``pip install 'spark-2pc-sink[testing]'``::
+Install them with ``pip install ".[testing]"`` in a clone of the repository::
 
     with ReferenceCoordinator() as kafka, PostgresServer() as postgres:
         url = postgres.create_database("shop")

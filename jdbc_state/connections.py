@@ -25,8 +25,9 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from jdbc_state import passwords
+from jdbc_state.connection_failures import connection_failure
 from jdbc_state.encryption import check_encrypted
-from jdbc_state.errors import ConfigurationError, DatabaseUnreachableError
+from jdbc_state.errors import ConfigurationError, DatabaseRefusedError, DatabaseUnreachableError
 from jdbc_state.pooler import takes_transactions
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sink_log import sink_log
@@ -40,6 +41,8 @@ ANSWER_GRACE_MS = 2_000
 #: The first pause between two attempts, and the longest: each is twice as long as the one before.
 _RECONNECT_PAUSE_S: Final = 0.05
 _RECONNECT_PAUSE_S_MAX: Final = 1.0
+#: A wait for the database that goes on is logged again after so many seconds.
+_TOLD_EVERY_S: Final = 10.0
 _HIDDEN = "***"
 _APPLICATION_NAME = "jdbc_state"
 #: Requests come one after the other; another one at the same time gets a connection that is closed afterwards.
@@ -118,7 +121,7 @@ class Database:
         wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
         end_s = time.monotonic() + wait_ms / 1000
         pause_s = _RECONNECT_PAUSE_S
-        told = False
+        told_s = -_TOLD_EVERY_S
         while True:
             self._making.let_in = False
             try:
@@ -131,8 +134,8 @@ class Database:
                     if self._making.let_in:
                         self._refuse_statement_mode(operation)
                     raise unreachable from None
-                if not told:
-                    told = True
+                if time.monotonic() - told_s >= _TOLD_EVERY_S:
+                    told_s = time.monotonic()
                     _log.warning("%s; trying again for up to %.0f s", unreachable, left_s)
                 time.sleep(min(pause_s, left_s))
                 pause_s = min(2 * pause_s, _RECONNECT_PAUSE_S_MAX)
@@ -269,8 +272,12 @@ class Database:
             detail = f"{detail} without a word of libpq{_no_more_files()}"
         if self._password:
             detail = detail.replace(str(self._password), _HIDDEN)
-        return DatabaseUnreachableError(
-            operation=f"{operation}: connecting to {self.label}", detail=detail, retriable=self._answered
+        failure = connection_failure(detail, self._url)
+        kind = DatabaseRefusedError if failure.refused else DatabaseUnreachableError
+        return kind(
+            operation=f"{operation}: connecting to {self.label}",
+            detail=f"{detail}. {failure.remedy}" if failure.remedy else detail,
+            retriable=self._answered,
         )
 
 

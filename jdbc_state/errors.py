@@ -7,6 +7,7 @@
     ├── LocalProtocolError        the caller broke the order of calls
     ├── StateStoreError           the database of the state row
     │   ├── DatabaseUnreachableError
+    │   │   └── DatabaseRefusedError
     │   └── CommitUnknownError    COMMIT raised: only a new claim can tell what it did
     ├── ClaimRefusedError         the state row belongs to another query or another Kafka cluster
     ├── SupersededError           a newer driver has claimed the sink, or its state row is gone
@@ -93,6 +94,11 @@ class StateStoreError(DualWriteError):
 @dataclass(eq=False, kw_only=True)
 class DatabaseUnreachableError(StateStoreError):
     """No connection to the database could be made."""
+
+
+@dataclass(eq=False, kw_only=True)
+class DatabaseRefusedError(DatabaseUnreachableError):
+    """The server answered, and let nobody in: password, role, database, its CONNECT privilege, or pg_hba.conf."""
 
 
 @dataclass(eq=False, kw_only=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import Final, Protocol
 
-#: Leaders, coordinators and end markers take less. Who waits for longer is told what for, before a time-out says it.
+#: Leaders, coordinators and end markers take less. A longer wait is logged, with what it is for.
 QUIET_S: Final = 5.0
+#: A wait that goes on is logged again after so many seconds.
+_TOLD_EVERY_S: Final = 10.0
 
 
 def now_ms() -> int:
@@ -70,10 +72,10 @@ class Deadline:
         return self.remaining_s == 0.0
 
     def got_long(self) -> bool:
-        """True for the first call after `QUIET_S`: a log has one line of each operation that waits for long."""
+        """True for the first call after `QUIET_S`, and then every ten seconds: the log says what is waited for."""
         long = self._clock.now_s() >= self._long_at_s
         if long:
-            self._long_at_s = float("inf")
+            self._long_at_s = self._clock.now_s() + _TOLD_EVERY_S
         return long
 
     def pause(self) -> None:

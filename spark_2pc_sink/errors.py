@@ -24,6 +24,7 @@
     ├── SchemaRegistryError       the schema registry did not answer as it should
     ├── StateStoreError           the database of the state row
     │   ├── DatabaseUnreachableError
+    │   │   └── DatabaseRefusedError     the server answered, and let nobody in: password, role, database, pg_hba.conf
     │   └── CommitUnknownError    COMMIT raised: only a new claim can tell what it did
     ├── ClaimRefusedError         the state row belongs to another query or another Kafka cluster
     ├── BatchRetryError           this attempt of the batch must be thrown away and run again
@@ -37,7 +38,7 @@
 
 Errors carry fields and build their sentence from them. All of them can be pickled: they cross from Spark's
 Python workers to the driver. The root, and the errors that the state store raises too, are defined in
-`jdbc_state.errors`.
+`jdbc_state.errors`, and shown under the name of this module.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from jdbc_state.errors import (
     ClaimRefusedError,
     CommitUnknownError,
     ConfigurationError,
+    DatabaseRefusedError,
     DatabaseUnreachableError,
     DualWriteError,
     HaltCause,
@@ -69,6 +71,7 @@ __all__ = [
     "ConfigurationError",
     "ConstraintError",
     "DataError",
+    "DatabaseRefusedError",
     "DatabaseUnreachableError",
     "DualWriteError",
     "DuplicateKeyError",
@@ -93,6 +96,22 @@ __all__ = [
     "UnknownTopicError",
     "UnstorableValueError",
 ]
+
+# As users import them: Spark shows an error by its module, and a program that handles it would search there.
+for _shared in (
+    ClaimRefusedError,
+    CommitUnknownError,
+    ConfigurationError,
+    DatabaseRefusedError,
+    DatabaseUnreachableError,
+    DualWriteError,
+    HaltCause,
+    HaltError,
+    LocalProtocolError,
+    StateStoreError,
+    SupersededError,
+):
+    _shared.__module__ = __name__
 
 
 @dataclass(eq=False, kw_only=True)
@@ -239,7 +258,7 @@ class KafkaError(DualWriteError):
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.api} answered {self.name} ({self.code}): {self.detail}"
+        return f"{self.detail} ({self.api} answered {self.name}, code {self.code})"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -285,9 +304,11 @@ class KafkaTimeoutError(DualWriteError):
     operation: str
     deadline_ms: int
     last_error: str
+    remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{self.operation} found no answer within {self.deadline_ms} ms; the last error was: {self.last_error}"
+        remedy = f". {self.remedy}" if self.remedy else ""
+        return f"{self.operation} found no answer within {self.deadline_ms} ms: {self.last_error}{remedy}"
 
 
 @dataclass(eq=False, kw_only=True)

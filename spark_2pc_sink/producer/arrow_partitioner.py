@@ -207,7 +207,10 @@ class StickyPartitioner(ArrowPartitioner):
 
     def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
         named = None if columns.partition is None else columns.partition[row].as_py()
-        return unknown_topic(topic, f"it has {count} partitions, and a row names {named}")
+        return unknown_topic(
+            topic,
+            f"it has {count} partitions, 0 to {count - 1}, and a row names {named}; correct the row, or add partitions",
+        )
 
 
 def spread(row_count: int, partitions: Sequence[int]) -> npt.NDArray[np.int32]:

@@ -179,7 +179,12 @@ class Cluster(BrokerConnections):
         found = self.existing_topics(wanted, deadline)
         missing = [topic for topic in wanted if topic not in found]
         if missing:
-            raise unknown_topic(missing[0], "the brokers know no such topic")
+            servers = ",".join(self.options.bootstrap_servers)
+            raise unknown_topic(
+                missing[0],
+                f"it does not exist at {servers}, and topics are never created here; correct the name, or create it: "
+                f"kafka-topics.sh --bootstrap-server {servers} --create --topic {missing[0]}",
+            )
         return {topic: len(found[topic].partitions) for topic in wanted}
 
     def existing_topics(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
@@ -237,11 +242,13 @@ class Cluster(BrokerConnections):
             deadline.pause()
         verb = "connecting" if self._metadata is None else "connecting again"
         servers, protocol = ",".join(self.options.bootstrap_servers), self.options.security_protocol
+        last_error = reasons.newest or self._events.last_error
         raise KafkaTimeoutError(
             # Brokers end connections of another protocol than the listener's without a word.
             operation=f"{verb} to bootstrap.servers={servers} with security.protocol={protocol}",
             deadline_ms=deadline.limit_ms,
-            last_error=reasons.newest or self._events.last_error,
+            last_error=last_error,
+            remedy=_connection_remedy(last_error),
         )
 
     def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
@@ -351,6 +358,18 @@ def _coordinator_in(transactional_id: str, answer: FindCoordinatorReply) -> int 
     return kafka_error("FindCoordinator", answer.error_code, answer.error_message or f"id {transactional_id!r}")
 
 
+def _connection_remedy(last_error: str) -> str:
+    """What helps where no broker was reached."""
+    if "ECONNREFUSED" in last_error:
+        return "Start the brokers, or correct host and port in bootstrap.servers"
+    if "DNS" in last_error or "getaddrinfo" in last_error:
+        return "Correct the host in bootstrap.servers, or the name service of this machine, which does not know it"
+    return (
+        "Let this machine reach a broker at bootstrap.servers, whose listener there has the same security.protocol; it "
+        "must also reach the addresses in advertised.listeners"
+    )
+
+
 def unknown_topic(topic: str, detail: str) -> UnknownTopicError:
     """The error for a topic or partition that is not there."""
     code = describe_error(Code.UNKNOWN_TOPIC_OR_PARTITION)
@@ -358,5 +377,5 @@ def unknown_topic(topic: str, detail: str) -> UnknownTopicError:
         api="Metadata",
         code=code.code,
         name=code.name,
-        detail=f"topic {topic!r}: {detail}; topics are never created here, create it first",
+        detail=f"topic {topic!r}: {detail}",
     )

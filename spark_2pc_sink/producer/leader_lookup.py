@@ -88,7 +88,9 @@ class LeaderFinder:
             raise kafka_error("Metadata", code, f"topic {topic!r}")
         self._refreshes_in_vain += 1
         if self._refreshes_in_vain >= UNKNOWN_TOPIC_REFRESHES_MAX:
-            raise unknown_topic(topic, f"there is no partition {index}")
+            raise unknown_topic(
+                topic, f"there is no partition {index}; add partitions, or create the topic, if it is gone"
+            )
         return None
 
 

@@ -233,7 +233,9 @@ class TransactionClient:
         else:
             partition, code = self._add(producer, wanted, deadline)
         if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
-            raise unknown_topic(partition.topic, f"there is no partition {partition.partition}")
+            raise unknown_topic(
+                partition.topic, f"there is no partition {partition.partition}; create the topic, if it is gone"
+            )
         if code != Code.NONE:
             raise kafka_error("AddPartitionsToTxn", code, f"partition {partition}, pair {producer}")
 

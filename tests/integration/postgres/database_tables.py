@@ -41,6 +41,13 @@ def run(url: str, *statements: str) -> None:
             cursor.execute(statement)
 
 
+def run_alone(url: str, statement: str) -> None:
+    """A statement that is to be in no transaction, as CREATE DATABASE."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection, driver_connection(connection).cursor() as cursor:
+        cursor.execute(statement)
+
+
 def rows(url: str, query: str) -> list[tuple[Any, ...]]:
     """The answer of a query."""
     with transaction(url) as connection:

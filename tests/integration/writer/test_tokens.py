@@ -100,7 +100,7 @@ def test_a_token_that_the_broker_refuses_is_told_at_once(kafka: TokenBroker, mon
     options = KafkaOptions.parse(kafka.client_properties(lambda _: kafka.issuer.token()))
     with (
         Cluster(options) as cluster,
-        pytest.raises(AuthorizationError, match=r"SASL_AUTHENTICATION_FAILED \(58\).*invalid_token"),
+        pytest.raises(AuthorizationError, match=r"invalid_token.*SASL_AUTHENTICATION_FAILED, code 58"),
     ):
         cluster.features()
     assert time.monotonic() - began_s < AT_ONCE_S

@@ -162,7 +162,7 @@ def test_refused_credentials_are_an_error_at_once(fake: FakeCluster) -> None:
         fake, security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="wrong"
     )
     began_s = time.monotonic()
-    with Cluster(options) as cluster, pytest.raises(AuthorizationError, match=r"SaslAuthenticate.*\(58\)"):
+    with Cluster(options) as cluster, pytest.raises(AuthorizationError, match=r"SaslAuthenticate.*code 58"):
         cluster.features()
     assert time.monotonic() - began_s < 10
 
@@ -283,7 +283,7 @@ def test_call_ends_at_its_deadline(fake: FakeCluster, cluster: Cluster) -> None:
 def test_a_broker_too_old_for_us_is_an_error_at_once(fake: FakeCluster, cluster: Cluster) -> None:
     """D7: named by request and code, before anything is written."""
     fake.versions[Api.FIND_COORDINATOR] = (0, 3)
-    with pytest.raises(KafkaError, match=r"FIND_COORDINATOR answered UNSUPPORTED_VERSION \(35\)"):
+    with pytest.raises(KafkaError, match="FIND_COORDINATOR answered UNSUPPORTED_VERSION, code 35"):
         cluster.coordinator("x", cluster.deadline())
 
 

@@ -236,7 +236,7 @@ def test_topics_that_are_not_known_or_cannot_be_read_are_said() -> None:
             raise kafka_error("Metadata", Code.TOPIC_AUTHORIZATION_FAILED)
 
     sides.kafka.before = refuse
-    with halts(HaltCause.DATABASE_BEHIND, match=r"Not read.*orders \(Metadata answered TOPIC_AUTHORIZATION_FAILED"):
+    with halts(HaltCause.DATABASE_BEHIND, match=r"Not read.*orders .*Metadata answered TOPIC_AUTHORIZATION_FAILED"):
         recover(sides)
 
 

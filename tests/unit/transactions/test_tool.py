@@ -153,7 +153,7 @@ def test_describe_shows_what_has_never_begun(fake: FakeCluster, tool: Transactio
 
 
 def test_describe_of_an_unknown_id_is_an_error(fake: FakeCluster, tool: TransactionTool) -> None:
-    with pytest.raises(KafkaError, match=r"TRANSACTIONAL_ID_NOT_FOUND .105.: its coordinator does not know 'a'"):
+    with pytest.raises(KafkaError, match=r"its coordinator does not know 'a'.*TRANSACTIONAL_ID_NOT_FOUND, code 105"):
         tool.describe("a")
     fake.access = HiddenIds()
     with pytest.raises(AuthorizationError):

@@ -1,0 +1,17 @@
+"""The SQL of a remedy, taken out of a message as a person would copy it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_SQL: Final = re.compile(
+    r"\b(?:ALTER|CREATE|GRANT|UPDATE|DROP|SELECT|CLUSTER|ANALYZE) "
+    # Up to the end of a sentence or clause, but not within quotation marks.
+    r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*'|\((?:[^()]|\([^()]*\))*\)|[^"'.,;:()\n]|\.(?=\w|"))+"""
+)
+
+
+def sql_in(message: object) -> list[str]:
+    """The statements of a message, in its order."""
+    return [found.group().strip() for found in _SQL.finditer(str(message))]

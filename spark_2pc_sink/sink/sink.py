@@ -6,12 +6,15 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
+from pyspark.errors import PySparkException
 from sqlalchemy import Connection
 
 from jdbc_state.sink_log import FIELD, at_work_for, sink_log
-from spark_2pc_sink.errors import LocalProtocolError
+from spark_2pc_sink.causes import in_words
+from spark_2pc_sink.errors import BatchAttemptsExhaustedError, DualWriteError, LocalProtocolError
 from spark_2pc_sink.options import Records, Rows, SinkOptions, checks_keywords
 from spark_2pc_sink.options.environment import PREFIX, read_environment
 from spark_2pc_sink.options.reference_page import with_options
@@ -39,6 +42,35 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.job.calling_query import CallingQuery
 
 _log = sink_log(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _raising_once(method: Callable[P, R]) -> Callable[P, R]:
+    """Log the error that ends a call in one line, and raise it without the frames and the errors that it came from.
+
+    Spark prints the traceback of each call four times. What is raised on purpose says cause and remedy; the log has the
+    frames at DEBUG, and at ERROR those of an error that nobody foresaw.
+    """
+
+    @wraps(method)
+    def once(*args: P.args, **keywords: P.kwargs) -> R:
+        try:
+            return method(*args, **keywords)
+        except DualWriteError as error:
+            sink: Any = args[0]
+            log = sink_log(__name__, sink._options.transactional_id)  # noqa: SLF001 - a method of this class
+            log.debug("traceback of the error that follows", exc_info=True)
+            cause = error.__cause__ if isinstance(error, BatchAttemptsExhaustedError) else None
+            unforeseen = cause is not None and not isinstance(cause, (DualWriteError, PySparkException))
+            told = cause if unforeseen else None
+            log.error("%s", in_words(error), exc_info=told)  # noqa: TRY400 - what was foreseen needs no traceback
+            # Programs still find it there.
+            error.__context__ = error.__cause__ or error.__context__
+            raise error.with_traceback(None) from None
+
+    return once
 
 
 @with_options
@@ -160,6 +192,7 @@ class DualWriteSink:
         with found.named_in_errors(but=more):
             return cls(**{**found.keywords, **more})
 
+    @_raising_once
     @takes_batches
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; Spark calls this.
@@ -172,6 +205,7 @@ class DualWriteSink:
         with self._alone(f"write batch {batch_id} to"):
             self._write(batch, batch_id, by_hand=False)
 
+    @_raising_once
     def write(self, df: DataFrame, *, batch_id: int) -> BatchReport:
         """Write a frame that is no stream, exactly once under its id: for backfills.
 

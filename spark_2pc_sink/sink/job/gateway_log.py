@@ -1,8 +1,8 @@
-"""The log of Spark's clients, kept quiet about the functions of tasks and of streams.
+"""The log of Spark's clients, kept quiet about the functions of tasks and of streams, and about errors of the sink.
 
 At DEBUG Py4J shows each call of Spark's Java side with all its arguments, and the client of Spark Connect each request.
 Functions are among them, pickled: whoever decodes them has the credentials that tasks log in with. So bytes are shown
-by their number, whoever made the call.
+by their number, whoever made the call. An error of the sink, which has logged it, is not logged again with a traceback.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 import sys
 from contextlib import suppress
 from typing import Final
+
+from spark_2pc_sink.errors import DualWriteError
 
 #: The modules of Py4J that show calls and answers, and the one with the log of Spark Connect.
 _PY4J: Final = ("py4j.clientserver", "py4j.java_gateway")
@@ -23,10 +25,12 @@ _FIELD: Final = re.compile(r'\b(command|data): "((?:[^"\\]|\\.){32,})"')
 
 
 class _Withhold(logging.Filter):
-    """Puts sizes in place of bytes."""
+    """Puts sizes in place of bytes, and leaves out what the sink has logged."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let the record pass, without bytes."""
+        if record.exc_info and isinstance(record.exc_info[1], DualWriteError):
+            return False
         # One that cannot be put together is for the handlers, which say so.
         with suppress(TypeError, ValueError):
             text = record.getMessage()

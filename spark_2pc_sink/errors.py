@@ -112,6 +112,7 @@ for _shared in (
     SupersededError,
 ):
     _shared.__module__ = __name__
+del _shared
 
 
 @dataclass(eq=False, kw_only=True)

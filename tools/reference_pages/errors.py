@@ -64,6 +64,7 @@ _TO_DO: Final[dict[str, str]] = {
     "OutcomeUnknownError": "restart the job, or run `spark-2pc recover`: both look how it ended",
     "SchemaRegistryError": "look at the registry and its login, then restart the job",
     "StateStoreError": "do what `remedies` says, or restart the job where `retriable` is true",
+    "DatabaseRefusedError": "follow its remedy, the statement or the line of pg_hba.conf, then restart the job",
     "DatabaseUnreachableError": "look at the server, the network and the password, then restart the job",
     "CommitUnknownError": "nothing: the sink claims its row again and looks what the database has",
     "ClaimRefusedError": "use the query or the cluster that the row belongs to, or another transactional id; "

@@ -366,17 +366,22 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
         ConfigurationError: it does not parse, or names a column that is not there.
     """
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
+    from pyspark.sql import functions as F  # noqa: PLC0415
 
+    kind: DataType | None = None
     try:
-        return frame.selectExpr(f"{sql} AS it").schema[0].dataType
+        # First by itself: Spark takes AS behind it for the missing end of what is not complete.
+        kind = frame.select(F.expr(sql).alias("it")).schema[0].dataType
+        frame.selectExpr(f"{sql} AS it").schema  # noqa: B018 - asking for it has the expression analyzed
     except (AnalysisException, ParseException) as error:
         said, _, _ = str(error).strip().partition("\n")  # a ParseException begins with an empty line
-        raise ConfigurationError(
-            option=option,
-            value=sql,
-            rule=f"it is not an expression over the batch's columns {frame.columns}: {said}",
-            remedy=nearest(sql, frame.columns),
-        ) from error
+        rule = f"it is not an expression over the batch's columns {frame.columns}: {said}"
+        if kind is not None:
+            rule = "it ends with a name of its own or an operator, and the sink names its columns itself"
+        complete = "write one complete SQL expression, without AS or a name at its end"
+        remedy = nearest(sql, frame.columns) if kind is None and "UNRESOLVED_COLUMN" in said else complete
+        raise ConfigurationError(option=option, value=sql, rule=rule, remedy=remedy) from None
+    return kind
 
 
 def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:

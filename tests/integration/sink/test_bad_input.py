@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 import sqlalchemy
 from pyspark.sql.functions import expr
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink import DualWriteSink, Records
 from spark_2pc_sink.errors import (
     BatchAttemptsExhaustedError,
     ClaimRefusedError,
@@ -25,6 +25,7 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.sink.job.job_shape import SmallBatches
 from spark_2pc_sink.testing import free_port, read_topic
@@ -97,11 +98,49 @@ def test_a_misspelt_kafka_property_is_refused_at_construction() -> None:
         DualWriteSink(transactional_id="t", kafka={"bootstrap.server": "h:1"}, database="postgresql://h/d", table="t")
 
 
-def test_an_expression_that_is_no_sql(spark: SparkSession) -> None:
-    """What the parser says about it is passed on."""
-    error = _analyzed(spark.createDataFrame([(1, "one")], SCHEMA), key="id name")
+OWN_NAME: Final = "it ends with a name of its own or an operator"
+
+
+NO_SQL: Final = [
+    ("id +", "PARSE_SYNTAX_ERROR"),
+    ("id >", "PARSE_SYNTAX_ERROR"),
+    ("concat(id, name", "PARSE_SYNTAX_ERROR"),
+    ("id)", "PARSE_SYNTAX_ERROR"),
+    ("id;", "PARSE_SYNTAX_ERROR"),
+    ("id, name", "PARSE_SYNTAX_ERROR"),
+    ("'id", "PARSE_SYNTAX_ERROR"),
+    ("CAST(id AS NOSUCH)", 'Unsupported data type "NOSUCH"'),
+    ("nosuch(id)", "`nosuch`"),
+    ("id name", OWN_NAME),
+    ("id AS name", OWN_NAME),
+    ("id > 1 and", OWN_NAME),
+]
+OPTIONS: Final = ("key", "value", "headers", "partition", "columns", "upsert_order_by", "delete_when", "where", "rows")
+
+
+@pytest.mark.parametrize(
+    ("option", "sql", "said"),
+    # What leaves explode(…) open or closes it is refused by the form of the option.
+    [
+        (option, *no_sql)
+        for option in OPTIONS
+        for no_sql in NO_SQL
+        if option != "rows" or no_sql[0] not in {"concat(id, name", "id)", "'id"}
+    ],
+)
+def test_an_expression_that_is_no_sql(spark: SparkSession, option: str, sql: str, said: str) -> None:
+    """What the parser says about it is passed on, and never about a word that the user has not written."""
+    given: dict[str, Any] = {option: {"id": sql} if option == "columns" else sql}
+    if option in {"upsert_order_by", "delete_when"}:
+        given |= {"mode": "upsert", "upsert_keys": ["id"]}
+    if option == "where":
+        given = {"writes": [Records(topic="t", where=sql)]}
+    if option == "rows":
+        given = {"writes": [Records(topic="t", rows=f"explode({sql}) AS one")]}
+    error = _analyzed(spark.createDataFrame([(1, "one")], SCHEMA), **given)
     assert error is not None
-    assert "PARSE_SYNTAX_ERROR" in error.rule
+    assert said in error.rule
+    assert "AS" not in error.rule.replace("CAST(id AS", "") or said == OWN_NAME
 
 
 def test_options_are_expressions_over_the_batch_and_not_over_each_other(spark: SparkSession) -> None:
@@ -338,10 +377,11 @@ def test_a_topic_column_that_is_no_text(spark: SparkSession) -> None:
 def _analyzed(frame: DataFrame, **options: Any) -> ConfigurationError | None:
     """What the sink says to these options before it is connected to anything."""
     given = {"transactional_id": "t", "kafka": {"bootstrap.servers": "h:1"}, "database": "postgresql://h/d"}
-    [lane] = SinkOptions.parse(**given, topic="orders", table="t", **options).lanes
-    chosen = choose_expressions(lane, frame.schema)
+    outputs = {} if "writes" in options else {"topic": "orders", "table": "t"}
     try:
-        analyze(frame, chosen, None)
+        [lane] = SinkOptions.parse(**given, **outputs, **options).lanes
+        batch = rows_of(frame, lane.source)
+        analyze(batch, choose_expressions(lane, batch.schema), lane.order_by)
     except ConfigurationError as error:
         return error
     return None

@@ -40,11 +40,8 @@ _ELSEWHERE: Final = ("kafka", "database", "password_command", "require_tls", "tr
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to those of the program."""
     command = commands.add_parser("check", help=_ABOUT, description=f"{_ABOUT[0].upper()}{_ABOUT[1:]}.", epilog=_EXITS)
-    command.add_argument(
-        "sink_file", nargs="?", default=argparse.SUPPRESS, metavar="FILE", help="the same as --config FILE"
-    )
     add_connection(command)
-    add_database(command, required=False)
+    add_database(command, required=False, positional=True)
     add_sink(command, about="the sink (default: that of the file)")
     command.add_argument(
         "--schema",

@@ -13,6 +13,7 @@ from spark_2pc_sink.cli.exits import EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.options import add_database, add_sink, given_options
 from spark_2pc_sink.cli.output import CommandResult, as_table
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.history import LAST, BatchEntry, Entry, history, utc
 
 _EXITS: Final = (
@@ -31,7 +32,7 @@ def add_commands(commands: Any) -> None:
         help="list the batches, and what drivers and people did: who, when, why; asks the database only",
         epilog=_EXITS,
     )
-    add_database(command)
+    add_database(command, positional=True)
     add_sink(command, about="one sink (default: that of --config, else all)")
     command.add_argument(
         "--last", type=int, metavar="N", help=f"the newest N entries (default: {LAST}, or with --since all)"
@@ -85,9 +86,13 @@ def _line(entry: Entry) -> tuple[str, ...]:
 
 def _batch(entry: BatchEntry) -> tuple[str, ...]:
     partitions = [f"{name} {first}..{last}" for name, (first, last) in sorted(entry.kafka_offsets.items())]
-    more = [f"and {len(partitions) - _PARTITIONS_MAX} partitions more"] if len(partitions) > _PARTITIONS_MAX else []
+    more = (
+        [f"and {counted(len(partitions) - _PARTITIONS_MAX, 'more partition')}"]
+        if len(partitions) > _PARTITIONS_MAX
+        else []
+    )
     settled = "" if entry.settled_at is None else f" at {_shown(entry.settled_at)}"
-    counts = f"{entry.row_count} rows, {entry.record_count} records"
+    counts = f"{counted(entry.row_count, 'row')}, {counted(entry.record_count, 'record')}"
     detail = [f"{entry.event}, now {entry.status}{settled}", counts, *partitions[:_PARTITIONS_MAX], *more]
     return "batch", "", "", "; ".join(detail)
 

@@ -34,19 +34,20 @@ def add_options(command: argparse.ArgumentParser, *names: str) -> None:
         command.add_argument(f"--{name.replace('_', '-')}", **how)
 
 
-def add_database(command: argparse.ArgumentParser, *, required: bool = True) -> None:
+def add_database(command: argparse.ArgumentParser, *, required: bool = True, positional: bool = False) -> None:
     """Add the database and its tables, and the file that may name them with Kafka's properties.
 
     Args:
         command: takes the flags.
         required: False where the command does without a database.
+        positional: the file may be named without its flag too.
     """
-    command.add_argument(
-        "--config",
-        dest="sink_file",
-        metavar="FILE",
-        help="the TOML file of the sink, as DualWriteSink.from_toml reads it (default: SPARK_2PC_CONFIG)",
-    )
+    file = "the TOML file of the sink, as DualWriteSink.from_toml reads it (default: SPARK_2PC_CONFIG)"
+    command.add_argument("--config", dest="sink_file", metavar="FILE", help=file)
+    if positional:
+        command.add_argument(
+            "sink_file", nargs="?", default=argparse.SUPPRESS, metavar="FILE", help="the same as --config FILE"
+        )
     command.add_argument(
         "--database", metavar="URL", help="SQLAlchemy URL of the database (default: SPARK_2PC_DATABASE)"
     )

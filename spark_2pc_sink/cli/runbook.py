@@ -22,6 +22,7 @@ from spark_2pc_sink.runbook.conversation import Conversation, Ending
 from spark_2pc_sink.runbook.protocol import Protocol
 from spark_2pc_sink.runbook.questions import NoAnswerError
 from spark_2pc_sink.runbook.sides import BothSides
+from spark_2pc_sink.runbook.symptoms import TOLD_CAUSES, cause_in
 
 _EXITS: Final = {
     Ending.SETTLED: EXIT_SETTLED,
@@ -45,14 +46,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EPILOG,
     )
     add_connection(parser)
-    add_database(parser)
+    add_database(parser, positional=True)
     add_sink(parser, about="the sink (default: that of --config, else every one that needs somebody)")
     parser.add_argument(
         "--cause",
-        type=HaltCause,
-        choices=list(HaltCause),
+        type=_cause,
         metavar="CAUSE",
-        help="what the error of the job says, where the job has stopped: "
+        help="where the job has stopped: the line of its error, or the cause that it names: "
         f"{', '.join(cause.value for cause in HaltCause)}",
     )
     parser.add_argument(
@@ -80,6 +80,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="write down what was seen, answered and done: JSON where the name ends with .json, else text",
     )
     parser.set_defaults(run=_run)
+
+
+def _cause(text: str) -> HaltCause:
+    found = cause_in(text)
+    if found is None:
+        says = "; ".join(f'{cause.value} ("… {words} …")' for cause, words in TOLD_CAUSES.items())
+        raise argparse.ArgumentTypeError(f"{text!r} names no cause. Those that only the job can tell: {says}")
+    return found
 
 
 def _run(given: argparse.Namespace) -> CommandResult:

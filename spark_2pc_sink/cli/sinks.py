@@ -31,7 +31,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the commands to those of the program."""
     settling = commands.add_parser("recover", help="settle what a crashed job left; safe to run twice", epilog=_EXITS)
     add_connection(settling)
-    add_database(settling)
+    add_database(settling, positional=True)
     add_sink(settling, about="the sink (default: that of --config)", required=True)
     add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch", "reason")
     choice = settling.add_mutually_exclusive_group()

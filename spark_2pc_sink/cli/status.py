@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +19,6 @@ from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.recovery.api import status
 from spark_2pc_sink.recovery.status import StatusReport
 
-#: Of a terminal that does not tell its width, and of what is no terminal.
-COLUMNS: Final = 120
 #: How long ``--wait`` waits where no number is said, in seconds: a restart with its recovery takes less.
 WAIT_S: Final = 60
 #: The pause between two looks.
@@ -59,7 +56,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     about = {item.name: setting_of(item) for item in options_of(StatusOptions)}
     looking = commands.add_parser("status", help="look at both sides of every sink; changes nothing", epilog=_EXITS)
     add_connection(looking)
-    add_database(looking)
+    add_database(looking, positional=True)
     chosen = looking.add_mutually_exclusive_group()
     add_sink(chosen, about="one sink, with all that is known of it (default: that of --config, else all)")
     chosen.add_argument("--match", metavar="GLOB", help=about["match"].why)
@@ -107,8 +104,7 @@ def _status(given: argparse.Namespace) -> CommandResult:
         return status(kafka=kafka, match=given.match, timeout_s=given.timeout_s, **options)
 
     found = look() if given.wait_s is None else wait_until_settled(look, limit_s=given.wait_s, say=_say)
-    width = shutil.get_terminal_size((COLUMNS, 24)).columns if sys.stdout.isatty() else COLUMNS
-    shown = Shown(in_doubt=given.in_doubt, everything=given.all, details=given.details, width=width)
+    shown = Shown(in_doubt=given.in_doubt, everything=given.all, details=given.details)
     fields = replace(found, sinks=found.in_doubt) if given.in_doubt else found
     code = exit_code_of(found)
     return CommandResult(

@@ -44,7 +44,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     about = "compare the records of the topics with the rows of the table; changes nothing"
     command = commands.add_parser("verify", help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=_EXITS)
     add_connection(command)
-    add_database(command)
+    add_database(command, positional=True)
     add_sink(command, about="the sink (default: that of --config)", required=True)
     _add_shape(command)
     command.add_argument(

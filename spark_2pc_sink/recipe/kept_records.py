@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recipe.remedies import accept_replay, compare, drop
 from spark_2pc_sink.recipe.resolve import Halt
 
@@ -127,7 +128,7 @@ def _damages(topic: str, written: WrittenRecords, logs: LogsView, *, committed: 
 def _listed(offsets: Mapping[TopicPartition, tuple[int, int]]) -> str:
     shown = [f"offsets {first} to {last} of {each}" for each, (first, last) in offsets.items()]
     if len(shown) > _SHOWN_PARTITIONS_MAX:
-        shown[_SHOWN_PARTITIONS_MAX:] = [f"those of {len(shown) - _SHOWN_PARTITIONS_MAX} more partitions"]
+        shown[_SHOWN_PARTITIONS_MAX:] = [f"those of {counted(len(shown) - _SHOWN_PARTITIONS_MAX, 'more partition')}"]
     return ", ".join(shown)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recipe.remedies import ONE_START, RECOVER, compare, remedy
 from spark_2pc_sink.recipe.resolve import Halt
 
@@ -41,8 +42,8 @@ class CommittedTransaction:
     def __str__(self) -> str:
         shown = [f"{each} {first} to {last}" for each, (first, last) in sorted(self.offsets.items())]
         if len(shown) > SHOWN_PARTITIONS_MAX:
-            shown[SHOWN_PARTITIONS_MAX:] = [f"{len(shown) - SHOWN_PARTITIONS_MAX} more partitions"]
-        return f"{self.records} records of {self.producer} at offsets {', '.join(shown)}"
+            shown[SHOWN_PARTITIONS_MAX:] = [counted(len(shown) - SHOWN_PARTITIONS_MAX, "more partition")]
+        return f"{counted(self.records, 'record')} of {self.producer} at offsets {', '.join(shown)}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,8 @@ class LostBatches:
         if named.first != self.first:
             return f"it begins with batch {self.first}, the first one that the state row does not know"
         if len(named) < count:
-            return f"it names at least {count} batches: so many committed transactions the state row does not know"
+            least = counted(count, "batch")
+            return f"it names at least {least}: so many committed transactions the state row does not know"
         if self.came is not None and named.last not in (self.came - 1, self.came):
             return f"Spark goes on with batch {self.came}, so it ends with batch {self.came - 1} or {self.came}"
         return None
@@ -128,8 +130,9 @@ class LostBatches:
             if len(found.transactions) > len(listed):
                 listed.append(f"and {len(found.transactions) - len(listed)} more")
             yield (
-                f"Kafka has at least {len(found.transactions)} batches that the database lacks, counted from batch "
-                f"{self.first} on (a later one each, where batches without records lie before it): {'; '.join(listed)}"
+                f"Kafka has at least {counted(len(found.transactions), 'batch')} that the database lacks, counted from "
+                f"batch {self.first} on (a later one each, where batches without records lie before it): "
+                f"{'; '.join(listed)}"
             )
         else:
             yield "The logs that were read show no batch that the database lacks"

@@ -53,7 +53,7 @@ class RowStatus(str, Enum):
 class Verdict(Enum):
     """The next act of recovery."""
 
-    COMMIT = "commit the transaction of the row's pair"
+    COMMIT = "commit the transaction that the database has decided"
     ABORT = "abort the open transaction, which was never decided"
     TAKE_OPEN = "take the open transaction for decided, as a person has found its rows in the table"
     NOTHING = "do nothing: nothing is in doubt"

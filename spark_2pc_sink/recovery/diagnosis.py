@@ -187,13 +187,22 @@ class Diagnosis:
             return replace(report, remedies=remedies, cause=resolution.cause)
         planned = _PLANNED.get(resolution.verdict)
         if planned is not None:
-            return replace(report, actions=(*lost, Action(planned, f"would {resolution.verdict.value}")))
+            return replace(report, actions=(*lost, Action(planned, _told(resolution.verdict, row, kafka))))
         if row is not None and row.status == RowStatus.OWED:
             return replace(report, reason=owed_reason(row), remedies=with_command(owed_remedies(row), self.options))
         return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
 
     def _deadline(self) -> Deadline:
         return Deadline(self.clock, self.options.settle_deadline_ms)
+
+
+def _told(verdict: Verdict, row: StateRow | None, kafka: KafkaView) -> str:
+    """What a recovery will do, with the transaction that it will end."""
+    if verdict is Verdict.COMMIT and row is not None:
+        return f"recovery will commit Kafka transaction {row.prepared_transaction_state}"
+    if verdict is Verdict.ABORT:
+        return f"recovery will abort Kafka transaction {kafka.producer}, which was never decided"
+    return f"recovery will {verdict.value}"
 
 
 def _unnamed(kafka: KafkaView, halt: Halt) -> str:

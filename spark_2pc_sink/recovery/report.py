@@ -43,7 +43,16 @@ ActionKind = Literal[
 #: alone could tell, was not read.
 Condition = Literal["fine", "at_work", "in_doubt", "owed", "elsewhere", "not_known", "unclear"]
 
-_LIFE: Final = {True: "lives", False: "none", None: "not known"}
+_LIFE: Final = {True: "it lives", False: "no driver is running", None: "not known whether it lives"}
+
+
+_HEALTHY: Final[frozenset[Condition]] = frozenset({"fine", "at_work"})
+_OTHERWISE: Final[dict[Condition, str]] = {
+    "elsewhere": "belongs to another Kafka cluster",
+    "not_known": "NOT KNOWN, the state table has no row of it",
+    "unclear": "not clear, as the database was not read",
+}
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
 @dataclass(frozen=True)
@@ -223,12 +232,14 @@ class RecoveryReport:
         database, kafka = self._database_line(), "not asked" if self.kafka is None else str(self.kafka)
         now = "no state row" if self.row is None else shown(self.row)
         return [
-            f"{self.transactional_id}: {self._headline()}: {self.reason}",
+            f"{self.transactional_id}: {self.headline}",
+            *([f"  because:  {self.reason}"] if self.reason and self.condition not in _HEALTHY else []),
             f"  database: {database}",
             f"  Kafka:    {kafka}",
+            *self._transaction_lines(),
             *([f"  batch:    {batch_line(self.row)}"] if self.dry_run and self.row is not None else []),
             *([f"  touched:  {duration(self.age_s)} ago"] if self.age_s is not None else []),
-            *([f"  driver:   {_LIFE[self.driver.alive]}: {self.driver.detail}"] if self.driver is not None else []),
+            *([f"  driver:   {_LIFE[self.driver.alive]} ({self.driver.detail})"] if self.driver is not None else []),
             *([f"  in doubt: for {duration(self.in_doubt_s)}"] if self.in_doubt_s is not None else []),
             *([f"  open:     for {duration(self.prepared_s)}, and not decided"] if self.prepared_s is not None else []),
             *(f"  - {action}" for action in self.actions),
@@ -242,12 +253,55 @@ class RecoveryReport:
             return shown(self.before)
         return "no state row" if self.row is None else f"no state row; {shown(self.row)}"
 
-    def _headline(self) -> str:
-        if not self.settled:
-            return "IN DOUBT"
-        if not self.known:
-            return "NOT KNOWN, the state table has no row of it"
-        return "settled now" if self.actions else "nothing is in doubt"
+    def _transaction_lines(self) -> list[str]:
+        """What the numbers mean that database and Kafka name transactions by."""
+        pair = "" if self.row is None else self.row.prepared_transaction_state
+        if not pair and self.kafka is not None and self.kafka.producer is not None:
+            pair = str(self.kafka.producer)
+        producer, _, epoch = pair.partition(":")
+        return [f"            {pair} is Kafka's transaction of producer id {producer}, epoch {epoch}"] if pair else []
+
+    @property
+    def headline(self) -> str:
+        """What it comes to, in one line for people."""
+        condition, batch = self.condition, None if self.row is None else self.row.batch_id
+        since = "" if self.waits_s is None else f" for {age(self.waits_s)}"
+        if condition in _HEALTHY:
+            return self._well(batch)
+        if condition == "owed":
+            return f"Kafka lacks batch {batch}{since}: the database has it, and Kafka has aborted it"
+        if condition == "in_doubt":
+            return self._doubt(batch, since)
+        return _OTHERWISE[condition]
+
+    def _well(self, batch: int | None) -> str:
+        if self.kafka is None:
+            return "nothing is in doubt in the database; Kafka was not read"
+        touched = "" if self.age_s is None else f", {age(self.age_s)} ago"
+        # A batch whose Kafka half was given up has no digest.
+        given_up = self.row is not None and self.row.record_count and not self.row.digest
+        last = "no batch yet" if batch is None else f"batch {batch} {'settled' if given_up else 'in both'}{touched}"
+        if self.condition == "at_work":
+            return f"healthy, {last}; the next batch is under way"
+        return f"{'settled now' if self.actions and not self.dry_run else 'healthy'}, {last}"
+
+    def _doubt(self, batch: int | None, since: str) -> str:
+        if self.cause is not None:
+            return f"STOPPED{since}, a person has to decide ({self.cause.value})"
+        if self.row is not None and self.before is None:
+            return "IN DOUBT, the state row is lost"
+        if self.row is None or self.row.status != DECIDED:
+            return f"IN DOUBT{since}, Kafka has a transaction open that the database has not decided"
+        doubt = f"the database has batch {batch}, and Kafka has not confirmed it"
+        alive = self.driver is not None and self.driver.alive
+        return f"batch {batch} is under way{since}: {doubt}" if alive else f"IN DOUBT{since}, {doubt}"
+
+
+def age(seconds: float) -> str:
+    """Seconds in the largest unit of which there are some, such as ``3 min``."""
+    whole = int(seconds)
+    unit, length = next(((unit, length) for unit, length in _UNITS if whole >= length), ("s", 1))
+    return f"{whole // length} {unit}"
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import PreparedTxnState, check_transactional_id
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recipe.resolve import RowStatus, RowView
 
 if TYPE_CHECKING:
@@ -41,15 +42,15 @@ def batch_line(row: StateRow) -> str:
     places = [f"{name} {first}..{last}" for name, (first, last) in sorted(row.kafka_offsets.items())]
     more = f" and {len(places) - _PLACES_MAX} more" if len(places) > _PLACES_MAX else ""
     records = f"; {', '.join(places[:_PLACES_MAX])}{more}" if places else ""
-    return f"{row.batch_id}: {row.row_count} rows, {row.record_count} records{since}{records}"
+    return f"{row.batch_id}: {counted(row.row_count, 'row')}, {counted(row.record_count, 'record')}{since}{records}"
 
 
 def owed_reason(row: StateRow) -> str:
     """What Kafka is owed: which batch, how much of it, and since when."""
     since = "" if row.decided_at is None else f" since {row.decided_at:%Y-%m-%d %H:%M:%S %Z}"
     return (
-        f"Kafka is owed batch {row.batch_id}: the table has its {row.row_count} rows{since}, and Kafka has aborted its "
-        f"{row.record_count} records"
+        f"Kafka is owed batch {row.batch_id}: the table has its {counted(row.row_count, 'row')}{since}, and Kafka has "
+        f"aborted its {counted(row.record_count, 'record')}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recovery.report import duration
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ class StatusReport:
         """One line: how many sinks there are, how many of them are how, and for how long the oldest is."""
         ids = {sink.transactional_id for sink in self.sinks} | {row.transactional_id for row in self.unreadable}
         number = len(ids)
-        counted = [text for condition in _SUMMED_UP if (text := self._counted(condition))]
-        counted += [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
-        return f"{number} sink{'' if number == 1 else 's'}{': ' if counted else ''}{', '.join(counted)}"
+        parts = [text for condition in _SUMMED_UP if (text := self._counted(condition))]
+        parts += [f"{len(self.unreadable)} unreadable"] if self.unreadable else []
+        return f"{counted(number, 'sink')}{': ' if parts else ''}{', '.join(parts)}"
 
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON has them.
@@ -113,4 +114,5 @@ class StatusReport:
         those = [report for report in self.sinks if report.condition == condition]
         ages = [report.waits_s for report in those if report.waits_s is not None and condition in IN_DOUBT]
         oldest = f" (for {duration(max(ages))})" if ages else ""
-        return f"{len(those)} {condition.replace('_', ' ')}{oldest}" if those else ""
+        word = "healthy" if condition == "fine" else condition.replace("_", " ")
+        return f"{len(those)} {word}{oldest}" if those else ""

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltCause, HaltError, TakeOverRefusedError
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.runbook.choice import REASON, Act, Choice
 from spark_2pc_sink.runbook.choices import PLACES, choices_of
 from spark_2pc_sink.runbook.questions import STOP, Asker, NoAnswerError, Questions
@@ -117,7 +118,7 @@ class Conversation:
         every = len(pictures)
         if transactional_id is None:
             pictures = tuple(picture for picture in pictures if needs_care(picture))
-            self._say(f"{every} sink{'' if every == 1 else 's'}, {len(pictures)} with something to look after")
+            self._say(f"{counted(every, 'sink')}, {len(pictures)} with something to look after")
         if not every:
             self._say(f"No sink has a state row here. Compare with the options of the job: {PLACES}")
         elif not pictures:
@@ -293,18 +294,20 @@ class Conversation:
 
     # --- ending --------------------------------------------------------------------------------------------------
 
-    def _nothing_wrong(self, picture: Picture, symptom: Symptom) -> Ending | None:
-        """The end, unless the job says something that neither side shows; verified where something was done."""
+    def _nothing_wrong(self, picture: Picture, symptom: Symptom) -> Ending:
+        """The end; verified where something was done."""
         if self._acted:
             found = self._compare(picture, open_transaction=False)
             if found == "different" and not self._accepted:
                 self._left("Topic and table differ, and nobody has accepted that", symptom)
                 return Ending.LEFT
             return Ending.SETTLED
-        if self._automatic or self._told is not None:
-            return Ending.SETTLED
-        self._told = self._questions.cause()
-        return Ending.SETTLED if self._told is None else None
+        if not self._automatic and self._told is None:
+            self._say("Nothing is to be done. If its job has stopped with an error, call the runbook with that line:")
+            self._say(
+                f"  spark-2pc runbook --transactional-id {picture.transactional_id} --cause 'THE LINE OF THE ERROR'"
+            )
+        return Ending.SETTLED
 
     def _compare(self, picture: Picture, *, open_transaction: bool) -> Verdict:
         self._say("Comparing topic and table, which reads both:")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from spark_2pc_sink.errors import ConfigurationError, HaltCause
-from spark_2pc_sink.runbook.symptoms import TOLD_CAUSES, cause_in
+from spark_2pc_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +17,6 @@ ANSWERS_MAX: Final = 5
 STOP: Final = "stop"
 YES: Final = "yes"
 TAKE_OVER: Final = "take over"
-NO_CAUSE: Final = "none"
 
 
 class NoAnswerError(Exception):
@@ -103,23 +101,6 @@ class Questions:
             NoAnswerError: there is no answer.
         """
         return self._ask(f"Its driver lives, or may. Stop it? [{TAKE_OVER}/no]", "take_over") == TAKE_OVER
-
-    def cause(self) -> HaltCause | None:
-        """What the error of the job says, where neither side shows that anything is wrong; None for no error.
-
-        Raises:
-            NoAnswerError: there is no answer.
-        """
-        self.say("Has the job stopped with an error? Then it is one of these:")
-        for cause, says in TOLD_CAUSES.items():
-            self.say(f'  {cause.value}: "… {says} …"')
-        for _ in range(ANSWERS_MAX):
-            answer = self._ask(f"What does the error say? [a name, the line itself, or {NO_CAUSE}]", "cause")
-            found = cause_in(answer)
-            if answer == NO_CAUSE or found is not None:
-                return found
-            self.say("That names none of them")
-        raise NoAnswerError
 
     def _parsed(self, question: str, name: str, parse: Callable[[str], object]) -> object:
         for _ in range(ANSWERS_MAX):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spark_2pc_sink.plural import counted
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -58,10 +60,11 @@ class BatchReport:
         steps = ", ".join(f"{name} {seconds:.3f}" for name, seconds in self.step_seconds.items())
         deleted = f" ({self.rows_deleted} deleted)" if self.rows_deleted else ""
         left_out = f" ({self.rows_left_out} left out)" if self.rows_left_out else ""
-        bad = f" ({self.bad_rows} bad rows)" if self.bad_rows else ""
+        bad = f" ({counted(self.bad_rows, 'bad row')})" if self.bad_rows else ""
         return (
-            f"{self.transactional_id}: batch {self.batch_id}, {self.placement.name.lower()}: {self.row_count} rows"
-            f"{deleted}{left_out}{bad}, "
-            f"{self.record_count} records, {self.record_bytes} bytes, {self.attempts} transactions, the last "
+            f"{self.transactional_id}: batch {self.batch_id}, {self.placement.name.lower()}: "
+            f"{counted(self.row_count, 'row')}{deleted}{left_out}{bad}, "
+            f"{counted(self.record_count, 'record')}, {counted(self.record_bytes, 'byte')}, "
+            f"{counted(self.attempts, 'transaction')}, the last "
             f"{self.prepared or 'none'}, {self.seconds:.3f} s ({steps})"
         )

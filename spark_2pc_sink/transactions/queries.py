@@ -15,6 +15,7 @@ from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
@@ -323,7 +324,9 @@ class TransactionQueries:
                 raise NotYetError(f"{missing[0]} and {len(missing) - 1} more: {reason}")
             return found
 
-        return until_answered(f"{Api.DESCRIBE_PRODUCERS.name} of {len(partitions)} partitions", attempt, deadline)
+        return until_answered(
+            f"{Api.DESCRIBE_PRODUCERS.name} of {counted(len(partitions), 'partition')}", attempt, deadline
+        )
 
     def _described_by(
         self, node_id: int, partitions: Sequence[TopicPartition], deadline: Deadline

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.commands import Commands
 from spark_2pc_sink.verification.missing import Reason
 
@@ -73,23 +74,22 @@ def apply_page(
         if rows in counts:
             how = ["-f", rows] if reason == "differing" else ["-c", f"COPY {table} ({names}) FROM STDIN"]
             given = "" if reason == "differing" else f" < {rows}"
-            title = f"## {rows}: {counts[rows]} rows that Kafka has"
+            title = f"## {rows}: {counted(counts[rows], 'row')} that Kafka has"
             parts.append(f"{title}\n\n{told}.\n\n{_PSQL}\n\n    {commands.psql} {shlex.join(how)}{given}\n")
         if records in counts:
             command = commands.console_producer(topics[0] if len(topics) == 1 else "TOPIC", READER)
-            title = f"## {records}: {counts[records]} records that the table has"
+            title = f"## {records}: {counted(counts[records], 'record')} that the table has"
             said = [told + ".", _PRODUCER, key_note, *_topic_note(topics)]
             parts.append("\n\n".join([title, *said, f"    {command} < {records}\n"]))
     if UNSAYABLE in counts:
         parts.append(
-            f"## {UNSAYABLE}: {counts[UNSAYABLE]} records that the console producer cannot send\n\n"
+            f"## {UNSAYABLE}: {counted(counts[UNSAYABLE], 'record')} that the console producer cannot send\n\n"
             "To it a line is a record, bytes are UTF-8, and a key has to be known. Each line of the file has the row\n"
             "and the reason. Send them by a program of your own.\n"
         )
     if no_rows:
-        parts.append(
-            f"## {no_rows} records that can be no row of the table\n\nThe comparison names the first of them.\n"
-        )
+        title = f"## {counted(no_rows, 'record')} that can be no row of the table"
+        parts.append(f"{title}\n\nThe comparison names the first of them.\n")
     if not parts:
         return "# What either side lacks\n\nNothing that could be written to a file.\n"
     head = f"# What either side lacks\n\nStop the job before you apply any of this. Run the commands in {directory}.\n"

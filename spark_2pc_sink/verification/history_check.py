@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.claims import OPEN_END, Claim, Claims
 from spark_2pc_sink.verification.differences import Differences
 from spark_2pc_sink.verification.record_digest import MODULUS, digest_text
@@ -166,7 +167,7 @@ class HistoryCheck:
         """Hold count, digest and offsets of a batch against the history; whether all are as it says."""
         before = self._differences.counts.total()
         if found.records != claim.records:
-            text = f"the topics hold {found.records} records in its offsets, and it wrote {claim.records}"
+            text = f"the topics hold {counted(found.records, 'record')} in its offsets, and it wrote {claim.records}"
             self._say(claim, "batch_count", text)
             if found.records > claim.records and self._digests:
                 self._strangers(claim, found)
@@ -190,17 +191,18 @@ class HistoryCheck:
             self._say(claim, "stranger", "this record is not the batch's own", place[0], (place[1], place[1]))
             return
         partition = min(claim.ranges)
-        text = f"{many} of the {found.records} records in its offsets are not its own"
+        text = f"{many} of the {counted(found.records, 'record')} in its offsets are not its own"
         self._say(claim, "stranger", text, partition, claim.ranges[partition])
 
     def _unclaimed(self, left: Unclaimed) -> None:
         if left.after < 0 and not self._known.from_the_start:
-            what = f"{left.records} records of {left.partition} before offset {left.last + 1}"
+            what = f"{counted(left.records, 'record')} of {left.partition} before offset {left.last + 1}"
             self._differences.skip(f"{what} against the history", "it does not reach back so far")
             return
         before = self._claims[left.after].batch if left.after >= 0 else None
         where = "before the first batch" if left.after < 0 else f"behind batch {before}"
-        text = f"{left.records} records {where} are of no batch that the history knows"
+        records = f"{counted(left.records, 'record')} {where} {'is' if left.records == 1 else 'are'}"
+        text = f"{records} of no batch that the history knows"
         self._differences.add(
             Difference(
                 kind="gap",

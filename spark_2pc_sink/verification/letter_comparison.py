@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.report import Difference
 
 #: The columns by which a letter is known, and those that are compared.
@@ -93,7 +94,7 @@ def compared_letters(
     seen: set[LetterKey] = set()
     for letter in in_topic:
         if letter.key in seen:
-            text = f"the topic has this dead letter {counts[letter.key]} times"
+            text = f"the topic has this dead letter {counted(counts[letter.key], 'time')}"
             yield _difference(letter, kind="twice", text=text, side="kafka")
             continue
         seen.add(letter.key)

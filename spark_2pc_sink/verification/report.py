@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from spark_2pc_sink.plural import counted
+
 #: same: all that was compared is equal. different: something is not. not_checked: nothing was found to differ, and so
 #: much could not be compared that nobody should rely on it.
 Verdict = Literal["same", "different", "not_checked"]
@@ -166,7 +168,7 @@ class TableResult:
     def __str__(self) -> str:
         if self.rows is None:
             return f"table {self.table}: not compared"
-        return f"table {self.table}: {self.rows} rows with the records of {', '.join(self.topics)}"
+        return f"table {self.table}: {counted(self.rows, 'row')} with the records of {', '.join(self.topics)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +208,8 @@ class OpenTable:
     def __str__(self) -> str:
         if self.in_table is None:
             return f"table {self.table}: not compared"
-        return f"table {self.table}: rows of {self.in_table} of the {self.records} records of {', '.join(self.topics)}"
+        records = f"the {counted(self.records, 'record')} of {', '.join(self.topics)}"
+        return f"table {self.table}: rows of {self.in_table} of {records}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,7 +245,8 @@ class OpenTransactionRows:
     def __str__(self) -> str:
         found = "an unknown number" if self.in_table is None else str(self.in_table)
         where = "every table that they are for" if self.tables else "the table"
-        return f"{self.state}, {self.records} records, {found} of them with a row in {where}: {_ADVICE[self.share]}"
+        records = counted(self.records, "record")
+        return f"{self.state}, {records}, {found} of them with a row in {where}: {_ADVICE[self.share]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,8 +326,8 @@ class VerifyReport:
     def _verdict_sentence(self) -> str:
         if not self.known:
             return "NOT KNOWN, the state table has no row of it"
-        rows = "no table" if self.rows is None else f"{self.rows} rows"
-        compared = f"{self.records} records with {rows}, {self._batches()}"
+        rows = "no table" if self.rows is None else counted(self.rows, "row")
+        compared = f"{counted(self.records, 'record')} with {rows}, {self._batches()}"
         if self.verdict == "same":
             return f"both sides are the same (compared {compared})"
         if self.verdict == "different":
@@ -332,4 +336,4 @@ class VerifyReport:
 
     def _batches(self) -> str:
         upto = "" if self.up_to is None else f" up to batch {self.up_to}"
-        return f"{len(self.batches)} batches ({self.scope}{upto})"
+        return f"{counted(len(self.batches), 'batch')} ({self.scope}{upto})"

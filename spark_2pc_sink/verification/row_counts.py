@@ -6,6 +6,7 @@ from ast import literal_eval
 from typing import Final
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.verification.claims import Claim
 from spark_2pc_sink.verification.differences import Differences
 from spark_2pc_sink.verification.evidence import Evidence
@@ -42,7 +43,7 @@ def count_rows(pair: TablePair, evidence: Evidence, request: Request, difference
         ((found,),) = cursor.fetchall()
     wrote = sum(rows_of(claim, pair.table) or 0 for claim in evidence.claims.claims)
     if found != wrote:
-        text = f"the table has {found} rows, and its batches wrote {wrote}"
+        text = f"the table has {counted(found, 'row')}, and its batches wrote {wrote}"
         differences.add(Difference(kind="row_count", text=text))
 
 

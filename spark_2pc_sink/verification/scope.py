@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.plural import counted
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Scope:
         if self.since is not None:
             return f"since batch {self.since}"
         if self.last is not None:
-            return f"the last {self.last} batches"
+            return f"the last {counted(self.last, 'batch')}"
         return "all" if self.batch is None else f"batch {self.batch}"
 
     def of(self, batches: Sequence[int]) -> frozenset[int]:

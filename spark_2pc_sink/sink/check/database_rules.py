@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import Finding
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def _table(table: TableFacts, database: DatabaseFacts) -> Finding:
     if not table.may_insert:
         grant = f"GRANT INSERT ON {table.name} TO {quote_identifier(database.role)}"
         return Finding(subject, "problem", f"role {database.role} lacks INSERT", f"have the owner run: {grant}")
-    return Finding(subject, "ok", f"it can be written; {table.columns} columns")
+    return Finding(subject, "ok", f"it can be written; {counted(table.columns, 'column')}")
 
 
 def _dead_letters(table: TableFacts) -> Finding:

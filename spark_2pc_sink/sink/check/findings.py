@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from spark_2pc_sink.plural import counted
+
 #: ``ok``; ``warning``: the job runs, and something is weaker than it could be; ``problem``: the job would stop;
 #: ``not_checked``: it could not be found out, and the remedy says how it can.
 Level: TypeAlias = Literal["ok", "warning", "problem", "not_checked"]
@@ -70,10 +72,7 @@ class CheckReport:
         }
 
     def __str__(self) -> str:
-        counts = [
-            f"{len(found)} {word}{'' if len(found) == 1 else 's'}"
-            for word, found in (("problem", self.problems), ("warning", self.warnings))
-        ]
+        counts = [counted(len(found), word) for word, found in (("problem", self.problems), ("warning", self.warnings))]
         guarantee = textwrap.fill(self.guarantee, _WIDTH)
         return "\n".join([*_table(self.findings), "", guarantee, "", f"{self.transactional_id}: {', '.join(counts)}"])
 

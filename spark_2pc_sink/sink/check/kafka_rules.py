@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.bad_rows.dead_letter_records import MESSAGE_BYTES_WANTED, too_small
 from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.check.kafka_side import CLEANUP, MAX_TIMEOUT, MESSAGE_BYTES, MIN_INSYNC, TWO_PHASE, UNCLEAN
@@ -51,7 +52,7 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
         remedy = "correct bootstrap.servers, security.protocol and the login in kafka={...}; or start the brokers"
         yield Finding("brokers", "problem", kafka.problem, remedy)
         return
-    yield Finding("brokers", "ok", f"{_count(kafka.brokers, 'broker')} of cluster {kafka.cluster_id} answer")
+    yield Finding("brokers", "ok", f"{counted(kafka.brokers, 'broker')} of cluster {kafka.cluster_id} answer")
     yield _transaction_version(kafka)
     yield _id(options, kafka)
     yield _end_of_transactions(options, kafka)
@@ -65,7 +66,7 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
         )
     if kafka.log is not None and kafka.log.replicas < _REPLICAS:
         text = (
-            f"Kafka's log of transactions has {_count(kafka.log.replicas, 'replica')}: with its broker it may be lost"
+            f"Kafka's log of transactions has {counted(kafka.log.replicas, 'replica')}: with its broker it may be lost"
         )
         yield Finding("transactions", "warning", text, f"give {kafka.log.name} {_REPLICAS} replicas")
 
@@ -123,7 +124,7 @@ def _topic(topic: TopicFacts) -> Iterator[Finding]:
         yield Finding(subject, "problem", "the brokers know no such topic, and the sink makes none", remedy)
         return
     if topic.leaderless:
-        text = f"{_count(topic.leaderless, 'partition')} of {topic.partitions} have no leader: batches wait for one"
+        text = f"{counted(topic.leaderless, 'partition')} of {topic.partitions} have no leader: batches wait for one"
         yield Finding(subject, "problem", text, "start the brokers that have them")
     if Operation.WRITE not in topic.operations:
         yield Finding(subject, "problem", "this user may not write there", f"{acl} Write")
@@ -149,7 +150,7 @@ def _dead_letters(topic: TopicFacts, configs: dict[str, str | None]) -> Iterator
 
 def _durability(topic: TopicFacts) -> Finding:
     subject = f"topic {topic.name}"
-    shape = f"{_count(topic.partitions, 'partition')}, {_count(topic.replicas, 'replica')}"
+    shape = f"{counted(topic.partitions, 'partition')}, {counted(topic.replicas, 'replica')}"
     if topic.configs is None:
         text, remedy = (
             f"{shape}; its settings may not be read",
@@ -177,11 +178,7 @@ def is_durable(topic: TopicFacts) -> bool:
     return topic.replicas >= _IN_SYNC <= in_sync and configs.get(UNCLEAN) != "true"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def minutes(limit_ms: int) -> str:
     """A duration in whole minutes where it is one, else in seconds."""
     seconds = limit_ms // 1000
-    return _count(seconds // 60, "minute") if seconds % 60 == 0 else _count(seconds, "second")
+    return counted(seconds // 60, "minute") if seconds % 60 == 0 else counted(seconds, "second")

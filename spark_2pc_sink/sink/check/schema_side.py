@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.record_expressions import analyze, choose_expressions
@@ -69,5 +70,6 @@ def _lane(options: SinkOptions, lane: Lane, batch: DataFrame, database: Database
         return Finding(subject, "problem", f"{error.option}={error.value!r}: {error.rule}", error.remedy)
     except StateStoreError as error:
         return Finding(subject, "problem", str(error))
-    columns = f", {len(expressions.columns)} columns fit the table" if lane.rows is not None else ""
+    fitting = len(expressions.columns)
+    columns = f", {counted(fitting, 'column')} {'fits' if fitting == 1 else 'fit'} the table" if lane.rows else ""
     return Finding(subject, "ok", f"the expressions go with the schema{columns}")

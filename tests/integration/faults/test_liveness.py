@@ -95,7 +95,7 @@ def test_status_says_whether_the_driver_lives(kafka_without_2pc: Broker, make_jo
     assert "  driver:   lives: pid " in run(job, "status")[1]
     driver.close()
     wait_until(lambda: shown()["alive"] is False, deadline_s=30, what="the driver to be gone")
-    assert "  driver:   none: the database has no session of claim 1" in run(job, "status")[1]
+    assert "  driver:   no driver is running (the database has no session of claim 1)" in run(job, "status")[1]
     run(job, "recover")
     assert (shown()["alive"], shown()["claim"], shown()["pid"]) == (False, 2, None)
 

@@ -79,7 +79,7 @@ def test_the_state_table_moves_to_another_schema(kafka: Broker, make_job: MakeJo
     assert "state_schema" in text
     code, text = run(job, "status", "--state-schema", "ops")
     assert code == exits.EXIT_IN_DOUBT
-    assert "would commit" in text
+    assert "recovery will commit Kafka transaction" in text
     job.run(state_schema="ops")
     job.check()
 

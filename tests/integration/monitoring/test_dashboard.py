@@ -79,7 +79,7 @@ def test_a_person_recovers_a_sink_that_is_in_doubt(job: Job, serve: Serve, page:
     expect(page.get_by_role("img", name="rows of each batch")).to_be_visible()
     expect(page.get_by_role("img", name="seconds of each batch by steps")).to_be_visible()
     page.get_by_role("link", name="What would recovery do?").click()
-    expect(page.get_by_text("would commit")).to_be_visible()
+    expect(page.get_by_text("recovery will commit")).to_be_visible()
     assert job.state("status") == ("decided",), "looking changes nothing"
 
     page.get_by_label("Type the id of the sink").fill("another")

@@ -107,6 +107,12 @@ def test_a_cause_is_told_by_its_name(command: Command, capsys: pytest.CaptureFix
     assert f"({cause.value})" in capsys.readouterr().out
 
 
+def test_a_cause_is_told_by_the_line_of_the_error(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "HaltError: batch 9 follows batch 5 in the state row: it is neither its replay nor the next"
+    assert command.run("--transactional-id", "orders", "--cause", line, looks=(halted(HaltCause.GAP),)) == 3
+    assert "(gap)" in capsys.readouterr().out
+
+
 def test_a_cause_that_there_is_not_is_refused(command: Command) -> None:
     assert command.run("--cause", "bad_luck") == 2
 

@@ -157,7 +157,7 @@ def test_the_verdict_comes_first_then_each_kind_then_the_gaps_then_what_to_do(
     cli.main(["verify", *SIDES])
     lines = capsys.readouterr().out.splitlines()
     assert lines[:7] == [
-        "orders: both sides are DIFFERENT (compared 40 records with 40 rows, 1 batches (all up to batch 1))",
+        "orders: both sides are DIFFERENT (compared 40 records with 40 rows, 1 batch (all up to batch 1))",
         "  missing_in_table (3): records that the table has no row of",
         "    - id=7, batch 1, t-2 at offset 9: no row",
         "    … and 2 more",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,19 @@ def give(monkeypatch: pytest.MonkeyPatch) -> Give:
         return asked
 
     return given
+
+
+def test_the_file_of_the_sink_needs_no_flag(
+    give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = give(StatusReport(sinks=(FINE,)))
+    monkeypatch.chdir(tmp_path)
+    kafka = '[kafka]\n"bootstrap.servers" = "h:1"\n'
+    Path("orders.toml").write_text(f'transactional_id = "orders"\ndatabase = "postgresql://h/d"\n{kafka}')
+    assert cli.main(["status", "orders.toml"]) == cli.main(["status", "--config", "orders.toml"]) == 0
+    assert asked[0] == asked[1]
+    assert asked[0]["transactional_id"] == "orders"
+    assert capsys.readouterr().out.startswith("orders: healthy, batch 7 in both\n  database: ")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +106,7 @@ def test_json_has_what_was_asked_for(give: Give, capsys: pytest.CaptureFixture[s
     cli.main(["status", *SIDES, "--json", "--in-doubt"])
     printed = read_output(capsys.readouterr().out)
     assert [sink["transactional_id"] for sink in printed["sinks"]] == ["late"]
-    assert printed["summary"] == "3 sinks: 1 fine, 1 in doubt (for 0:01:00), 1 unreadable"
+    assert printed["summary"] == "3 sinks: 1 healthy, 1 in doubt (for 0:01:00), 1 unreadable"
 
 
 def test_json_of_one_side(give: Give, capsys: pytest.CaptureFixture[str]) -> None:

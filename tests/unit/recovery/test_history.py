@@ -195,7 +195,7 @@ def test_a_line_for_people(store: Ticking, opened: list[Any], capsys: pytest.Cap
     assert cells[1][1:3] == ["batch", "0"]
     assert cells[1][-1] == (
         f"decided, now done at {utc(decided.settled_at, timespec='seconds')}; 2 rows, 3 records; orders-0 0..0; "
-        "orders-1 0..0; orders-2 0..0; and 2 partitions more"
+        "orders-1 0..0; orders-2 0..0; and 2 more partitions"
     )
     assert cells[-1][-1] == "went on without 3"
     assert opened[0].database.endswith("//h/d")

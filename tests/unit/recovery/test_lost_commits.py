@@ -78,7 +78,7 @@ def test_the_halt_names_the_batches_and_adopting_alone_does_not_pass_it() -> Non
     state = sides.kafka.state
     for _ in range(2):
         with halts(
-            HaltCause.DATABASE_BEHIND, match=r"at least 2 batches.*batch 1: 1 records of 0:1 at offsets"
+            HaltCause.DATABASE_BEHIND, match=r"at least 2 batches.*batch 1: 1 record of 0:1 at offsets"
         ) as raised:
             recover(sides)
         assert raised.value.remedies[0].startswith("spark-2pc verify --transactional-id ")
@@ -210,7 +210,7 @@ def test_an_owed_batch_is_the_first_that_may_be_missing() -> None:
     sides.kafka.produce(pair)
     sides.kafka.end(pair, commit=True)
     sides.kafka.found = FoundCommits(LOST.transactions[:1])
-    with halts(HaltCause.DATABASE_BEHIND, match="batch 0: 1 records"):
+    with halts(HaltCause.DATABASE_BEHIND, match="batch 0: 1 record "):
         recover(sides)
     recover(sides, "0")
     assert (sides.row().status, sides.row().batch_id) == ("done", 0)

@@ -61,7 +61,7 @@ def test_a_look_at_a_lost_row_says_what_would_be_done() -> None:
         Action(
             "rebuild_row", f"would make the lost state row again from line 1 of its history (batch 4, decided {pair})"
         ),
-        Action("commit", "would commit the transaction of the row's pair"),
+        Action("commit", "recovery will commit Kafka transaction 0:0"),
     )
     assert sides.store.read(ID) is None
     sides.kafka.end(pair, commit=True)

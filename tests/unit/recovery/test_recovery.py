@@ -417,9 +417,11 @@ def test_a_look_changes_nothing() -> None:
     assert (report.settled, report.known) == (False, True)
     assert report.age_s is not None
     assert report.in_doubt_s == pytest.approx(report.age_s, abs=1)
-    assert report.actions == (Action("commit", "would commit the transaction of the row's pair"),)
+    assert report.actions == (Action("commit", "recovery will commit Kafka transaction 0:0"),)
     assert sides.row() == before
     assert sides.kafka.committed == []
     sides.kafka.end(pair, commit=True)
     sides.kafka.init_producer_id()
-    assert sides.recovery().diagnosis.look().actions == (Action("note_done", "would note that Kafka has committed it"),)
+    assert sides.recovery().diagnosis.look().actions == (
+        Action("note_done", "recovery will note that Kafka has committed it"),
+    )

@@ -147,9 +147,10 @@ def test_it_goes_with_an_error_through_a_pipe() -> None:
 def test_the_text_is_for_people() -> None:
     text = str(REPORT)
     assert text.splitlines() == [
-        "orders: settled now: because",
+        "orders: settled now, batch 7 in both",
         "  database: batch 7, decided 5:1, settled at 5:0",
         "  Kafka:    Ongoing 5:1",
+        "            5:1 is Kafka's transaction of producer id 5, epoch 1",
         "  - committed 5:1 in Kafka: because",
         "  now:      batch 7, done 5:1, settled at 5:2",
     ]
@@ -161,9 +162,11 @@ def test_the_text_of_a_look() -> None:
         REPORT, settled=False, dry_run=True, row=ROW, actions=(), cause=HaltCause.OUTCOME_LOST, remedies=("read",)
     )
     assert str(found).splitlines() == [
-        "orders: IN DOUBT: because",
+        "orders: STOPPED for 1 min, a person has to decide (outcome_lost)",
+        "  because:  because",
         "  database: batch 7, decided 5:1, settled at 5:0",
         "  Kafka:    Ongoing 5:1",
+        "            5:1 is Kafka's transaction of producer id 5, epoch 1",
         "  batch:    7: 10 rows, 9 records, decided 2026-11-24 10:01:00 UTC; orders-0 5..13",
         "  touched:  0:00:04 ago",
         "  in doubt: for 0:01:00",
@@ -175,4 +178,42 @@ def test_the_text_of_a_look() -> None:
     unknown = str(RecoveryReport(transactional_id="orders", settled=True, known=False))
     assert "NOT KNOWN" in unknown
     assert "database: no state row\n  Kafka:    not asked" in unknown
-    assert "nothing is in doubt" in str(replace(REPORT, actions=()))
+
+
+DONE = replace(ROW, status="done", decided_age_s=None, age_s=3.9)
+LOOK = replace(REPORT, actions=(), dry_run=True, row=DONE, before=DONE)
+ALIVE = Liveness(True, "", SESSION)
+
+
+@pytest.mark.parametrize(
+    ("look", "headline"),
+    [
+        (LOOK, "healthy, batch 7 in both, 3 s ago"),
+        (replace(LOOK, row=replace(DONE, age_s=7_300.0)), "healthy, batch 7 in both, 2 h ago"),
+        (replace(LOOK, row=replace(DONE, batch_id=None)), "healthy, no batch yet"),
+        (replace(LOOK, row=replace(DONE, digest="")), "healthy, batch 7 settled, 3 s ago"),
+        (replace(LOOK, kafka=None), "nothing is in doubt in the database; Kafka was not read"),
+        (replace(LOOK, settled=False, driver=ALIVE), "healthy, batch 7 in both, 3 s ago; the next batch is under way"),
+        (
+            replace(LOOK, settled=False, prepared_s=90.0),
+            "IN DOUBT for 1 min, Kafka has a transaction open that the database has not decided",
+        ),
+        (
+            replace(LOOK, settled=False, row=ROW),
+            "IN DOUBT for 1 min, the database has batch 7, and Kafka has not confirmed it",
+        ),
+        (
+            replace(LOOK, settled=False, row=ROW, driver=ALIVE),
+            "batch 7 is under way for 1 min: the database has batch 7, and Kafka has not confirmed it",
+        ),
+        (replace(LOOK, settled=False, before=None), "IN DOUBT, the state row is lost"),
+        (
+            replace(LOOK, settled=False, row=replace(ROW, status="owed")),
+            "Kafka lacks batch 7 for 1 min: the database has it, and Kafka has aborted it",
+        ),
+        (replace(LOOK, elsewhere=True), "belongs to another Kafka cluster"),
+        (replace(LOOK, known=None), "not clear, as the database was not read"),
+    ],
+)
+def test_the_verdict_in_one_line(look: RecoveryReport, headline: str) -> None:
+    assert str(look).splitlines()[0] == f"orders: {headline}"

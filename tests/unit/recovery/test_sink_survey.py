@@ -107,7 +107,7 @@ def test_the_number_of_requests_does_not_grow_with_that_of_the_sinks(fake: FakeC
         fake.know(FakeTransaction(7, 4, state="CompleteCommit", coordinator=number % 2), name)
     database.has(*named(*names))
     found = look(fake)
-    assert found.summary == "40 sinks: 40 fine"
+    assert found.summary == "40 sinks: 40 healthy"
     assert len(fake.of(Api.FIND_COORDINATOR)) == 1
     assert len(fake.of(Api.DESCRIBE_TRANSACTIONS)) == 2
     assert found.complete
@@ -142,7 +142,7 @@ def test_a_transaction_in_an_unknown_state_hides_no_other(fake: FakeCluster, dat
     [unreadable] = found.unreadable
     assert (unreadable.transactional_id, unreadable.side) == ("late", "kafka")
     assert "in state 'Sleeping', which this version does not know" in unreadable.problem
-    assert found.summary == "2 sinks: 1 fine, 1 in doubt, 1 unreadable"
+    assert found.summary == "2 sinks: 1 healthy, 1 in doubt, 1 unreadable"
 
 
 def test_an_id_that_may_not_be_described_hides_no_other(fake: FakeCluster, database: FakeDatabase) -> None:

@@ -49,10 +49,10 @@ def test_the_condition_of_a_sink(report: RecoveryReport, condition: str) -> None
     ("sinks", "summary"),
     [
         ([], "0 sinks"),
-        ([FINE], "1 sink: 1 fine"),
+        ([FINE], "1 sink: 1 healthy"),
         (
             [FINE, replace(DECIDED, elsewhere=True), DECIDED, DECIDED, FINE, replace(OPEN, driver=LIVES)],
-            "6 sinks: 2 fine, 1 at work, 2 in doubt (for 0:01:00), 1 elsewhere",
+            "6 sinks: 2 healthy, 1 at work, 2 in doubt (for 0:01:00), 1 elsewhere",
         ),
         ([OPEN], "1 sink: 1 in doubt (for 0:00:07)"),
     ],
@@ -76,7 +76,7 @@ def test_json() -> None:
     late = replace(DECIDED, transactional_id="late")
     found = StatusReport(sinks=(FINE, late), unreadable=(broken,), kafka_problem="down")
     printed: dict[str, Any] = json.loads(json.dumps(found.as_json()))
-    assert printed["summary"] == "3 sinks: 1 fine, 1 in doubt (for 0:01:00), 1 unreadable"
+    assert printed["summary"] == "3 sinks: 1 healthy, 1 in doubt (for 0:01:00), 1 unreadable"
     assert [sink["transactional_id"] for sink in printed["sinks"]] == ["orders", "late"]
     assert printed["in_doubt"] == ["late"]
     assert printed["unreadable"] == [{"transactional_id": "bad", "side": "database", "problem": broken.problem}]

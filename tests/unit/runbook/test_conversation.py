@@ -202,7 +202,7 @@ def test_without_a_word_a_living_driver_goes_on() -> None:
 
 
 def test_a_batch_under_way_is_looked_at_again() -> None:
-    walk = Walk(FakeSides(in_doubt(driver=ALIVE), picture(driver=ALIVE)), "again", "none")
+    walk = Walk(FakeSides(in_doubt(driver=ALIVE), picture(driver=ALIVE)), "again")
     assert walk.sides.waited_s == [LOOK_AGAIN_S]
     assert walk.ending is Ending.SETTLED
 
@@ -215,17 +215,12 @@ def test_what_only_the_job_can_do_is_told_with_its_options() -> None:
     assert walk.ending is Ending.LEFT
 
 
-def test_the_error_of_the_job_is_asked_for_where_nothing_shows() -> None:
-    line = "batch 9 follows batch 5 in the state row: it is neither its replay nor the next"
-    walk = Walk(FakeSides(picture()), "no idea", line, "stop")
-    assert [seen["symptom"] for seen in walk.noted("saw")] == ["nothing_wrong", "gap"]
-    assert walk.ending is Ending.LEFT
-
-
-@pytest.mark.parametrize("answers", [("none",), ()])
-def test_where_nothing_is_wrong_nothing_is_done(answers: tuple[str, ...]) -> None:
-    """Also when nobody answers."""
-    walk = Walk(FakeSides(picture()), *answers)
+def test_a_healthy_sink_is_said_to_be_that_without_a_question() -> None:
+    """And how the error of its job is told, which neither side shows."""
+    walk = Walk(FakeSides(picture()))
+    assert walk.script.questions == []
+    assert "orders: nothing is wrong (nothing_wrong)" in walk.said
+    assert "spark-2pc runbook --transactional-id orders --cause 'THE LINE OF THE ERROR'" in walk.said
     assert (walk.ending, walk.sides.calls, walk.sides.comparisons) == (Ending.SETTLED, [], [])
 
 

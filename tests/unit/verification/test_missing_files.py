@@ -133,7 +133,7 @@ def test_a_record_that_can_be_no_row_is_counted(tmp_path: Path) -> None:
     files = files_in(tmp_path)
     files.add_record(record("missing", None))
     assert closed(files) == {PAGE}
-    assert "1 records that can be no row of the table" in (tmp_path / PAGE).read_text()
+    assert "1 record that can be no row of the table" in (tmp_path / PAGE).read_text()
 
 
 def test_where_nothing_is_missing_the_page_says_so(tmp_path: Path) -> None:

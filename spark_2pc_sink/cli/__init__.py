@@ -4,7 +4,7 @@ Exit codes: 0 when nothing is in doubt (any more), 3 when something is and was n
 no row of the sink, 2 for a wrong command line or option, 1 when a side could not be reached or refused. For
 ``transactions``, 3 means that ``find-hanging`` found a hanging transaction, or that ``abort`` refused because the
 coordinator knows the transaction. For ``state``, 3 means that a table is missing, of another version, or not granted.
-For ``verify``, 3 means that both sides differ, and 5 that too much could not be compared. 130: Ctrl-C ended the
+For ``verify``, 3 means that both sides differ, and 5 that the comparison was inconclusive. 130: Ctrl-C ended the
 command.
 
 With ``--json`` every command prints one JSON object with every exit code, see `spark_2pc_sink.cli.output`.

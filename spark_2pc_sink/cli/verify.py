@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.cli.connection_sources import file_of
-from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_CHECKED, EXIT_NOT_KNOWN, EXIT_SETTLED
+from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.cli.options import add_database, add_sink, given_options
 from spark_2pc_sink.cli.output import CommandResult
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _EXITS: Final = (
     "exit codes: 0 both sides are the same; 1 a side refused or could not be reached; 2 wrong command line or option; "
-    "3 they differ; 4 the state table has no row of the sink; 5 no difference was found, and too much could not be "
-    "checked"
+    "3 they differ; 4 the state table has no row of the sink; 5 inconclusive: no difference was found, but too "
+    "much could not be compared"
 )
 _EXIT_OF: Final[dict[Verdict, int]] = {
     "same": EXIT_SETTLED,
     "different": EXIT_IN_DOUBT,
-    "not_checked": EXIT_NOT_CHECKED,
+    "inconclusive": EXIT_INCONCLUSIVE,
 }
 #: The form of the table, as keywords of `verify`.
 _SHAPE: Final = ("table", "topic", "mode", "keys", "order_by", "late_rows", "record_columns")

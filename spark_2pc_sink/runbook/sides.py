@@ -129,7 +129,7 @@ class BothSides:
             )
         except (DualWriteError, MissingExtraError) as error:
             # What was done before stands, whether or not it can be compared.
-            return Compared("not_checked", f"topic and table of {transactional_id} could not be compared: {error}")
+            return Compared("inconclusive", f"topic and table of {transactional_id} could not be compared: {error}")
         return Compared(found.verdict, str(found))
 
     def recover_command(self, transactional_id: str) -> str:

@@ -54,10 +54,10 @@ class Differences:
             self.counts[kind] += more
             self._counts[self._table, kind] += more
 
-    def skip(self, what: str, why: str) -> None:
-        """Note a part that is not compared, once."""
+    def skip(self, what: str, why: str, remedy: str = "") -> None:
+        """Note a part that is not compared, once; see `NotChecked`."""
         if self._table is not None:
             what = f"table {self._table}" if what == THE_TABLE else f"{what} (table {self._table})"
-        part = NotChecked(what, why)
+        part = NotChecked(what, why, remedy)
         if part not in self.not_checked:
             self.not_checked.append(part)

@@ -76,18 +76,18 @@ class OpenComparison:
             return None
         formats = formats_of(self._layout)
         if formats and self._request.registry is None:
-            self._differences.skip(THE_TABLE, no_registry(formats))
+            self._differences.skip(THE_TABLE, *no_registry(formats))
             return None
         facts = sample(self._evidence.reader, self._read, bounds, committed=False)
         plan = TablePlan(self._target, shape, facts, Places(bounds), whole=False)
         if refusal := plan.refusal():
-            self._differences.skip(THE_TABLE, refusal)
+            self._differences.skip(THE_TABLE, *refusal)
             return None
         return plan
 
     def _shape(self) -> TableShape | None:
         if self._target.table is None:
-            self._differences.skip(THE_TABLE, "nobody has said which one it is: pass table (--table)")
+            self._differences.skip(THE_TABLE, "the sink has noted none", "pass --table TABLE (table)")
             return None
         try:
             with self._evidence.snapshot.cursor() as cursor:
@@ -95,7 +95,7 @@ class OpenComparison:
         except ConfigurationError as error:
             if not self._named or self._request.target.table is not None:
                 raise
-            self._differences.skip(THE_TABLE, error.rule)
+            self._differences.skip(THE_TABLE, error.rule, error.remedy)
             return None
 
     def _staged(self, bounds: Bounds, plan: TablePlan) -> OpenRows:

@@ -22,7 +22,7 @@ from spark_2pc_sink.verification.reading import Bounds
 from spark_2pc_sink.verification.report import OpenTable, OpenTransactionRows, Verdict, VerifyReport
 from spark_2pc_sink.verification.request import Request
 from spark_2pc_sink.verification.table_choice import open_pairs
-from spark_2pc_sink.verification.table_pairs import TablePair
+from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def run_open(request: Request) -> VerifyReport:
         opened = _find(request, evidence, differences)
         found = None if opened is None else _OpenRecords(request, evidence, opened, differences).run()
     share = None if found is None else found.share
-    verdict: Verdict = "same" if share == "all" else "different" if share in ("none", "some") else "not_checked"
+    verdict: Verdict = "same" if share == "all" else "different" if share in ("none", "some") else "inconclusive"
     return VerifyReport(
         transactional_id=request.options.transactional_id,
         verdict=verdict,
@@ -70,7 +70,8 @@ def _find(request: Request, evidence: Evidence, differences: Differences) -> Ope
         client = TransactionClient(cluster, options.transactional_id, options.kafka)
         described = client.describe()
         if described.state != TransactionState.ONGOING:
-            differences.skip("the open transaction", f"Kafka has none of this id, it is {described.state}")
+            why = f"Kafka has none of this id, it is {described.state}"
+            differences.skip("the open transaction", why, "leave out --open to compare what is committed")
             return None
         row = evidence.row
         if row is not None and row.prepared_transaction_state == str(described.producer) and row.kafka_offsets:
@@ -154,7 +155,7 @@ class _OpenRecords:
 
     def _compare_table(self, pair: TablePair) -> OpenRows | None:
         if pair.why:
-            self._differences.skip(THE_TABLE, pair.why)
+            self._differences.skip(THE_TABLE, pair.why, NO_TOPIC)
             return None
         own = {at: bound for at, bound in self._rows.items() if at.topic in pair.all_topics}
         return self._comparison(pair).run(own) if own else OpenRows(0, 0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from spark_2pc_sink.plural import counted
 
-#: same: all that was compared is equal. different: something is not. not_checked: nothing was found to differ, and so
-#: much could not be compared that nobody should rely on it.
-Verdict = Literal["same", "different", "not_checked"]
+#: same: all that was compared is equal. different: something is not. inconclusive: no difference was found, but too
+#: much could not be compared to rely on it.
+Verdict = Literal["same", "different", "inconclusive"]
 
 #: The two sides.
 Side = Literal["kafka", "table"]
@@ -117,13 +117,22 @@ class NotChecked:
     Attributes:
         what: the part.
         why: the reason.
+        remedy: of a part without which the verdict is inconclusive, what to do; '' for other parts.
     """
 
     what: str
     why: str
+    remedy: str = ""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
+
+
+class Refusal(NamedTuple):
+    """Why a table cannot be compared, and what to do."""
+
+    why: str
+    remedy: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,6 +305,12 @@ class VerifyReport:
         """True when the verdict is that both sides are the same."""
         return self.verdict == "same"
 
+    @property
+    def reason(self) -> NotChecked | None:
+        """The first part that makes the verdict inconclusive; None for another verdict, or where no part does."""
+        decisive = (part for part in self.not_checked if part.remedy)
+        return next(decisive, None) if self.verdict == "inconclusive" else None
+
     def as_json(self) -> dict[str, Any]:
         """The fields as JSON has them, with ``same`` beside the verdict and ``share`` in the open transaction."""
         found = asdict(self)
@@ -309,6 +324,9 @@ class VerifyReport:
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.transactional_id}: {self._verdict_sentence()}"
+        reason = self.reason
+        if reason is not None:
+            yield f"  fix: {reason.remedy}"
         for kind, count in self.counts.items():
             named = [difference for difference in self.differences if difference.kind == kind]
             yield f"  {kind} ({count}): {_HEADLINES[kind]}"
@@ -320,7 +338,7 @@ class VerifyReport:
             yield from (f"    - {table}" for table in self.open_transaction.tables)
         yield from (f"  {table}" for table in self.tables)
         yield from (f"  {letters}" for letters in self.letters)
-        yield from (f"  not checked: {part}" for part in self.not_checked)
+        yield from (f"  not checked: {part}" for part in self.not_checked if part is not reason)
         yield from (f"  written: {path}" for path in self.written)
 
     def _verdict_sentence(self) -> str:
@@ -332,7 +350,8 @@ class VerifyReport:
             return f"both sides are the same (compared {compared})"
         if self.verdict == "different":
             return f"both sides are DIFFERENT (compared {compared})"
-        return f"NOT CHECKED: no difference was found, but too much could not be compared (compared {compared})"
+        reason = "too much could not be compared" if self.reason is None else str(self.reason)
+        return f"INCONCLUSIVE, {reason} (compared {compared})"
 
     def _batches(self) -> str:
         upto = "" if self.up_to is None else f" up to batch {self.up_to}"

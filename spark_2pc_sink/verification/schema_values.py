@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+from spark_2pc_sink.verification.report import Refusal
 from spark_2pc_sink.verification.writer_schemas import WriterSchemas
 
 #: Makes JSON of the value of a record of a topic.
@@ -35,10 +36,12 @@ def formats_of(layout: SinkLayout | None) -> dict[str | None, str]:
     return {lane.topic: lane.value_format for lane in layout.each if lane.records and lane.value_format != "json"}
 
 
-def no_registry(formats: Mapping[str | None, str]) -> str:
+def no_registry(formats: Mapping[str | None, str]) -> Refusal:
     """Why records are not compared with the table where no registry is named."""
     found = " and ".join(sorted(set(formats.values())))
-    return f"values are {found}, and their schemas are not known: pass schema_registry (--schema-registry)"
+    return Refusal(
+        f"values are {found}, and their schemas are not known", "pass --schema-registry URL (schema_registry)"
+    )
 
 
 def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | None) -> ValueReader:

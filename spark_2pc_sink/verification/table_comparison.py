@@ -19,6 +19,7 @@ from spark_2pc_sink.verification.places import Places
 from spark_2pc_sink.verification.reading import Bounds, RecordStage, read_all, sample, stage_uncommitted
 from spark_2pc_sink.verification.record_facts import RecordFacts
 from spark_2pc_sink.verification.record_key import record_key
+from spark_2pc_sink.verification.report import Refusal
 from spark_2pc_sink.verification.request import Request
 from spark_2pc_sink.verification.schema_values import formats_of, no_registry, value_reader
 from spark_2pc_sink.verification.staging import RecordTexts, Staging
@@ -109,20 +110,19 @@ class TableComparison:
         if shape is None:
             return None
         why = self._why_unreadable()
-        if not why:
+        if why is None:
             plan = TablePlan(self._target, shape, self._sample(), self._places(), whole=self._is_whole())
             why = plan.refusal()
-            if not why:
+            if why is None:
                 plan.sql()
                 return plan
-        self._differences.skip(THE_TABLE, why)
+        self._differences.skip(THE_TABLE, *why)
         return None
 
     def _shape(self) -> TableShape | None:
         table = self._target.table
         if table is None:
-            why = "nobody has said which one it is: pass table (--table); jobs of this version note it by themselves"
-            self._differences.skip(THE_TABLE, why)
+            self._differences.skip(THE_TABLE, "the sink has noted none", "pass --table TABLE (table)")
             return None
         try:
             with self._evidence.snapshot.cursor() as cursor:
@@ -131,19 +131,22 @@ class TableComparison:
         except ConfigurationError as error:
             if self._pair is None or self._request.target.table is not None:
                 raise
-            self._differences.skip(THE_TABLE, error.rule)
+            self._differences.skip(THE_TABLE, error.rule, error.remedy)
             return None
         if role:
             why = f"the table's policies apply to role {role}: it needs BYPASSRLS, or be another one, to see all rows"
             self._differences.skip("rows that row-level security hides", why)
         return shape
 
-    def _why_unreadable(self) -> str:
-        """Why no record can be read as a row; '' where that is not known yet."""
+    def _why_unreadable(self) -> Refusal | None:
+        """Why no record can be read as a row; None where that is not known yet."""
         if not self._bounds and not self._hidden_bounds:
-            return "no topic of its rows is there, or was written to in these batches"
+            return Refusal(
+                "no topic of its rows exists, or was written to in these batches",
+                "compare more batches, or name the topic that has its records: --topic TOPIC",
+            )
         formats = formats_of(self._layout)
-        return no_registry(formats) if formats and self._request.registry is None else ""
+        return no_registry(formats) if formats and self._request.registry is None else None
 
     def _sample(self) -> RecordFacts:
         """The facts of the records, or where readers see none, of those that are hidden from them."""

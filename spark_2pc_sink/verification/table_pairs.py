@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Final
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -18,12 +18,18 @@ from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.verification.claims import Claims
 from spark_2pc_sink.verification.record_sources import RecordSources
+from spark_2pc_sink.verification.report import Refusal
+from spark_2pc_sink.verification.target import GivenTarget
 
 #: What a lane's layout says of its records; the rest is about its rows.
 _OF_RECORDS: Final = (
     *("topic", "key", "value", "headers", "partition", "key_format", "value_format"),
     *("upsert_superseded", "tombstone_when", "records"),
 )
+
+
+#: What to do where a table's rows are told by no topic that is known.
+NO_TOPIC: Final = "name a topic that has its records, with --table TABLE --topic TOPIC"
 
 
 @dataclass(frozen=True)
@@ -106,6 +112,21 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
     by_rows = frozenset(claims.topics - named - letter_topics(noted))
     newest = noted[-1].layout
     return tuple(_pair(lane, noted, claims, by_rows, topic) for lane in newest.each if lane.table is not None)
+
+
+def foreseen_refusals(layout: SinkLayout) -> dict[str, Refusal]:
+    """The tables of a sink that a comparison would be inconclusive about, as far as its options tell, and why.
+
+    Args:
+        layout: of the sink, before its first batch.
+    """
+    found = {}
+    for pair in table_pairs((NotedLayout(datetime.now(timezone.utc), layout),), Claims()):
+        target = GivenTarget().completed(pair.layout, unordered=pair.unordered)
+        refusal = Refusal(pair.why, NO_TOPIC) if pair.why else target.unforeseen or target.untold()
+        if refusal is not None:
+            found[pair.table] = refusal
+    return found
 
 
 def letter_topics(noted: Sequence[NotedLayout]) -> frozenset[str]:

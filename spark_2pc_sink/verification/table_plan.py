@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spark_2pc_sink.verification.column_rules import ComparedColumns, compared_columns
 from spark_2pc_sink.verification.differences import THE_TABLE, Differences
 from spark_2pc_sink.verification.places import Places
 from spark_2pc_sink.verification.record_columns import RecordColumn
 from spark_2pc_sink.verification.record_facts import FieldFacts, RecordFacts
+from spark_2pc_sink.verification.report import Refusal
 from spark_2pc_sink.verification.side_sql import SideSql
 from spark_2pc_sink.verification.staging import NewFieldsError, NotRowsError
 from spark_2pc_sink.verification.table_shape import TableShape
-from spark_2pc_sink.verification.target import Target
+from spark_2pc_sink.verification.target import Target, unnamed
 
 T = TypeVar("T")
+
+_RECORD_COLUMNS: Final = "pass --record-columns (record_columns), which says how a record becomes a row"
 
 
 @dataclass
@@ -77,39 +80,31 @@ class TablePlan:
             except NewFieldsError as error:
                 self.learn(error.values)
             except NotRowsError as error:
-                differences.skip(THE_TABLE, f"most records cannot become rows of it: {error}")
+                differences.skip(THE_TABLE, f"most records cannot become rows of it: {error}", _RECORD_COLUMNS)
                 return None
             else:
                 self.explain(differences)
                 return found
 
-    def refusal(self) -> str:
-        """Why nothing can be compared; '' where something can."""
-        if self.target.unforeseen:
+    def refusal(self) -> Refusal | None:
+        """Why nothing can be compared; None where something can."""
+        if self.target.unforeseen is not None:
             return self.target.unforeseen
         if self.target.mode == "insert_ignore" and not self.whole:
-            return "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared"
-        if self.target.record_columns:
-            return ""
-        if not self.record_columns and self.facts.others and not self.facts.records:
-            return (
-                "the values of the records are no JSON objects; say how they become rows with record_columns "
-                "(--record-columns)"
+            return Refusal(
+                "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared",
+                "leave out --since, --last and --batch",
             )
+        if self.target.record_columns:
+            return None
+        if not self.record_columns and self.facts.others and not self.facts.records:
+            return Refusal("the values of the records are not JSON objects", _RECORD_COLUMNS)
         if not self.compared.columns:
             fields = ", ".join(self.facts.fields) or "none"
-            return f"no column can be compared: the records have the fields {fields}"
-        return self._unnamed()
-
-    def _unnamed(self) -> str:
-        """Why rows and records of one key are not found; '' where they are."""
-        names = self.compared.names
-        lacking = [name for name in self.target.noted_keys if name not in names]
-        if lacking:
-            return f"no part of the records tells {', '.join(lacking)}, which name a row: pass record_columns"
-        if self.target.noted_order not in (None, *names):
-            return f"no part of the records tells {self.target.noted_order}, by which the sink orders rows of one key"
-        return ""
+            return Refusal(f"no column can be compared: the records have the fields {fields}", _RECORD_COLUMNS)
+        noted = (*self.target.noted_keys, *([] if self.target.noted_order is None else [self.target.noted_order]))
+        lacking = [name for name in noted if name not in self.compared.names]
+        return unnamed(lacking) if lacking else None
 
     def sql(self) -> SideSql:
         """The statements.

@@ -11,7 +11,7 @@ from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.verification.column_rules import ComparedColumns, Paths
 from spark_2pc_sink.verification.record_columns import RecordColumn
 from spark_2pc_sink.verification.record_sources import RecordSources
-from spark_2pc_sink.verification.report import NotChecked
+from spark_2pc_sink.verification.report import NotChecked, Refusal
 from spark_2pc_sink.verification.table_shape import TableShape
 from spark_2pc_sink.verification.tombstones import Tombstones
 from spark_2pc_sink.verification.value_fields import path_parts
@@ -41,7 +41,7 @@ class Target:
         noted_keys: those of the keys that the sink has noted, and no person has said.
         noted_order: the column that is order_by, where the sink has noted it.
         sources: which part of a record tells a column; None where its fields have the names of the columns.
-        unforeseen: why nobody can tell by the records which rows the table has; '' where that can be told.
+        unforeseen: why records do not tell which rows the table has; None where they do.
     """
 
     table: str | None = None
@@ -56,7 +56,7 @@ class Target:
     noted_keys: tuple[str, ...] = ()
     noted_order: str | None = None
     sources: RecordSources | None = None
-    unforeseen: str = ""
+    unforeseen: Refusal | None = None
 
     def __post_init__(self) -> None:
         if self.mode != "append" and not self.keys:
@@ -78,6 +78,12 @@ class Target:
     def paths(self) -> Paths | None:
         """The fields that tell columns; None where they have the names of the columns."""
         return None if self.sources is None or self.sources.by_name else self.sources.path_of
+
+    def untold(self) -> Refusal | None:
+        """Why no record tells the columns that the sink noted as key or order; None where that is not known yet."""
+        noted = [*self.noted_keys, *([] if self.noted_order is None else [self.noted_order])]
+        lacking = [] if self.paths is None else [name for name in noted if not self.paths(name)]
+        return unnamed(lacking) if lacking else None
 
     def key_of(self, shape: TableShape, compared: Sequence[str]) -> tuple[str, ...]:
         """The columns that name a row, where they can be compared.
@@ -112,6 +118,15 @@ class Target:
             columns=tuple(column for column in compared.columns if column.name not in why),
             not_checked=(*compared.not_checked, *(NotChecked(f"column {name}", why[name]) for name in left)),
         )
+
+
+def unnamed(columns: Sequence[str]) -> Refusal:
+    """Columns of the key or the order that no part of the records tells."""
+    names = ", ".join(columns)
+    return Refusal(
+        f"no part of the records tells {names}, by which rows are known or ordered",
+        f"write {names} into the record's value, or pass --record-columns",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,15 +185,23 @@ def _mode(layout: SinkLayout) -> Mode:
     return "upsert" if layout.mode == "upsert" else "append"
 
 
-def _unforeseen(layout: SinkLayout, *, order_lost: bool) -> str:
+def _unforeseen(layout: SinkLayout, *, order_lost: bool) -> Refusal | None:
     if layout.upsert_where is not None:
-        return "upsert_where decides by the row that is there, and no record tells what it has decided"
+        return Refusal(
+            "upsert_where decides by the row in the table, and no record tells what it has decided",
+            "where a condition on an order will do, use upsert_order_by with upsert_late_rows='keep_newer' instead",
+        )
     if layout.delete_when is not None and layout.tombstone_when is None:
-        return "rows were deleted without tombstones, and no record tells which: pass tombstones=True to the sink"
+        return Refusal(
+            "rows were deleted without tombstones, and no record tells which", "pass tombstones=True to the sink"
+        )
     order = layout.upsert_order_by
     if order_lost and order is not None and (layout.mode == "insert_ignore" or path_parts(order) is None):
-        return f"{order} decides among rows of one key in a batch, and no record tells it"
-    return ""
+        return Refusal(
+            f"{order} decides among rows of one key in a batch, and no record tells it",
+            f"write {order} to the table and into the record's value, each as a field of its own",
+        )
+    return None
 
 
 def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:

@@ -22,7 +22,7 @@ from spark_2pc_sink.verification.request import Request
 from spark_2pc_sink.verification.row_counts import count_rows
 from spark_2pc_sink.verification.table_choice import chosen_pairs
 from spark_2pc_sink.verification.table_comparison import TableComparison
-from spark_2pc_sink.verification.table_pairs import TablePair
+from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair
 from spark_2pc_sink.verification.tally import Tally
 from spark_2pc_sink.verification.topic_reader import headers_of
 
@@ -34,7 +34,7 @@ def run(request: Request) -> VerifyReport:
         if evidence.row is None:
             report = VerifyReport(
                 transactional_id=request.options.transactional_id,
-                verdict="not_checked",
+                verdict="inconclusive",
                 known=False,
                 scope=str(request.scope),
             )
@@ -82,7 +82,7 @@ class Verification:
             self._judge_history(tally)
         except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
             # What was found until then is true, and what was not is unknown.
-            self._differences.skip("the rest", str(error))
+            self._differences.skip("the rest", str(error), "settle that, and call verify again")
             self._outcome.broken = True
         return self._report()
 
@@ -128,7 +128,7 @@ class Verification:
 
     def _not_told(self, pair: TablePair) -> None:
         """Say of a table why nothing of it is compared with records, and count its rows where that tells something."""
-        self._differences.skip(THE_TABLE, f"{pair.why}; --table and --topic name one that has them")
+        self._differences.skip(THE_TABLE, pair.why, NO_TOPIC)
         self._outcome.tables.append(TableResult(table=pair.table))
         count_rows(pair, self._evidence, self._request, self._differences)
 
@@ -183,7 +183,7 @@ class Verification:
         outcome = self._outcome
         compared = [table for table in outcome.tables if table.rows is not None]
         unsure = self._is_unsure(compared)
-        verdict: Verdict = "not_checked" if outcome.broken or unsure else "same"
+        verdict: Verdict = "inconclusive" if outcome.broken or unsure else "same"
         return VerifyReport(
             transactional_id=self._request.options.transactional_id,
             verdict="different" if self._differences.counts.total() else verdict,
@@ -217,5 +217,6 @@ class Verification:
         told = known and bool(self._outcome.batches) and all(each.digest_same for each in self._outcome.batches)
         if not told and topics:
             why = "no table has their rows, and the history does not tell all of them by a digest"
-            self._differences.skip(f"what the records of {', '.join(sorted(topics))} say", why)
+            what = f"what the records of {', '.join(sorted(topics))} say"
+            self._differences.skip(what, why, "compare the newest batches, which the history tells: --last N")
         return told

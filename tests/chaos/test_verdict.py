@@ -64,7 +64,7 @@ def test_a_difference_that_verify_finds_and_a_comparison_of_nothing_are_seen() -
     assert verdict.complaints == []
     for report in (
         replace(same, verdict="different"),
-        replace(same, verdict="not_checked"),
+        replace(same, verdict="inconclusive"),
         replace(same, known=False),
         replace(same, records=0),
     ):
@@ -76,15 +76,15 @@ def test_a_difference_that_verify_finds_and_a_comparison_of_nothing_are_seen() -
 def test_of_topics_alone_verify_must_find_no_difference() -> None:
     topics = VerifyReport(
         transactional_id="outputs",
-        verdict="not_checked",
+        verdict="inconclusive",
         records=4,
         batches=(BatchResult(batch=0, decision=1, records=4),),
     )
     verdict = Verdict()
-    verdict.verified("outputs", topics, says="not_checked")
+    verdict.verified("outputs", topics, says="inconclusive")
     assert verdict.complaints == []
     for report in (replace(topics, verdict="different"), replace(topics, records=0), replace(topics, batches=())):
-        verdict.verified("outputs", report, says="not_checked")
+        verdict.verified("outputs", report, says="inconclusive")
     assert len(verdict.complaints) == 3
 
 

@@ -92,7 +92,7 @@ def test_status_says_whether_the_driver_lives(kafka_without_2pc: Broker, make_jo
     seen = shown()
     assert (seen["alive"], seen["host"], seen["claim"]) == (True, "127.0.0.1", 1)
     assert seen["pid"]
-    assert "  driver:   lives: pid " in run(job, "status")[1]
+    assert "  driver:   it lives (pid " in run(job, "status")[1]
     driver.close()
     wait_until(lambda: shown()["alive"] is False, deadline_s=30, what="the driver to be gone")
     assert "  driver:   no driver is running (the database has no session of claim 1)" in run(job, "status")[1]

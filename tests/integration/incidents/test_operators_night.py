@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_NOT_CHECKED, EXIT_SETTLED
+from spark_2pc_sink.cli.exits import EXIT_IN_DOUBT, EXIT_INCONCLUSIVE, EXIT_SETTLED
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.testing import read_topic
 from tests.harness.incidents import INCIDENTS, Incident
@@ -121,7 +121,7 @@ def paste_the_first(incident: Incident, remedies: list[str], ask: Ask) -> None:
         return
     before, shown = contents(incident), status_of(incident, ask)["remedies"]
     said = paste(incident.job, remedies[0])
-    assert said.code in (EXIT_SETTLED, EXIT_IN_DOUBT, EXIT_NOT_CHECKED), said
+    assert said.code in (EXIT_SETTLED, EXIT_IN_DOUBT, EXIT_INCONCLUSIVE), said
     assert contents(incident) == before, said
     assert status_of(incident, ask)["remedies"] == shown
 

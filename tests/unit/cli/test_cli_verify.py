@@ -54,7 +54,14 @@ DIFFERENT = replace(
     ),
     not_checked=(NotChecked("the headers", "the table has none"),),
 )
-NOT_CHECKED = replace(SAME, verdict="not_checked", not_checked=(NotChecked("the table", "it is not readable"),))
+INCONCLUSIVE = replace(
+    SAME,
+    verdict="inconclusive",
+    not_checked=(
+        NotChecked("the headers", "the table has none"),
+        NotChecked("the table", "it is not readable", "pass --table TABLE"),
+    ),
+)
 
 
 class Run:
@@ -119,10 +126,10 @@ def test_the_schema_registry_is_that_of_the_command_line_or_of_the_file(run: Run
     [
         (SAME, 0),
         (DIFFERENT, 3),
-        (NOT_CHECKED, 5),
-        (replace(NOT_CHECKED, known=False), 4),
+        (INCONCLUSIVE, 5),
+        (replace(INCONCLUSIVE, known=False), 4),
     ],
-    ids=["same", "different", "not checked", "not known"],
+    ids=["same", "different", "inconclusive", "not known"],
 )
 def test_exit_codes(run: Run, answer: VerifyReport, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     """And the JSON is of the documented form with each."""
@@ -167,6 +174,19 @@ def test_the_verdict_comes_first_then_each_kind_then_the_gaps_then_what_to_do(
     ]
     assert [line.startswith("  next: ") for line in lines[7:]] == [True, True]
     assert "--write-missing DIR" in lines[-1]
+
+
+def test_an_inconclusive_comparison_begins_with_its_reason_and_a_fix(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.answer = INCONCLUSIVE
+    assert cli.main(["verify", *SIDES]) == 5
+    compared = "compared 40 records with 40 rows, 1 batch (all up to batch 1)"
+    assert capsys.readouterr().out.splitlines() == [
+        f"orders: INCONCLUSIVE, the table: it is not readable ({compared})",
+        "  fix: pass --table TABLE",
+        "  not checked: the headers: the table has none",
+    ]
 
 
 def test_an_open_transaction_has_its_line(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -252,7 +252,7 @@ def test_a_difference_that_nobody_has_accepted_is_left_to_a_person(
 
 def test_what_cannot_be_compared_is_said_and_hides_nothing() -> None:
     sides = FakeSides(in_doubt(), picture())
-    sides.compared = Compared("not_checked", "the table is not known")
+    sides.compared = Compared("inconclusive", "the table is not known")
     walk = Walk(sides, "settle", "yes")
     assert "the table is not known" in walk.said
     assert walk.ending is Ending.SETTLED

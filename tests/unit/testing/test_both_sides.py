@@ -40,7 +40,7 @@ def test_equal_sides_pass_and_the_report_is_returned(answer: Any) -> None:
     "report",
     [
         replace(SAME, verdict="different", counts={"gap": 1}),
-        replace(SAME, verdict="not_checked"),
+        replace(SAME, verdict="inconclusive"),
         replace(SAME, known=False),
     ],
     ids=["different", "not checked", "not known"],

@@ -63,12 +63,12 @@ def test_equal_sides_ask_for_nothing() -> None:
 
 
 def test_a_sink_that_is_not_known_is_looked_for() -> None:
-    (step,) = next_steps(report(verdict="not_checked", known=False), COMMANDS)
+    (step,) = next_steps(report(verdict="inconclusive", known=False), COMMANDS)
     assert step.endswith(COMMANDS.status)
 
 
 def test_what_was_not_checked_has_its_reason_and_no_command() -> None:
-    found = report(verdict="not_checked", not_checked=(NotChecked("the table", "it has no column of a record"),))
+    found = report(verdict="inconclusive", not_checked=(NotChecked("the table", "it has no column of a record"),))
     assert next_steps(found, COMMANDS) == ()
 
 

@@ -16,6 +16,7 @@ from spark_2pc_sink.verification.table_pairs import (
     NotedLayout,
     TablePair,
     chosen_pair,
+    foreseen_refusals,
     letter_topics,
     same_table,
     table_pairs,
@@ -139,9 +140,30 @@ def test_records_in_no_order_are_ordered_by_the_column_of_the_table() -> None:
     pairs = table_pairs([noted(Records("o"), *tables)], Claims())
     targets = [GivenTarget().completed(pair.layout, unordered=pair.unordered) for pair in pairs]
     assert [pair.unordered for pair in pairs] == [False, True, True, True]
-    assert [(target.order_by, target.unforeseen[:6]) for target in targets] == [
-        (None, ""),
-        ('"at"', ""),
+    assert [(target.order_by, target.unforeseen and target.unforeseen.why[:6]) for target in targets] == [
+        (None, None),
+        ('"at"', None),
         (None, "at + 1"),
         (None, "at dec"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "why"),
+    [
+        ((Records("o"), Rows("t")), None),
+        ((Records("o", value="CAST(body AS STRING)"), Rows("t")), None),
+        ((Rows("t"),), "no topic has the records of its rows"),
+        (
+            (Records("o"), Rows("t", mode="upsert", keys=["id"], upsert_where="t.a < EXCLUDED.a")),
+            "upsert_where decides",
+        ),
+        ((Records("o"), Rows("t", mode="upsert", keys=["id"], delete_when="gone")), "without tombstones"),
+        ((Records("o", value="to_json(struct(a))"), Rows("t", mode="upsert", keys=["id"])), "the records tells id,"),
+    ],
+)
+def test_what_a_comparison_cannot_tell_is_foreseen(outputs: tuple[Records | Rows, ...], why: str | None) -> None:
+    """By the options of the sink alone, before there is a record."""
+    found = foreseen_refusals(noted(*outputs).layout)
+    assert list(found) == ([] if why is None else ["t"])
+    assert all(why in refusal.why and refusal.remedy for refusal in found.values() if why is not None)

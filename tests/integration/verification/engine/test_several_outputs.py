@@ -91,7 +91,7 @@ def test_every_table_has_its_topic(shop: WrittenOutputs, tmp_path: Path) -> None
         ("paid", (), None, ()),
     ], str(report)
     # No topic has the rows of the last: their number is what the history tells, and nobody should rely on it alone.
-    assert (report.verdict, report.counts, report.records) == ("not_checked", {}, 18), str(report)
+    assert (report.verdict, report.counts, report.records) == ("inconclusive", {}, 18), str(report)
     assert "where='paid'" in reasons(report)["table paid"]
     assert "paid" in str(report)
     for table, rows in (("orders", 6), ("lines", 6), ("names", 6)):
@@ -186,7 +186,7 @@ def test_an_open_transaction_where_a_topic_tells_two_tables_and_another_none(
     shop.sides.sql("DROP TABLE orders")
     report = shop.verify(open_transaction=True, wait_ms=100)
     assert report.open_transaction is not None
-    assert (report.verdict, report.open_transaction.share) == ("not_checked", "unknown")
+    assert (report.verdict, report.open_transaction.share) == ("inconclusive", "unknown")
     assert "no such table" in reasons(report)["table orders"]
 
 
@@ -241,7 +241,7 @@ def test_tables_alone_and_topics_alone(shop: WrittenOutputs) -> None:
     shop.writes = [Rows("paid"), Rows("orders", mode="upsert", keys=["id"])]
     shop.write({}, "INSERT INTO paid VALUES (1), (2)", rows={"paid": 2, "orders": 0})
     report = shop.verify()
-    assert (report.verdict, report.counts, report.rows) == ("not_checked", {}, None), str(report)
+    assert (report.verdict, report.counts, report.rows) == ("inconclusive", {}, None), str(report)
     assert "no topic has the records of its rows" in reasons(report)["table paid"]
     assert "mode='upsert'" in reasons(report)["the number of its rows (table orders)"]
     shop.sides.sql("INSERT INTO paid VALUES (3)")
@@ -252,7 +252,7 @@ def test_tables_alone_and_topics_alone(shop: WrittenOutputs) -> None:
     other.write({orders: [(None, {"id": 1})]})
     report = other.verify()
     assert (report.verdict, report.rows, report.tables) == ("same", None, ()), str(report)
-    assert other.verify(table_only=True).verdict == "not_checked"
+    assert other.verify(table_only=True).verdict == "inconclusive"
     other.sides.sql("DELETE FROM kafka_transaction_state_history WHERE transactional_id = 'topics-alone'")
     other.sides.send([(None, b"x")], transactional_id="another")
     assert other.verify().counts["gap"] == 1
@@ -318,10 +318,10 @@ def test_what_no_record_tells(shop: WrittenOutputs) -> None:
     sink = one_pair(shop, mode="upsert", upsert_where="orders.name < EXCLUDED.name")
     sink.write({shop.sides.topic: [order(1, "b")]}, "INSERT INTO orders VALUES (1, 'b')")
     report = sink.verify()
-    assert (report.verdict, [each.rows for each in report.tables]) == ("not_checked", [None]), str(report)
+    assert (report.verdict, [each.rows for each in report.tables]) == ("inconclusive", [None]), str(report)
     assert "no record tells what it has decided" in reasons(report)["table orders"]
     shop.sides.sql("DELETE FROM orders")
-    assert (sink.verify().verdict, sink.verify().counts) == ("not_checked", {})
+    assert (sink.verify().verdict, sink.verify().counts) == ("inconclusive", {})
 
 
 def test_tombstones_of_the_topic_that_has_them(shop: WrittenOutputs, topic: Callable[..., str]) -> None:

@@ -214,4 +214,4 @@ def test_as_a_program(decided: Job) -> None:
     command = [*program, *words(decided, "status")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert (done.returncode, done.stderr) == (3, "")
-    assert f"\n{decided.transactional_id}: IN DOUBT" in done.stdout
+    assert done.stdout.startswith(f"{decided.transactional_id}: IN DOUBT")

@@ -34,7 +34,7 @@ def job_of(readme: str) -> tuple[str, str]:
     Args:
         readme: the text of README.md.
     """
-    section = readme.partition("## A first job")[2].partition("\n## ")[0]
+    section = readme.partition("## A first job")[2].partition("\n##")[0]
     (job,) = re.findall("```python\n(.*?)```", section, re.DOTALL)
     (line,) = re.findall("It ends with `(.*?)`", section)
     return job, line

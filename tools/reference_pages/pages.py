@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from spark_2pc_sink.options.reference_page import options_page
+from tools.reference_pages.column_types import column_types_page
 from tools.reference_pages.command_line import command_line_page
 from tools.reference_pages.errors import errors_page
 from tools.reference_pages.json_output import json_page
@@ -15,6 +16,7 @@ from tools.reference_pages.state_tables import state_tables_page, with_picture
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "options.md": options_page,
+    "column-types.md": column_types_page,
     "commands.md": command_line_page,
     "errors.md": errors_page,
     "json.md": json_page,

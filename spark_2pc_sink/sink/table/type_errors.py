@@ -10,6 +10,8 @@ from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
 from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES, JSON_COLUMNS, SPARK_COUNTERPARTS
 
 _TAKE_JSON = ("text", "varchar", "bpchar", *JSON_COLUMNS)
+_TIMES = ("DateType", "TimestampType", "TimestampNTZType")
+_NUMBERS = ("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType")
 _ROUNDING = "a binary fraction has no exact decimal; say how many digits to keep"
 _ZONE = "one has a time zone and the other has none; say that the session's zone is meant"
 # Why these pairs are not converted without being asked: (class of the Spark type, pg_type.typname).
@@ -60,7 +62,8 @@ def _remedy(name: str, spark_type: DataType, table: TableName, column: TargetCol
         return f"the column drops fields that the batch has; alter it: {alter} interval"
     elif column.base_type in SPARK_COUNTERPARTS:
         reason = _REASONS.get((kind, column.base_type), "they are not converted silently; say that you want it")
-        converted = f"cast({value} as {SPARK_COUNTERPARTS[column.base_type]})"
+        to = SPARK_COUNTERPARTS[column.base_type]
+        converted = f"cast({value} as {to})" if _has_cast(kind, to) else f"expression that makes {to} of {value}"
     else:
         reason, converted = "it takes text as PostgreSQL reads it; say how", f"cast({value} as string)"
     if of_column is not spark_type:
@@ -68,6 +71,13 @@ def _remedy(name: str, spark_type: DataType, table: TableName, column: TargetCol
     elif column.is_array:
         converted = f"array({converted})"
     return f"{reason} with {columns_with(name, converted)}, or alter the column"
+
+
+def _has_cast(kind: str, to: str) -> bool:
+    """Whether Spark casts a type, by its class, to one of `SPARK_COUNTERPARTS`, and it means something."""
+    if to == "string" or kind in ("StringType", "CharType", "VarcharType", "NullType"):
+        return True
+    return kind in (_TIMES if to in ("date", "timestamp", "timestamp_ntz") else () if to == "binary" else _NUMBERS)
 
 
 def columns_with(name: str, expression: str) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from spark_2pc_sink.errors import ConstraintError, UnstorableValueError
+from spark_2pc_sink.errors import ConfigurationError, ConstraintError, UnstorableValueError
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from tests.integration.postgres.database_tables import append, plan_of, rows, run, stream, transaction, write_by_key
 
@@ -118,3 +118,24 @@ def test_text_is_a_key(database: str, kind: str) -> None:
     put(database, plan, (value, 1, 1, False), (value, 2, 2, False), (other, 3, 1, False))
     put(database, plan, (value, 4, 3, False), (other, None, 1, True))
     assert rows(database, 'SELECT concat("the x"), id FROM orders') == [(value, 4)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "value", "spark_type"),
+    [
+        ('"the Types"."Pair"', "(1,a,ok)", t.StructType([t.StructField("n", t.IntegerType())])),
+        ('"the Types"."Pair"[]', '{"(1,a,ok)"}', t.ArrayType(t.StructType([t.StructField("n", t.IntegerType())]))),
+        ("int[]", "{1,2}", t.ArrayType(t.ArrayType(t.IntegerType()))),
+        ("interval hour to minute", "01:02", t.DayTimeIntervalType()),
+        ("interval year", "1 year", t.YearMonthIntervalType()),
+        ("interval day", "1 day", t.CalendarIntervalType()),
+    ],
+)
+def test_a_column_that_cannot_hold_a_value_is_altered_as_the_remedy_says(
+    database: str, sql: str, value: str, spark_type: t.DataType
+) -> None:
+    run(database, *TYPES, f'CREATE TABLE orders ("the x" {sql})', f"INSERT INTO orders VALUES ('{value}')")
+    with pytest.raises(ConfigurationError) as caught:
+        plan_of(database, {"the x": spark_type})
+    run(database, caught.value.remedy[caught.value.remedy.index("ALTER TABLE") :])
+    assert plan_of(database, {"the x": spark_type}).names == ("the x",)

@@ -191,9 +191,9 @@ class Demo:
     def _verdict(self, status: int) -> str:
         """What an exit status of the job means."""
         if status == 0:
-            return "both sides hold what the events make, each record and each row once"
+            return "Kafka and PostgreSQL match the input exactly"
         if status == EXIT_DIFFERENT:
-            return "THE SIDES DIFFER from what the events make"
+            return "KAFKA OR POSTGRESQL DIFFERS from the input"
         return f"the job ended with {status}:\n{self._log.read_text()[-LOG_TAIL_CHARACTERS:]}"
 
     def _say(self, text: str) -> None:

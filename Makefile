@@ -216,8 +216,9 @@ clean: ## Remove everything that was made
 # uv because it is several times faster; without its cache, because it would keep gigabytes of PySpark builds there.
 # Compiled here once, as pip does: where Python may not write bytecode, each of Spark's workers would compile all of
 # pandas and pyarrow at its start (3 s become 9).
-# uv takes a package only if its hash is in the lock, from whatever index the environment names; uv's own hash is there
-# too. Where uv does not work (a registry that only pip is configured for), pip installs the same versions.
+# A package is taken only if its hash is in the lock, from whatever index the environment names; uv's own hash is there
+# too. Where uv does not work (a registry that only pip is configured for), pip installs all of the lock: it cannot check
+# the hashes of a part.
 # Spark's workers import PySpark from a zip without bytecode: a second of processor time for each of them.
 .venv/testing.stamp: pyproject.toml $(LOCK) tools/spark_bytecode.py | .cache/prerequisites.stamp tools/own_python.py
 	@echo "setup: the package and its servers into .venv/"
@@ -225,9 +226,9 @@ clean: ## Remove everything that was made
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
 	    --requirement <(sed -n '/^uv==/,/[^\\]$$/p' $(LOCK)) && \
 	    UV_PYTHON_DOWNLOADS=never $(BIN)/uv pip install --quiet --no-cache --compile-bytecode \
-	        --python $(BIN)/python --constraint $(LOCK) --editable '.[testing]' || \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	        --constraint <(sed -n 's/^\([a-z0-9].*==.*\) \\$$/\1/p' $(LOCK)) --editable '.[testing]'
+	        --python $(BIN)/python --constraint $(LOCK) --editable '.[testing]' || { \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCK) && \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .; }
 	@$(BIN)/python tools/spark_bytecode.py .venv/lib/python3*/site-packages/pyspark/python/lib/pyspark.zip >/dev/null
 	@touch $@
 

@@ -156,7 +156,7 @@ def test_verify_reads_them(
     assert changed.counts == {"missing_in_table": 1, "missing_in_kafka": 1}, str(changed)
     without = verify(**asked)
     assert without.verdict == "inconclusive"
-    assert "pass schema_registry (--schema-registry)" in str(without)
+    assert "fix: pass --schema-registry URL" in str(without)
 
 
 @pytest.mark.thorough

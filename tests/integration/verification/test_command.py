@@ -58,8 +58,8 @@ def test_exit_codes_and_json(appended: WrittenPair, capsys: pytest.CaptureFixtur
     assert different["differences"][0].items() >= {"key": "id=1003", "batch": 1, **appended.place(1003)}.items()
     assert run()["exit_code"] == 3  # the driver has noted table, mode and keys
     appended.sql("TRUNCATE kafka_transaction_state_actions")
-    not_checked = run()
-    assert (not_checked["exit_code"], not_checked["not_checked"][0]["what"]) == (5, "the table")
+    unsure = run()
+    assert (unsure["exit_code"], unsure["not_checked"][0]["what"]) == (5, "the table")
     assert run("--table", "nowhere")["exit_code"] == 2
     assert run(*table, "--since", "99")["error"]["type"] == "ConfigurationError"
     unknown = run(*table, "--transactional-id", "nobody")

@@ -135,4 +135,4 @@ def test_without_formats_values_are_json() -> None:
     layout = SinkLayout(lanes=(SinkLayout(topic="a", value_format="avro"), SinkLayout(topic="b")))
     assert formats_of(layout) == {"a": "avro"}
     assert value_reader(layout, None)("a", b"x") == b"x"
-    assert "values are avro" in no_registry(formats_of(layout)).why.why
+    assert "values are avro" in no_registry(formats_of(layout)).why

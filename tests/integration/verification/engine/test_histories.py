@@ -92,4 +92,5 @@ def test_a_table_that_nobody_names(sides: Sides, topic: Callable[..., str]) -> N
     sides.write(rows(0, 10))
     report = sides.verify(table=None)
     assert (report.verdict, report.rows, report.batches[0].same) == ("inconclusive", None, True)
-    assert "--table" in report.not_checked[0].why
+    assert report.reason is not None
+    assert "--table" in report.reason.remedy

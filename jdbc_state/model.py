@@ -304,7 +304,7 @@ def lost_commits_error(row: StateRow, left: str) -> HaltError:
     return HaltError(
         transactional_id=row.transactional_id,
         cause=HaltCause.COMMITS_LOST,
-        database_side=f"batch {row.batch_id}, {found}",
+        database_side=f"{'no batch yet' if row.batch_id is None else f'batch {row.batch_id}'}, {found}",
         kafka_side="not asked; it may have committed what the database lacks",
         reason=f"this claim left the state row at {left}, and it is another by now: the database has lost commits "
         "(a failover to a standby that lacked them, or a restored backup)",

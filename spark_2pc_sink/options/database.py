@@ -5,6 +5,8 @@ SQLAlchemy is imported when a URL is first read: tasks that only write to Kafka 
 
 from __future__ import annotations
 
+import re
+import shlex
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote, urlencode
@@ -15,9 +17,13 @@ from spark_2pc_sink.options.text_checks import HIDDEN, check_texts
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-_DRIVERS = ("postgresql", "postgresql+psycopg2")
+#: psycopg 3 is SQLAlchemy's default from 2.1 on, and its URLs name the same database; the sink drives psycopg2.
+_DRIVERS = ("postgresql", "postgresql+psycopg2", "postgresql+psycopg")
 #: What the names of libpq's parameters with a secret have in them: password, sslpassword, oauth_client_secret.
 _SECRET_WORDS = ("password", "secret")
+#: JDBC may leave out the host; any other scheme has two slashes behind it.
+_SCHEME = re.compile(r"(?P<scheme>(?:jdbc:)?[a-z][\w+.-]*):(?P<slashes>//)|(?P<jdbc>jdbc:postgresql):", re.IGNORECASE)
+_WITHOUT_SCHEME = re.compile(r"[^@/\s]+@[\w.-]+(?::\d+)?/[\w-]+(?:\?\S*)?|[\w.-]+:\d+/[\w-]+(?:\?\S*)?")
 _ENCODED = "encode special characters as %XX"
 _EXAMPLE = "pass 'postgresql+psycopg2://user:password@host:5432/database'"
 
@@ -26,19 +32,18 @@ def parse_database_url(text: object) -> str:
     """The URL with its driver spelt out.
 
     Args:
-        text: an SQLAlchemy URL; 'postgresql://' means psycopg2.
+        text: an SQLAlchemy URL; whether it names psycopg2, psycopg or no driver, connections are psycopg2's.
 
     Raises:
-        ConfigurationError: not a URL, another dialect or another driver. A password is never part of the message.
+        ConfigurationError: not a URL, another dialect or another driver; of another form of a URL of PostgreSQL, the
+            remedy has this one. A password is never part of the message.
     """
     if not isinstance(text, str) or not text.strip():
-        _refuse(HIDDEN, "it is an SQLAlchemy URL", _EXAMPLE)
-    scheme = text.partition(":")[0]
-    if scheme.lower() in ("jdbc", "postgres"):
-        _refuse(f"{scheme}:{HIDDEN}", "it is an SQLAlchemy URL, whose scheme is 'postgresql'", _EXAMPLE)
+        _refuse(HIDDEN if text else "", "it must be a SQLAlchemy URL", _EXAMPLE)
+    _refuse_other_form(text.strip())
     url = _read_url(text.strip())
     if url is None:
-        _refuse(HIDDEN, "it cannot be read as an SQLAlchemy URL", f"{_EXAMPLE}; {_ENCODED}")
+        _refuse(HIDDEN, "it cannot be read as a SQLAlchemy URL", f"{_EXAMPLE}; {_ENCODED}")
     # Of what the text says as it is, and of what it says as %00.
     check_texts("database", [*url.translate_connect_args().values(), dict(url.query)])
     if url.host is not None and (" " in url.host or not url.host.isprintable()):
@@ -54,8 +59,75 @@ def parse_database_url(text: object) -> str:
         # It would be another name where the text is read once more, as its end is the end of the text.
         _refuse(HIDDEN, "the name of the database neither begins nor ends with a space", _EXAMPLE)
     if url.drivername not in _DRIVERS:
-        _refuse(f"{url.drivername}://{HIDDEN}", "the database is PostgreSQL, reached with psycopg2", _EXAMPLE)
+        _refuse(f"{url.drivername}://{HIDDEN}", "the database must be PostgreSQL", _EXAMPLE)
     return url.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
+
+
+def _refuse_other_form(text: str) -> None:
+    """Refuse what other programs take for PostgreSQL, with the URL that means the same."""
+    bare = text.strip("'\"")
+    found = _SCHEME.match(bare)
+    scheme = "" if found is None else found["scheme"] or found["jdbc"]
+    if bare == text and scheme in _DRIVERS:
+        return
+    rest = bare[found.end() :] if found is not None else bare
+    if scheme.lower().startswith(("postgres", "jdbc:postgresql")):
+        url = _read_several_hosts(rest if found is not None and found["slashes"] else f"/{rest.lstrip('/')}")
+    elif found is None and _WITHOUT_SCHEME.fullmatch(bare):
+        url = _read_several_hosts(bare)
+    else:
+        url = _read_keywords(bare) if found is None and "=" in bare else None
+    # Where an @ or a / of a password is not encoded, parts of it are taken for something else.
+    if url is None or "@" in f"{bare.partition('?')[2]}{url.host}{url.database}":
+        return
+    shown = _of_libpq(url).render_as_string(hide_password=True)
+    remedy = f"pass {shown!r}"
+    if HIDDEN in shown:
+        remedy += f", with the password in place of {HIDDEN}"
+    rule = "it must be a SQLAlchemy URL, which begins with postgresql:// and has no quotation marks around it"
+    _refuse(f"{scheme}{':' * bool(scheme)}{HIDDEN}", rule, remedy)
+
+
+def _read_several_hosts(rest: str) -> URL | None:
+    """The URL of what is behind the slashes; several hosts with commas between them are parameters for SQLAlchemy."""
+    place, slash, name = rest.partition("/")
+    user, at, hosts = place.rpartition("@")
+    if "," not in hosts:
+        return _read_url(f"postgresql://{rest}")
+    query = "&".join(f"host={host}" for host in hosts.split(","))
+    return _read_url(f"postgresql://{user}{at}{slash}{name}{'&' if '?' in name else '?'}{query}")
+
+
+def _read_keywords(text: str) -> URL | None:
+    """The URL of a connection string of libpq's own form, ``host=… dbname=…``."""
+    from sqlalchemy.engine import URL  # noqa: PLC0415 - see the module's docstring
+
+    try:
+        words = [word.partition("=") for word in shlex.split(text)]
+    except ValueError:
+        return None
+    if not all(equals and name.isidentifier() for name, equals, _ in words):
+        return None
+    given = {name: value for name, _, value in words}
+    names = {"username": "user", "password": "password", "host": "host", "database": "dbname"}
+    parts: dict[str, Any] = {name: given.pop(keyword, None) for name, keyword in names.items()}
+    port = given.pop("port", None)
+    return URL.create("postgresql", **parts, port=int(port) if port and port.isdecimal() else None, query=given)
+
+
+def _of_libpq(url: URL) -> URL:
+    """A URL without a driver, with the parameters of JDBC and asyncpg by the names that libpq has for them."""
+    query: dict[str, Any] = _public_query(url)
+    user, password = query.pop("user", None), url.query.get("password")
+    ssl = query.pop("ssl", None)
+    if ssl is not None:
+        query.setdefault("sslmode", "require" if ssl in ("", "true") else "disable" if ssl == "false" else ssl)
+    if "ApplicationName" in query:
+        query["application_name"] = query.pop("ApplicationName")
+    if "currentSchema" in query:
+        query["options"] = f"-csearch_path={query.pop('currentSchema')}"
+    url = url.set(drivername="postgresql", query=query)
+    return url.set(username=url.username or user, password=url.password or (None if password is None else "-"))
 
 
 def has_password(text: str) -> bool:

@@ -143,7 +143,9 @@ def _halted(row: StateRow, halt: Halt) -> HaltError:
     return HaltError(
         transactional_id=row.transactional_id,
         cause=halt.cause,
-        database_side=f"batch {row.batch_id}, {row.status}",
+        database_side=f"the state row of {row.transactional_id!r} has no batch yet"
+        if row.batch_id is None
+        else f"batch {row.batch_id}, {row.status}",
         kafka_side="nothing in doubt",
         reason=halt.reason,
         remedies=halt.remedies,

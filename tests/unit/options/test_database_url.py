@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -20,6 +21,62 @@ def test_a_password_with_an_at_that_is_not_encoded_is_in_no_message(password: st
         parse_database_url(f"postgresql://u:{password}@h:5432/d")
     assert "secret" not in str(raised.value)
     assert "%40" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        (
+            "jdbc:postgresql://h:5432/shop?user=u&password=secret&ssl=true",
+            "postgresql://u:***@h:5432/shop?sslmode=require",
+        ),
+        ("jdbc:postgresql://h/shop?user=u&currentSchema=s", "postgresql://u@h/shop?options=-csearch_path%3Ds"),
+        ("jdbc:postgresql://a:1,b:2/shop", "postgresql:///shop?host=a%3A1&host=b%3A2"),
+        ("jdbc:postgresql:shop", "postgresql:///shop"),
+        ("postgres://u:secret@h/shop", "postgresql://u:***@h/shop"),
+        ("PostgreSQL://u:secret@h/shop", "postgresql://u:***@h/shop"),
+        ("postgresql+asyncpg://u:secret@h/shop?ssl=require", "postgresql://u:***@h/shop?sslmode=require"),
+        ("postgresql+pg8000://u:secret@h/shop", "postgresql://u:***@h/shop"),
+        ("'postgresql://u:secret@h/shop'", "postgresql://u:***@h/shop"),
+        ("host=h port=5433 dbname=shop user=u password=secret", "postgresql://u:***@h:5433/shop"),
+        ("u:secret@h:5432/shop", "postgresql://u:***@h:5432/shop"),
+        ("postgres:5432/shop", "postgresql://postgres:5432/shop"),
+    ],
+)
+def test_the_remedy_of_another_form_is_the_url_that_means_the_same(given: str, url: str) -> None:
+    """It is taken, with the password in the place that it names."""
+    with pytest.raises(ConfigurationError) as raised:
+        parse_database_url(given)
+    found = re.search("pass '(.*?)'", raised.value.remedy)
+    assert found is not None
+    assert found[1] == url
+    assert "secret" not in str(raised.value)
+    assert ("in place of ***" in raised.value.remedy) == ("***" in url)
+    taken = make_url(parse_database_url(url.replace("***", "secret")))
+    assert taken.password == ("secret" if "***" in url else None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "mysql://u:secret@h/d",
+        "jdbc:mysql://h/d?password=secret",
+        "sqlite:///secret",
+        "secret",
+        "jdbc:postgresql://[::1]/d?user=a@b&password=x/secret",
+        "postgres://u:p@secret@h/d",
+        "dbname='secret",
+    ],
+)
+def test_what_names_no_postgresql_is_not_shown(given: str) -> None:
+    with pytest.raises(ConfigurationError, match="postgresql\\+psycopg2://user:password@host:5432/database") as raised:
+        parse_database_url(given)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_url_of_psycopg_is_taken() -> None:
+    """SQLAlchemy's default from 2.1 on; the sink drives psycopg2 for it."""
+    assert parse_database_url("postgresql+psycopg://u:p@h/d") == "postgresql+psycopg2://u:p@h/d"
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ def test_database_urls(given_url: str, parsed: str) -> None:
     ],
 )
 def test_a_bad_database_url_is_refused_without_its_password(given_url: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"pass 'postgresql\+psycopg2://") as raised:
+    with pytest.raises(ConfigurationError, match="pass 'postgresql") as raised:
         parse_database_url(given_url)
     assert "pass-word" not in str(raised.value)
     assert "pass-word" not in repr(raised.value)

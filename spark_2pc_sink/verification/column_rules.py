@@ -215,7 +215,9 @@ def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> Co
     A key is the same one in each of its spellings. Of any other column the bytes are compared.
     """
     if column.name in keys and column.type_name.rpartition(".")[2] == "citext":
-        return replace(rule, of_record=f"lower({rule.of_record})", of_table=f"lower({rule.of_table})")
+        # By its own equality, which ignores case.
+        of_record, of_table = (sql.removesuffix("::text") for sql in (rule.of_record, rule.of_table))
+        return replace(rule, of_record=of_record, of_table=of_table)
     if not column.loose_collation:
         return rule
     name = column.loose_collation if column.name in keys else 'pg_catalog."C"'

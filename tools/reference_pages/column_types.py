@@ -24,9 +24,9 @@ columns of any type. A value is
 - **copied** as it is;
 - **checked** first, and its row is a [bad row](../bad-rows.md) if the column cannot hold it unchanged;
 - **cast**: copied as text into a temporary table, of which the database makes the value with the type's input function.
-  The role needs TEMPORARY on the database, also to append. A text that the type does not take is a bad row. Measured
-  with a million rows of a bigint and an inet, PostgreSQL on the same machine: appending takes 1.4 to 2 s longer than
-  with a text column (1.9 s instead of 0.5 s), an upsert 0.2 to 1.4 s longer (7.3 s instead of 7.2 s);
+  The role needs TEMPORARY on the database, also to append. A text that the type does not take is a bad row. It is
+  slower: for a million rows of a bigint and an inet, PostgreSQL took about 2 s longer than with a text column to append
+  them (3 s instead of 1 s), and about 3 s longer by key (10.5 s instead of 7.5 s), on a busy machine of two cores;
 - **refused** before anything is written, where it could change its meaning. The error has the remedy that is shown here
   for a column `x`.
 

@@ -105,7 +105,7 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", ["append", "upsert", "insert_ignore"])
 def test_types_that_spark_does_not_have(spark: SparkSession, stream: FileStream, target: Target, mode: str) -> None:
     """Text and intervals go into a table that is there; a text that a type refuses is a dead letter."""
     database_tables.run(target.database, TYPES)

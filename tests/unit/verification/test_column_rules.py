@@ -83,6 +83,12 @@ def test_a_type_without_a_hash_is_compared_as_text() -> None:
     assert compared("", "x")[1:] == ('"c"::text', 't."c"::text')
 
 
+def test_a_key_that_ignores_case_is_compared_by_its_own_equality() -> None:
+    table = shape(Column("a", "public.citext", ""), Column("b", "public.citext", ""))
+    found = compared_columns(table, facts({"a": "x", "b": "x"}), keys=["a"]).columns
+    assert [(each.of_record, each.of_table) for each in found] == [("?", "?"), ("?::text", "?::text")]
+
+
 @pytest.mark.parametrize(
     ("column", "value", "why"),
     [

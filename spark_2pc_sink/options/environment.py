@@ -15,9 +15,10 @@ from spark_2pc_sink.options.kafka import property_names
 from spark_2pc_sink.options.keywords import KNOWN_ELSEWHERE
 from spark_2pc_sink.options.output_tables import outputs_of_tables
 from spark_2pc_sink.options.properties_file import read_properties_file
-from spark_2pc_sink.options.settings import HIDDEN, nearest
+from spark_2pc_sink.options.settings import nearest
 from spark_2pc_sink.options.sink import SinkOptions
 from spark_2pc_sink.options.sourced_options import SourcedOptions, add_once
+from spark_2pc_sink.options.text_checks import shown
 from spark_2pc_sink.options.text_values import value_of_text
 from spark_2pc_sink.options.toml_file import read_toml_file
 
@@ -64,7 +65,7 @@ def read_environment(environment: Mapping[str, str], *, prefix: str = PREFIX, st
         elif name in _PROPERTIES:
             found.add({"kafka": {_PROPERTIES[name]: given[name]}}, source=variable)
         elif strict and not (prefix == PREFIX and name in _OF_TESTING):
-            _refuse(prefix, name)
+            _refuse(prefix, name, given[name])
     return found
 
 
@@ -76,13 +77,13 @@ def _value(name: str, variable: str, text: str) -> Any:
         raise replace(error, option=variable) from None
 
 
-def _refuse(prefix: str, name: str) -> NoReturn:
+def _refuse(prefix: str, name: str, value: str) -> NoReturn:
     valid = [f"{prefix}{known}" for known in (*_OPTIONS, *_PROPERTIES, *_FILES)]
     option = KNOWN_ELSEWHERE.get(name.lower().replace("_", ""))
-    # The value may be a secret under a misspelt name. The prefix lets something be near in any case.
+    # The prefix lets something be near in any case.
     raise ConfigurationError(
         option=f"{prefix}{name}",
-        value=HIDDEN,
+        value=shown(name, value),
         rule=f"no variable that begins with {prefix} has this name",
         remedy=nearest(f"{prefix}{name}", valid) if option is None else f"the name here is {prefix}{option.upper()}",
     )

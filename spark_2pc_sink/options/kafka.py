@@ -22,7 +22,7 @@ from spark_2pc_sink.options.settings import (
     setting,
     setting_of,
 )
-from spark_2pc_sink.options.text_checks import check_texts
+from spark_2pc_sink.options.text_checks import check_texts, shown
 
 #: A deadline longer than a day is a hang with another name.
 _up_to_a_day = partial(milliseconds, at_most=86_400_000)
@@ -179,7 +179,7 @@ class KafkaOptions(SecurityOptions):
         if not isinstance(properties, Mapping) or not all(isinstance(name, str) for name in properties):
             raise ConfigurationError(
                 option="kafka",
-                value=HIDDEN,
+                value=shown("kafka", properties),
                 rule="it is a mapping of Kafka client property names to values",
                 remedy="pass kafka={'bootstrap.servers': 'host:9092'}",
             )
@@ -259,14 +259,13 @@ def _without_fixed(properties: Mapping[str, object]) -> dict[str, object]:
                 raise ConfigurationError(option=name, value=value, rule=why, remedy="leave it out")
         elif name in REFUSED:
             rule = "it is not set in kafka={...}"
-            raise ConfigurationError(option=name, value=HIDDEN, rule=rule, remedy=REFUSED[name])
+            raise ConfigurationError(option=name, value=shown(name, value), rule=rule, remedy=REFUSED[name])
         elif name in _FIELD_OF or name in _SECURITY_ONLY:
             kept[name] = value
         else:
             raise ConfigurationError(
                 option=name,
-                # The value may be a secret under a misspelt name.
-                value=HIDDEN,
+                value=shown(name, value),
                 rule="no such property in kafka={...}",
                 remedy=_nearest_property(name),
             )

@@ -12,6 +12,7 @@ from spark_2pc_sink.options.kafka_names import KERBEROS_TICKETS
 from spark_2pc_sink.options.kafka_oauth import OAuthOptions, check_tokens, given_for_tokens
 from spark_2pc_sink.options.kafka_values import as_text
 from spark_2pc_sink.options.settings import HIDDEN, setting, setting_of
+from spark_2pc_sink.options.text_checks import shown
 
 _JAAS = re.compile(
     r"""\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)
@@ -221,7 +222,7 @@ def _check_mechanism(
     if surplus:
         raise ConfigurationError(
             option=surplus[0],
-            value=HIDDEN,
+            value=shown(surplus[0], given[surplus[0]]),
             rule=f"it would be ignored with sasl.mechanism={mechanism}",
             remedy=f"leave {surplus[0]} out, or set another sasl.mechanism",
         )
@@ -238,7 +239,7 @@ def _check_ignored(protocol: str, given: Mapping[str, object], *, wanted: bool, 
     if unused and not wanted:
         raise ConfigurationError(
             option=unused[0],
-            value=HIDDEN,
+            value=shown(unused[0], given[unused[0]]),
             rule=f"it would be ignored with security.protocol={protocol}",
             remedy=f"set security.protocol to {remedy}, or leave {unused[0]} out",
         )

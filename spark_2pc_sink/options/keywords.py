@@ -8,8 +8,8 @@ from inspect import Parameter, signature
 from typing import ParamSpec, TypeVar
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.settings import HIDDEN, nearest
-from spark_2pc_sink.options.text_checks import check_texts
+from spark_2pc_sink.options.settings import nearest
+from spark_2pc_sink.options.text_checks import check_texts, shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,8 +58,8 @@ def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> No
     for name in given:
         if name not in known:
             remedy = nearest(name, known, known_elsewhere=KNOWN_ELSEWHERE)
-            # The value may be a secret under a misspelt name.
-            raise ConfigurationError(option=name, value=HIDDEN, rule="there is no such option", remedy=remedy)
+            told = shown(name, given[name])
+            raise ConfigurationError(option=name, value=told, rule="there is no such option", remedy=remedy)
     for name, required in known.items():
         if required and given.get(name) is None:
             raise ConfigurationError(option=name, value=None, rule="it is required", remedy=f"pass {name}=")

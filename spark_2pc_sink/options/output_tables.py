@@ -7,7 +7,8 @@ from typing import Final
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.outputs import Records, Rows
-from spark_2pc_sink.options.settings import HIDDEN, nearest
+from spark_2pc_sink.options.settings import nearest
+from spark_2pc_sink.options.text_checks import shown
 
 _KINDS: Final[dict[str, type[Records | Rows]]] = {"records": Records, "rows": Rows}
 _EXAMPLE: Final = 'write [[writes]] and below it kind = "records", topic = "orders"'
@@ -20,13 +21,17 @@ def outputs_of_tables(given: object) -> tuple[Records | Rows, ...]:
         ConfigurationError: it is no list of tables, a ``kind`` is missing or unknown, or an output refuses an option.
     """
     if not isinstance(given, list):
-        raise ConfigurationError(option="writes", value=HIDDEN, rule="it is a list of tables", remedy=_EXAMPLE)
+        raise ConfigurationError(
+            option="writes", value=shown("writes", given), rule="it is a list of tables", remedy=_EXAMPLE
+        )
     return tuple(_output(table, number) for number, table in enumerate(given, start=1))
 
 
 def _output(table: object, number: int) -> Records | Rows:
     if not isinstance(table, Mapping):
-        raise ConfigurationError(option="writes", value=HIDDEN, rule="it is a list of tables", remedy=_EXAMPLE)
+        raise ConfigurationError(
+            option="writes", value=shown("writes", table), rule="it is a list of tables", remedy=_EXAMPLE
+        )
     options = dict(table)
     kind = options.pop("kind", None)
     if kind not in _KINDS:

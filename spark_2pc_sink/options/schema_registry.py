@@ -8,7 +8,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.settings import HIDDEN, nearest
+from spark_2pc_sink.options.settings import nearest
+from spark_2pc_sink.options.text_checks import shown
 
 #: Of ``SchemaRegistryClient``.
 _CLIENT: Final = frozenset(
@@ -71,12 +72,15 @@ class SchemaRegistryOptions:
         if given is None or isinstance(given, cls):
             return given
         if not isinstance(given, Mapping):
-            raise _refused("", "it is a mapping of properties", "pass schema_registry={'url': 'http://…:8081'}")
+            raise _refused("", "it is a mapping of properties", "pass schema_registry={'url': 'http://…:8081'}", given)
         known = _CLIENT | set(_SERIALIZERS)
         for name in given:
             if name not in known:
                 raise _refused(
-                    str(name), "the schema registry's client has no such property", nearest(str(name), known)
+                    str(name),
+                    "the schema registry's client has no such property",
+                    nearest(str(name), known),
+                    given[name],
                 )
         flags = {name: _flag(name, given.get(name, default)) for name, default in _SERIALIZERS.items()}
         if flags["use.latest.version"]:
@@ -105,7 +109,7 @@ def _url(given: Mapping[str, Any]) -> dict[str, str]:
     url = given.get("url")
     if not isinstance(url, str) or not all(part.strip().startswith(_SCHEMES) for part in url.split(",")):
         rule = "it is the address of the registry, http://… or https://…, or several with commas between"
-        raise _refused("url", rule, "pass schema_registry={'url': 'http://registry:8081'}")
+        raise _refused("url", rule, "pass schema_registry={'url': 'http://registry:8081'}", url)
     return {"url": url}
 
 
@@ -115,7 +119,9 @@ def _value(name: str, value: object) -> str | int:
         return int(value)
     good = isinstance(value, int) and not isinstance(value, bool) and value >= 0 if numeric else isinstance(value, str)
     if not good or value == "":
-        raise _refused(name, "it is a number" if numeric else "it is a text", f"pass '{name}': …, or leave it out")
+        raise _refused(
+            name, "it is a number" if numeric else "it is a text", f"pass '{name}': …, or leave it out", value
+        )
     assert isinstance(value, (str, int))
     return value
 
@@ -123,7 +129,7 @@ def _value(name: str, value: object) -> str | int:
 def _flag(name: str, value: object) -> bool:
     found = {"true": True, "false": False}.get(str(value).lower())
     if found is None:
-        raise _refused(name, "it is True or False", "pass one of the two")
+        raise _refused(name, "it is True or False", "pass one of the two", value)
     return found
 
 
@@ -133,6 +139,6 @@ def _without_login(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-def _refused(name: str, rule: str, remedy: str) -> ConfigurationError:
+def _refused(name: str, rule: str, remedy: str, value: object) -> ConfigurationError:
     option = f"schema_registry[{name!r}]" if name else "schema_registry"
-    return ConfigurationError(option=option, value=HIDDEN, rule=rule, remedy=remedy)
+    return ConfigurationError(option=option, value=shown(name, value), rule=rule, remedy=remedy)

@@ -10,7 +10,36 @@ from spark_2pc_sink.errors import ConfigurationError
 
 #: Stands in every message where a value may be a secret.
 HIDDEN = "***"
+#: What a name has in it where its value is a secret, or may be one: misspelt too.
+_SECRET_NAME = re.compile(
+    r"pas+w|pa?s+phr|se?cr?e?t|toke?n|jaas|cred|auth|login|private|database|command|(api|access|ssl)[._]?key|user.?info|"
+    r"key.?(store|pass)|truststore|oauth|\bpem\b",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(r"@|pas+.?w|secret|token|jaas|-----BEGIN|\S{33,}", re.IGNORECASE)
+_SHOWN_MAX = 200
 _NO_TEXT = re.compile("[\x00\ud800-\udfff]")
+
+
+def shown(name: str, value: object) -> object:
+    """A value for a message: as it is, unless its name or itself looks like a secret.
+
+    Args:
+        name: what it was given as, perhaps misspelt.
+        value: what was given.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if _SECRET_NAME.search(name):
+        return HIDDEN
+    if isinstance(value, Mapping):
+        return {key: shown(str(key), part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shown(name, part) for part in value]
+    if isinstance(value, (int, float)):
+        return value
+    harmless = isinstance(value, str) and len(value) <= _SHOWN_MAX and not _SECRET_VALUE.search(value)
+    return value if harmless else HIDDEN
 
 
 def check_texts(option: str, value: object) -> None:
@@ -30,7 +59,7 @@ def check_texts(option: str, value: object) -> None:
         if found := _NO_TEXT.search(value):
             raise ConfigurationError(
                 option=option,
-                value=HIDDEN,
+                value=shown(option, value),
                 rule=f"character {found.start() + 1} of it is U+{ord(found[0]):04X}, which no text of PostgreSQL and "
                 "Kafka has",
                 remedy="take it out, or write it as an escape of the language that the text is in",

@@ -7,7 +7,8 @@ from dataclasses import Field
 from typing import Any
 
 from spark_2pc_sink.options.kafka_values import as_boolean, as_number
-from spark_2pc_sink.options.settings import HIDDEN, refusal, setting_of
+from spark_2pc_sink.options.settings import refusal, setting_of
+from spark_2pc_sink.options.text_checks import shown
 
 #: In the type of an option that is no single value.
 _STRUCTURED = ("Mapping[", "Sequence[", "list[", "tuple[")
@@ -39,9 +40,8 @@ def _value_of_json(item: Field[Any], text: str, *, mapping: bool) -> Any:
     try:
         value = json.loads(text)
     except ValueError as error:
-        # The text may hold a password, as that of `kafka` does.
-        raise refusal(item, HIDDEN, f"its text is JSON: {error}", "write JSON") from None
+        raise refusal(item, shown(item.name, text), f"its text is JSON: {error}", "write JSON") from None
     if isinstance(value, dict if mapping else list):
         return value
     rule, remedy = ("an object", '{"order_id": "id"}') if mapping else ("a list", '["order_id"]')
-    raise refusal(item, HIDDEN, f"its text is JSON, {rule}", f"write for example {remedy}")
+    raise refusal(item, shown(item.name, text), f"its text is JSON, {rule}", f"write for example {remedy}")

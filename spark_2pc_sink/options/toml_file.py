@@ -21,6 +21,7 @@ from spark_2pc_sink.options.output_tables import outputs_of_tables
 from spark_2pc_sink.options.settings import HIDDEN, nearest
 from spark_2pc_sink.options.sink import SinkOptions
 from spark_2pc_sink.options.sourced_options import SourcedOptions
+from spark_2pc_sink.options.text_checks import shown
 from spark_2pc_sink.options.text_values import value_of_text
 
 if sys.version_info >= (3, 11):
@@ -93,7 +94,8 @@ class _Reader:
         for name in tables:
             if name not in _OPTIONS:
                 remedy = nearest(name, _OPTIONS, known_elsewhere=KNOWN_ELSEWHERE)
-                raise ConfigurationError(option=name, value=HIDDEN, rule="there is no such option", remedy=remedy)
+                told = shown(name, tables[name])
+                raise ConfigurationError(option=name, value=told, rule="there is no such option", remedy=remedy)
         return {name: self._option(name, given) for name, given in tables.items()}
 
     def _option(self, name: str, given: Any) -> Any:
@@ -112,7 +114,7 @@ class _Reader:
     def _kafka(self, given: Any) -> dict[str, Any]:
         if not isinstance(given, Mapping):
             rule, remedy = "it is a table of Kafka client properties", "write them below a line [kafka]"
-            raise ConfigurationError(option="kafka", value=HIDDEN, rule=rule, remedy=remedy)
+            raise ConfigurationError(option="kafka", value=shown("kafka", given), rule=rule, remedy=remedy)
         return {name: self._filled(value, name) for name, value in _flat(given).items()}
 
     def _filled(self, given: Any, name: str) -> Any:

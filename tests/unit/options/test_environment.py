@@ -80,8 +80,8 @@ def test_a_misspelt_variable_is_refused(name: str, remedy: str) -> None:
     [
         ("HISTORY_BATCHES", "many", "SPARK_2PC_HISTORY_BATCHES='many': it is a whole number"),
         ("ADOPT", "ja", "SPARK_2PC_ADOPT='ja': it is one of 'true', 'false'"),
-        ("COLUMNS", "[]", "SPARK_2PC_COLUMNS='***': its text is JSON, an object"),
-        ("COLUMNS", "{", "SPARK_2PC_COLUMNS='***': its text is JSON: "),
+        ("COLUMNS", "[]", "SPARK_2PC_COLUMNS='[]': its text is JSON, an object"),
+        ("COLUMNS", "{", "SPARK_2PC_COLUMNS='{': its text is JSON: "),
         ("WRITES", '[{"kind": "record"}]', "SPARK_2PC_WRITES='record': the kind of each output"),
     ],
 )

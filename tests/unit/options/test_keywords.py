@@ -24,7 +24,13 @@ def copy(source: str, *, table: str, batch_attempts_max: int = 3) -> tuple[str, 
     [
         ({"tabel": "pass-word"}, "tabel='***': there is no such option; did you mean 'table'?"),
         ({"dbtable": "pass-word"}, "dbtable='***': there is no such option; the name here is 'table'"),
-        ({"q": 1}, "q='***': there is no such option; the valid ones are table, batch_attempts_max"),
+        ({"tabel": "orders"}, "tabel='orders': there is no such option; did you mean 'table'?"),
+        ({"tabel": ["a", "u:p@h"]}, "tabel=['a', '***']: there is no such option; did you mean 'table'?"),
+        (
+            {"tabel_pasword": "a"},
+            "tabel_pasword='***': there is no such option; the valid ones are table, batch_attempts_max",
+        ),
+        ({"q": 1}, "q=1: there is no such option; the valid ones are table, batch_attempts_max"),
         ({}, "table=None: it is required; pass table="),
         ({"table": None}, "table=None: it is required; pass table="),
     ],
@@ -47,7 +53,7 @@ def test_the_function_is_what_it_was() -> None:
 @pytest.mark.parametrize("made", [DualWriteSink, TransactionalWriter])
 def test_both_writers_name_the_nearest_keyword(made: Any) -> None:
     given = {"transactional_id": "orders", "kafka": {"bootstrap.servers": "h:9092"}}
-    with pytest.raises(ConfigurationError, match=r"kafak='\*\*\*': there is no such option; did you mean 'kafka'"):
+    with pytest.raises(ConfigurationError, match=r"kafak={}: there is no such option; did you mean 'kafka'"):
         made(**given, kafak={})
     with pytest.raises(ConfigurationError, match="transactional_id=None: it is required"):
         made(kafka=given["kafka"])

@@ -100,15 +100,15 @@ def test_a_variable_may_stand_for_a_number_or_a_switch(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ('tabel = "orders"', "tabel='***': there is no such option; did you mean 'table'?"),
+        ('tabel = "orders"', "tabel='orders': there is no such option; did you mean 'table'?"),
         ('dbtable = "orders"', "the name here is 'table'"),
         ('key = "${MISSING}"', "key='${MISSING}': the environment has no variable MISSING"),
         ('key = "${1}"', "key='${1}': behind ${ stands the name of a variable"),
         ('history_batches = "${PASSWORD}"', "history_batches='${PASSWORD}': it is a whole number"),
-        ("kafka = 5", "kafka='***': it is a table of Kafka client properties; write them below a line [kafka]"),
-        ("writes = 5", "writes='***': it is a list of tables"),
+        ("kafka = 5", "kafka=5: it is a table of Kafka client properties; write them below a line [kafka]"),
+        ("writes = 5", "writes=5: it is a list of tables"),
         ('[[writes]]\nkind = "record"', "writes='record': the kind of each output"),
-        ('[[writes]]\nkind = "rows"\ntabel = "o"', "tabel='***': there is no such option; did you mean 'table'?"),
+        ('[[writes]]\nkind = "rows"\ntabel = "o"', "tabel='o': there is no such option; did you mean 'table'?"),
         ("key = ", "it is no TOML: "),
     ],
 )

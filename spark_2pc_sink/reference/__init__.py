@@ -4,20 +4,20 @@ Everything runs on one event loop, so nothing here locks; only fsync waits in th
 disk; each imports those below it:
 
 =================== ==========================================================================================
-`command`, `broker` the process; what is put together, how it starts and stops
+`broker`            the process: what is put together, how it starts and stops
 `metrics`           a snapshot of what can be measured, and its Prometheus endpoint
-`network`           listeners and connections: `socket_server`, `connection`, `framing`, `tls`, `sasl`; a
-                    `request_channel` carries out and answers the requests of one connection in their order
+`network`           listeners and connections (`connection`), logins (`sasl`); a `request_channel` carries out and
+                    answers the requests of one connection in their order
 `handlers`          one module an API group; `topic_lookup` finds and authorises what a request names
 `groups`            consumer groups and their offsets, classic protocol: pure, with a shell (`service`)
-`transactions`      the shell of the pure coordinator (`service`): its log, its markers (`marker_writer`), its
-                    timers (`background`), what partition leaders ask it (`verification`)
+`transactions`      the shell of the pure coordinator (`service`): its log, its markers (`marker_writer`), its timers,
+                    what partition leaders ask it (`verification`)
 `metadata`          what a cluster's controller keeps: topics, configs, ACLs, ids (`catalog`, `data_directory`)
 `config`            broker properties and topic configs by Kafka's names; listeners
-`log`               the leader of one partition (`partition_log`): what may be appended and read. `producer_state`,
-                    `verification_guards` and the indexes are pure
+`log`               the leader of one partition (`partition_log`): what may be appended and read; `producer_state` is
+                    pure
 `storage`           segment files, group commit, recovery of torn ends
-`protocol`          frames to requests (`codec`), requests to handlers, answers to frames (`dispatch`)
+`protocol`          frames to requests and answers to frames (`codec`), the APIs (`api`)
 `coordinator`       the transaction coordinator as data and functions: no socket, clock or file
 `internal_topics`   names and record schemas of ``__transaction_state`` and ``__consumer_offsets``
 =================== ==========================================================================================

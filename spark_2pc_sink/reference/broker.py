@@ -1,4 +1,4 @@
-"""Broker: catalog, coordinators, handlers and listeners put together; its start and its stop.
+"""``spark-2pc coordinator``: catalog, coordinators, handlers and listeners put together; its start and its stop.
 
 Start: the catalog first (it holds the directory's lock and counts the start), then the logs, groups and transactions
 are read back, then the listeners open: no client ever meets a coordinator that is still loading. Stop goes the other
@@ -7,6 +7,11 @@ way round; what is durable then is everything that was answered, so a crash in p
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import resource
+import signal
+import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,21 +21,22 @@ from spark_2pc_sink.clock import now_ms, steady_ms
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.metrics_server import MetricsAccess
+from spark_2pc_sink.reference.config.listeners import address_text
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.groups.offset_service import OffsetService
-from spark_2pc_sink.reference.groups.service import GroupService
+from spark_2pc_sink.reference.groups.service import GroupService, OffsetService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
-from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
 from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
-from spark_2pc_sink.reference.handlers.delete_records import DeleteRecordsHandlers
-from spark_2pc_sink.reference.handlers.describe_producers import DescribeProducersHandlers
-from spark_2pc_sink.reference.handlers.features import FeatureHandlers
-from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
+from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers, FeatureHandlers
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
-from spark_2pc_sink.reference.handlers.list_offsets import ListOffsetsHandlers
 from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
+from spark_2pc_sink.reference.handlers.partitions import (
+    DeleteRecordsHandlers,
+    DescribeProducersHandlers,
+    FetchHandlers,
+    ListOffsetsHandlers,
+)
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
@@ -38,10 +44,9 @@ from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.metadata.acls import AclStore, access_by_acls
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
-from spark_2pc_sink.reference.metrics.snapshot import Snapshot, take_snapshot
-from spark_2pc_sink.reference.network.dispatch import Dispatcher, join
+from spark_2pc_sink.reference.network.connection import SocketServer
+from spark_2pc_sink.reference.network.request_channel import Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
-from spark_2pc_sink.reference.network.socket_server import SocketServer
 from spark_2pc_sink.reference.protocol.api import Handlers
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.service import TransactionService, settings_of
@@ -130,9 +135,19 @@ class Broker:
         """
         # Loaded by who wants it: the library takes longer to load than the rest of the start.
         with extra("metrics"):
-            from spark_2pc_sink.reference.metrics.prometheus import metrics_server  # noqa: PLC0415
+            from spark_2pc_sink.reference.metrics import metrics_server, take_snapshot  # noqa: PLC0415
 
-        metrics = metrics_server(self._snapshot, access)
+        metrics = metrics_server(
+            lambda: take_snapshot(
+                self._transactions.state,
+                self._catalog.logs(),
+                self._server.metrics,
+                self._verification.metrics,
+                transaction_max_timeout_ms=self._properties.transaction_max_timeout_ms,
+                now_ms=now_ms(),
+            ),
+            access,
+        )
         address = await metrics.start(host, port)
         self._closers.append(metrics.stop)
         return address
@@ -157,16 +172,6 @@ class Broker:
 
     def _topic_deleted(self, topic: Topic) -> None:
         self._groups.forget_topic(topic.name)
-
-    def _snapshot(self) -> Snapshot:
-        return take_snapshot(
-            self._transactions.state,
-            self._catalog.logs(),
-            self._server.metrics,
-            self._verification.metrics,
-            transaction_max_timeout_ms=self._properties.transaction_max_timeout_ms,
-            now_ms=now_ms(),
-        )
 
     def _dispatcher(self, acls: AclStore) -> Dispatcher:
         unstable = self._properties.unstable_api_versions_enable
@@ -204,3 +209,70 @@ def _partitions(catalog: Catalog, internal_topic: str) -> int:
             operation="start", state=f"no {internal_topic}", rule="internal topics are created before the coordinators"
         )
     return topic.partitions
+
+
+#: Whoever asks by an address, or as localhost.
+ADDRESSES_ONLY: Final = MetricsAccess()
+#: Open files where the system names no limit; what Java takes there.
+_FILES_WITHOUT_LIMIT: Final = 10_240
+
+
+def serve(
+    properties: BrokerProperties,
+    data_dir: Path | None,
+    *,
+    metrics: tuple[str, int] | None = None,
+    metrics_access: MetricsAccess = ADDRESSES_ONLY,
+) -> int:
+    """Serve until SIGTERM or SIGINT, then flush and return 0.
+
+    Prints one line, ``listening on HOST:PORT``, when clients are served.
+
+    Args:
+        properties: of the broker.
+        data_dir: where everything is kept; None keeps it in memory.
+        metrics: host and port for Prometheus, None for no metrics.
+        metrics_access: who may read these.
+
+    Raises:
+        ConfigurationError, CorruptLogError: as `Broker.start`.
+        OSError: an address cannot be bound.
+        MissingExtraError: uvloop is not installed, or prometheus-client where metrics are asked for.
+    """
+    with extra("coordinator"):
+        import uvloop  # noqa: PLC0415 - optional
+    raise_file_limit()
+    uvloop.run(_serve(properties, data_dir, metrics, metrics_access))
+    return 0
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as it is allowed to, as Java does for Kafka.
+
+    Each partition with records is one, and so is each connection. Shells begin with 1024.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else max(soft, _FILES_WITHOUT_LIMIT)
+    if soft != wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _serve(
+    properties: BrokerProperties, data_dir: Path | None, metrics: tuple[str, int] | None, metrics_access: MetricsAccess
+) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    broker = Broker(properties, data_dir)
+    await broker.start()
+    try:
+        if metrics is not None:
+            await broker.start_metrics(*metrics, metrics_access)
+        # What the start has made stays, and need not be looked through at each collection.
+        gc.freeze()
+        sys.stdout.write(f"listening on {address_text(*broker.addresses[0])}\n")
+        sys.stdout.flush()
+        await stopping.wait()
+    finally:
+        await broker.stop()

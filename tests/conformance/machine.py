@@ -8,7 +8,7 @@ from typing import Any, Final
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator import events
 from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock, Settings
-from spark_2pc_sink.reference.coordinator.expiry import due_expirations, due_timeouts
+from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,

@@ -24,7 +24,7 @@ from kafka.protocol.producer import (
     InitProducerIdRequest,
 )
 
-from spark_2pc_sink.reference.protocol.newer_messages import TxnOffsetCommitRequest
+from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitRequest
 from tests.conformance.raw_client import RawClient
 
 #: Topic and index.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kafka.protocol import admin, consumer, metadata, producer, sasl
 
-from spark_2pc_sink.reference.protocol.newer_messages import NEWER_RESPONSES
+from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES
 
 #: The longest wait for one answer; Kafka itself gives up waiting for anything that these tests do far earlier.
 ANSWER_DEADLINE_S: Final = 30.0

@@ -12,7 +12,7 @@ from kafka.protocol.consumer import JoinGroupRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.protocol.newer_messages import (
+from spark_2pc_sink.reference.protocol.codec import (
     ApiVersionsRequest,
     DeleteGroupsRequest,
     TxnOffsetCommitRequest,

@@ -29,16 +29,13 @@ from spark_2pc_sink.reference.internal_topics import (
     decode,
     decode_value,
 )
-from spark_2pc_sink.reference.metadata.checked_json import read_checked
-from spark_2pc_sink.reference.network.exchange import LoginRefusedError
-from spark_2pc_sink.reference.network.framing import FrameReader
-from spark_2pc_sink.reference.network.plain import PlainExchange
-from spark_2pc_sink.reference.network.scram import ScramExchange
+from spark_2pc_sink.reference.metadata.catalog_state import read_checked
+from spark_2pc_sink.reference.network.connection import FrameReader
+from spark_2pc_sink.reference.network.sasl import LoginRefusedError, PlainExchange, ScramExchange
 from spark_2pc_sink.reference.protocol.codec import REQUESTS, read_head, read_request
-from spark_2pc_sink.reference.storage.batches import inspect
+from spark_2pc_sink.reference.storage.batches import decode_records, inspect, read_marker
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.storage.files import MemoryStore
-from spark_2pc_sink.reference.storage.records import decode_records, read_marker
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 from spark_2pc_sink.wire.batch_format import CRC_END, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 from spark_2pc_sink.wire.compression import Compression, decompress

@@ -13,8 +13,7 @@ from typing import Final
 import lz4.frame
 import pyarrow as pa
 
-from spark_2pc_sink.reference.storage.batches import build_batch
-from spark_2pc_sink.reference.storage.records import encode_records
+from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT
 from spark_2pc_sink.wire.compression import Compression, compress
 from spark_2pc_sink.wire.varints import encode_varint

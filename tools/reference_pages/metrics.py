@@ -9,8 +9,7 @@ from prometheus_client.core import Metric
 
 from spark_2pc_sink.monitoring.metric_families import families
 from spark_2pc_sink.recovery.status import StatusReport
-from spark_2pc_sink.reference.metrics.prometheus import Figures
-from spark_2pc_sink.reference.metrics.snapshot import Snapshot
+from spark_2pc_sink.reference.metrics import Figures, Snapshot
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 from tools.reference_pages.markdown import code, table

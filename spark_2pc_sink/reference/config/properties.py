@@ -7,15 +7,19 @@ one that does not start. Sources: ``KafkaConfig`` and the configuration classes 
 What a listener speaks is chosen as in Kafka, by its name: ``listeners=SASL_SSL://host:port``, with
 ``listener.security.protocol.map`` for names that are no protocol. Its users are those of
 ``listener.name.<name>.plain.sasl.jaas.config``.
+
+Some can be altered while the node runs (KIP-226), for one broker or as the default of all: the broker's own counts
+first, then the default of all, then the property of the start.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, fields
-from typing import Any, Final, Literal, get_args
+from dataclasses import Field, dataclass, fields, replace
+from typing import Any, Final, Literal, TypeAlias, get_args
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
 from spark_2pc_sink.options.kafka_values import as_boolean, as_number
@@ -38,7 +42,55 @@ from spark_2pc_sink.reference.config.listeners import (
     Users,
     parse_listeners,
 )
-from spark_2pc_sink.reference.config.property_rules import FIXED, KNOWN_ELSEWHERE
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A property of Kafka's that can have one value here.
+
+    Args:
+        value: the one.
+        rule: why there is no other.
+        kind: Kafka's type of it.
+    """
+
+    value: str
+    rule: str
+    kind: str
+
+
+_ONE_REPLICA: Final = "there is one node, so a partition has one replica"
+_NO_RETENTION: Final = "the server deletes no records by age or size"
+#: Accepted with this value only; what they say is the case.
+FIXED: Final[dict[str, Fixed]] = {
+    "process.roles": Fixed("broker,controller", "the one node is both broker and controller", "LIST"),
+    "default.replication.factor": Fixed("1", _ONE_REPLICA, "INT"),
+    "offsets.topic.replication.factor": Fixed("1", _ONE_REPLICA, "SHORT"),
+    "transaction.state.log.replication.factor": Fixed("1", _ONE_REPLICA, "SHORT"),
+    "transaction.state.log.min.isr": Fixed("1", _ONE_REPLICA, "INT"),
+    "min.insync.replicas": Fixed("1", _ONE_REPLICA, "INT"),
+    "log.retention.ms": Fixed("-1", _NO_RETENTION, "LONG"),
+    "log.retention.bytes": Fixed("-1", _NO_RETENTION, "LONG"),
+    "log.message.timestamp.type": Fixed("CreateTime", "records keep the time that the producer gave them", "STRING"),
+    "compression.type": Fixed("producer", "record batches are stored as the producer sent them", "STRING"),
+    "delete.topic.enable": Fixed("true", "topics can be deleted", "BOOLEAN"),
+    "group.coordinator.rebalance.protocols": Fixed("classic", "groups speak the classic protocol", "LIST"),
+}
+
+#: Names that a user is likely to bring along, letters and digits only, to what there is instead.
+KNOWN_ELSEWHERE: Final[dict[str, str]] = {
+    "brokerid": "node.id",
+    "logdir": "--data-dir",
+    "logdirs": "--data-dir",
+    "metadatalogdir": "--data-dir",
+    "host": "listeners",
+    "port": "listeners",
+    "logretentionhours": "log.retention.ms",
+    "logretentionminutes": "log.retention.ms",
+    "securityinterbrokerprotocol": "listeners",
+    "interbrokerlistenername": "listeners",
+}
+
 
 #: The largest 64-bit integer: Kafka's LONG.
 _INT64_MAX: Final = 2**63 - 1
@@ -453,3 +505,30 @@ def _check_nothing_is_idle(properties: BrokerProperties) -> None:
             remedy = f"set authorizer.class.name={STANDARD_AUTHORIZER}, or leave it out"
             value = getattr(properties, ROWS[name].name)
             raise refusal(ROWS[name], value, "without an authorizer everything is allowed to everyone", remedy)
+
+
+#: What is set, by the broker's id as a text; '' for the default of all brokers.
+BrokerConfigs: TypeAlias = Mapping[str, Mapping[str, str]]
+
+#: Those that can be altered. All are booleans, and none is a secret.
+DYNAMIC: Final = frozenset({"transaction.partition.verification.enable"})
+_BOOLEANS: Final = {"true": True, "false": False}
+_APPEND, _SUBTRACT = 2, 3
+_WORDS: Final = {_APPEND: "append", _SUBTRACT: "subtract"}
+
+
+def dynamic_fault(name: str, operation: int, value: str | None) -> tuple[Code, str] | None:
+    """What is wrong with one operation on one of `DYNAMIC`, in Kafka's words; None when nothing is."""
+    if operation in _WORDS:
+        return Code.INVALID_CONFIG, f"Config value {_WORDS[operation]} is not allowed for config key: {name}"
+    if value is not None and value.strip().lower() not in _BOOLEANS:
+        text = f"Invalid value {value} for configuration {name}: Expected value to be either true or false"
+        return Code.INVALID_REQUEST, text
+    return None
+
+
+def with_configs(properties: BrokerProperties, configs: BrokerConfigs) -> BrokerProperties:
+    """The properties of the start with what was altered since."""
+    found = {**configs.get("", {}), **configs.get(str(properties.node_id), {})}
+    changes = {ROWS[name].name: _BOOLEANS[text.strip().lower()] for name, text in found.items()}
+    return replace(properties, **changes)  # type: ignore[arg-type]

@@ -4,16 +4,17 @@ It holds no socket, clock or file. A shell feeds it events and the time, appends
 the replies that it gives; the order is in `plans`. What it answers is what Apache Kafka 4.4.0 answers, and with
 `Profile.KEEP_PREPARED` also what no released Kafka does: InitProducerId keeps a prepared transaction (KIP-939).
 
-Reading order: `states` (what a transactional id can be, and the table of transitions), `end_txn` and
-`init_producer_id` (the two grids), `add_partitions`, `markers`, `expiry`, `queries`; then `plans` and `machine` (how a
-change becomes durable), `replay` (recovery), `records` (bytes of the log). `leader_answers` belongs to partition
-leaders, which pass the coordinator's codes on.
+Reading order: `states` (what a transactional id can be, and the table of transitions), `init_producer_id` and `end_txn`
+(the two grids; timeouts and markers), `add_partitions`; then `plans` and `machine` (how a change becomes durable, what
+a restart reads back, queries), `records` (bytes of the log). `leader_answers` belongs to partition leaders, which pass
+the coordinator's codes on.
 """
 
 from __future__ import annotations
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Profile, Settings
+from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import (
     Access,
     AddOffsetsToTxn,
@@ -26,18 +27,21 @@ from spark_2pc_sink.reference.coordinator.events import (
     MarkersAnswered,
     ProducerIdBlockAllocated,
 )
-from spark_2pc_sink.reference.coordinator.expiry import due_expirations, due_timeouts
-from spark_2pc_sink.reference.coordinator.machine import Settled, apply, reserve, settle, step
-from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, Plan, SendMarkers, StepNext
-from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.replay import (
+from spark_2pc_sink.reference.coordinator.machine import (
+    Settled,
+    apply,
     finish_loading,
     redrive,
     replay,
+    reserve,
     resign,
+    settle,
     start_loading,
+    step,
     unrecorded,
 )
+from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, Plan, SendMarkers, StepNext
+from spark_2pc_sink.reference.coordinator.records import LogRecord
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
 
 __all__ = [

@@ -1,25 +1,42 @@
-"""The coordinator as a machine: `step`, `reserve`, `settle`, and `apply`, which recovery uses too.
+"""The coordinator as a machine: `step`, `reserve`, `settle`, and `apply`; recovery, and queries for operators.
 
 Nothing here waits, reads a clock, draws a number or keeps anything: all that is known is in `CoordinatorState`, all
 that happens is an `Event`, all that shall be done is in the `Plan`. The order of calls is in `plans`.
+
+A loaded coordinator differs from the one that wrote the log in what lives in memory only: the last epoch of an
+InitProducerId (so its retry is fenced after a reload) and the progress of markers (so every partition of a decided
+transaction gets its marker a second time, which leaders accept).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import NO_PRODUCER_ID
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, NO_PRODUCER_ID, TopicPartition
 from spark_2pc_sink.reference.coordinator import events
 from spark_2pc_sink.reference.coordinator.add_partitions import add_offsets, add_partitions
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Leadership
-from spark_2pc_sink.reference.coordinator.end_txn import abort_timed_out, end_txn
-from spark_2pc_sink.reference.coordinator.expiry import expire
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Leadership, StatePartition
+from spark_2pc_sink.reference.coordinator.end_txn import (
+    abort_timed_out,
+    complete,
+    end_txn,
+    expire,
+    markers_answered,
+    owed,
+)
+from spark_2pc_sink.reference.coordinator.events import (
+    AddPartitionsToTxn,
+    DescribeTransactions,
+    ListTransactions,
+    Operation,
+    Resource,
+)
 from spark_2pc_sink.reference.coordinator.init_producer_id import block_allocated, init_producer_id
 from spark_2pc_sink.reference.coordinator.leader_answers import append_error
-from spark_2pc_sink.reference.coordinator.markers import complete, markers_answered
 from spark_2pc_sink.reference.coordinator.plans import (
     DescribeTransactionsReply,
     Effect,
@@ -27,10 +44,106 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Plan,
     Reply,
     StepNext,
+    TransactionDescription,
+    TransactionListing,
+    answer,
 )
-from spark_2pc_sink.reference.coordinator.queries import describe_transactions, list_transactions
 from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.states import COMPLETION, Marking, TransactionMetadata
+from spark_2pc_sink.reference.coordinator.states import (
+    AT_REST,
+    COMPLETION,
+    DECIDED,
+    STATES_BY_LABEL,
+    Marking,
+    Pair,
+    TransactionMetadata,
+    TransactionState,
+)
+
+
+def list_transactions(state: CoordinatorState, event: ListTransactions, now_ms: int) -> Plan:
+    """Answer ListTransactions: every id that passes all filters and that the principal may describe."""
+    if not state.active:
+        return answer(ListTransactionsReply(Code.COORDINATOR_NOT_AVAILABLE))
+    if any(partition.leadership is Leadership.LOADING for partition in state.partitions):
+        return answer(ListTransactionsReply(Code.COORDINATOR_LOAD_IN_PROGRESS))
+    unknown = tuple(label for label in event.state_filters if label not in STATES_BY_LABEL)
+    found = [metadata for metadata in state if _passes(metadata, event, now_ms)]
+    if event.pattern:
+        matched = _matching(event.pattern, [metadata.transactional_id for metadata in found])
+        if matched is None:
+            return answer(ListTransactionsReply(Code.INVALID_REGULAR_EXPRESSION))
+        found = [metadata for metadata, match in zip(found, matched, strict=True) if match]
+    rows = tuple(
+        TransactionListing(metadata.transactional_id, metadata.producer_id, metadata.state.label)
+        for metadata in found
+        if event.access.allows(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, metadata.transactional_id)
+    )
+    return answer(ListTransactionsReply(Code.NONE, unknown, rows))
+
+
+def describe_transactions(state: CoordinatorState, event: DescribeTransactions, _now_ms: int) -> Plan:
+    """Answer DescribeTransactions: each id by itself."""
+    rows = tuple(_description(state, event, transactional_id) for transactional_id in event.transactional_ids)
+    return answer(DescribeTransactionsReply(rows))
+
+
+def _passes(metadata: TransactionMetadata, event: ListTransactions, now_ms: int) -> bool:
+    if event.producer_id_filters and metadata.producer_id not in event.producer_id_filters:
+        return False
+    if event.state_filters and metadata.state.label not in event.state_filters:
+        return False
+    # Empty has start -1, so it passes every duration filter: Kafka does not ask whether anything is open.
+    return event.duration_ms < 0 or now_ms - metadata.start_ms > event.duration_ms
+
+
+def _description(state: CoordinatorState, event: DescribeTransactions, name: str) -> TransactionDescription:
+    if not event.access.allows(Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, name):
+        return TransactionDescription(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, name)
+    if not name:
+        return TransactionDescription(Code.INVALID_REQUEST, name)
+    if not state.active:
+        return TransactionDescription(Code.COORDINATOR_NOT_AVAILABLE, name)
+    code, metadata = state.find(name)
+    if metadata is None:
+        return TransactionDescription(code or Code.TRANSACTIONAL_ID_NOT_FOUND, name)
+    visible = (
+        each for each in metadata.partitions if event.access.allows(Operation.DESCRIBE, Resource.TOPIC, each.topic)
+    )
+    return TransactionDescription(
+        Code.NONE,
+        name,
+        metadata.state.label,
+        metadata.timeout_ms,
+        metadata.start_ms,
+        metadata.pair,
+        tuple(sorted(visible)),
+    )
+
+
+def _matching(pattern: str, names: Sequence[str]) -> list[bool] | None:
+    """For each name whether the whole of it matches, or None when the pattern is no RE2 pattern (KIP-1152).
+
+    The pattern comes from a client, so its matching time must be linear in the id: Python's ``re`` backtracks, and one
+    request could stop the broker. Kafka uses RE2/J; here Arrow's kernel does it, whose engine is RE2 itself.
+
+    Args:
+        pattern: without anchors; ``orders-.*`` does not match ``my-orders-1``.
+        names: the transactional ids.
+    """
+    # Imported here because it takes a quarter of a second and most brokers are never asked for a pattern.
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    try:
+        # Alone first, on one name (an empty array is answered without looking at the pattern): in the anchors a stray
+        # parenthesis could find a partner.
+        pc.match_substring_regex(pa.array([""]), pattern)
+        matched = pc.match_substring_regex(pa.array(names, pa.string()), rf"\A(?:{pattern})\z")
+    except pa.ArrowInvalid:
+        return None
+    return list(matched.to_pylist())
+
 
 _Handler = Callable[[CoordinatorState, Any, int], Plan]
 
@@ -169,4 +282,80 @@ def _restored(record: LogRecord, plan: Plan) -> TransactionMetadata | None:
         start_ms=value.start_ms,
         client_transaction_version=value.client_transaction_version,
         pending=COMPLETION.get(value.state),
+    )
+
+
+def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> CoordinatorState:
+    """``state`` with the records applied, in the order of the log.
+
+    Only the last record of each id is applied, as compaction might have left no other.
+    """
+    latest = {record.transactional_id: record for record in records}
+    for record in latest.values():
+        state = apply(state, Plan(records=(record,)))
+    return state
+
+
+def start_loading(state: CoordinatorState, index: int) -> CoordinatorState:
+    """A partition of the log whose leadership was won: requests for its ids are answered that it is loading."""
+    return state.with_partition(index, StatePartition(Leadership.LOADING, state.partitions[index].coordinator_epoch))
+
+
+def finish_loading(
+    state: CoordinatorState, index: int, *, coordinator_epoch: int, records: Iterable[LogRecord]
+) -> tuple[CoordinatorState, tuple[Effect, ...]]:
+    """The partition loaded, and the effects owed: every decided transaction is driven to its end again at once.
+
+    Args:
+        state: may hold other partitions; this one is replaced.
+        index: of the partition.
+        coordinator_epoch: the leader epoch under which it was won.
+        records: of this partition.
+    """
+    empty = state.with_partition(index, StatePartition(Leadership.LOADING, coordinator_epoch))
+    loaded = replay(empty, records)
+    loaded = loaded.with_partition(index, replace(loaded.partitions[index], leadership=Leadership.OWNED))
+    return loaded, redrive(loaded, index)
+
+
+def resign(state: CoordinatorState, index: int) -> CoordinatorState:
+    """A partition of the log whose leadership was lost: nothing of it is kept."""
+    return state.with_partition(index, StatePartition(Leadership.ELSEWHERE, state.partitions[index].coordinator_epoch))
+
+
+def redrive(state: CoordinatorState, index: int) -> tuple[Effect, ...]:
+    """What the decided transactions of a partition need, in the order of their ids."""
+    found = (metadata for metadata in state.partitions[index].transactions.values() if metadata.state in DECIDED)
+    return tuple(owed(state, metadata) for metadata in sorted(found, key=lambda each: each.transactional_id))
+
+
+def unrecorded(
+    state: CoordinatorState, found: Mapping[Pair, AbstractSet[TopicPartition]]
+) -> tuple[AddPartitionsToTxn, ...]:
+    """What a loss of power took from the log, once more: the implicit adds whose records are there without them.
+
+    A leader that adds its partition itself makes durable the first records of a transaction, and not the record that
+    adds the partition (`plans`), so the disk may have kept those only. Added now, the partition is where it was: the
+    transaction ends with a marker in it too. The transaction did not end before: what ends it is written behind the
+    record that was lost, in the same log.
+
+    From transaction.version 2 on each transaction has a pair of its own, so records of the pair in use belong to the
+    transaction in use. Any other open transaction is one that nobody knows, and left to who looks for it (KIP-664).
+
+    Args:
+        state: loaded.
+        found: by pair, the partitions in which it has a transaction open.
+    """
+    if state.settings.transaction_version < EPOCH_BUMP_VERSION:
+        return ()
+    return tuple(
+        AddPartitionsToTxn(
+            transactional_id=metadata.transactional_id,
+            producer_id=metadata.producer_id,
+            producer_epoch=metadata.producer_epoch,
+            partitions=tuple(sorted(lost)),
+        )
+        for metadata in sorted(state, key=lambda each: each.transactional_id)
+        if (metadata.state in AT_REST or (metadata.state is TransactionState.ONGOING and not metadata.kept))
+        and (lost := found.get(metadata.pair, frozenset()) - metadata.partitions)
     )

@@ -2,7 +2,7 @@
 
 A group goes in as a value and comes out as a value; time and the ids of new members come as arguments. What Apache
 Kafka 4.4.0 answers in each case is followed from its ``GroupMetadataManager`` (KIP-62, KIP-134, KIP-345, KIP-389,
-KIP-394, KIP-559, KIP-814). `steps` says in which order the outcome is carried out.
+KIP-394, KIP-559, KIP-814). `rebalance` says in which order the outcome is carried out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ from typing import Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.groups.members import Group, Member
+from spark_2pc_sink.reference.groups.members import Group, GroupState, Member
 from spark_2pc_sink.reference.groups.rebalance import (
+    AssignmentStored,
+    JoinAnswer,
+    JoinRequest,
+    ReplacementStored,
+    Step,
+    Store,
+    SyncAnswer,
+    SyncRequest,
     answer_syncs,
     complete,
     complete_if_joined,
@@ -31,17 +39,6 @@ from spark_2pc_sink.reference.groups.rebalance import (
     with_assignment,
 )
 from spark_2pc_sink.reference.groups.records import GroupValue
-from spark_2pc_sink.reference.groups.states import GroupState
-from spark_2pc_sink.reference.groups.steps import (
-    AssignmentStored,
-    JoinAnswer,
-    JoinRequest,
-    ReplacementStored,
-    Step,
-    Store,
-    SyncAnswer,
-    SyncRequest,
-)
 
 #: First JoinGroup version whose client comes back with the member id that it was given (KIP-394).
 MEMBER_ID_REQUIRED_VERSION: Final = 4

@@ -9,12 +9,11 @@ from kafka.protocol.consumer import HeartbeatResponse, JoinGroupResponse, LeaveG
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
-from spark_2pc_sink.reference.groups.members import Group, Member
+from spark_2pc_sink.reference.groups.members import DEAD, Group, GroupState, Member
+from spark_2pc_sink.reference.groups.rebalance import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from spark_2pc_sink.reference.groups.service import GroupService
-from spark_2pc_sink.reference.groups.states import DEAD, GroupState
-from spark_2pc_sink.reference.groups.steps import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.protocol.newer_messages import DeleteGroupsResponse
+from spark_2pc_sink.reference.protocol.codec import DeleteGroupsResponse
 
 _JoinedMember: Final = JoinGroupResponse.JoinGroupResponseMember
 _LeftMember: Final = LeaveGroupResponse.MemberResponse

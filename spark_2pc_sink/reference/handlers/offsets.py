@@ -13,12 +13,12 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 from spark_2pc_sink.reference.coordinator.leader_answers import offsets_code
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.groups.offset_service import Committer, FetchedOffset, OffsetService, Transaction
 from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetValue
+from spark_2pc_sink.reference.groups.service import Committer, FetchedOffset, OffsetService, Transaction
 from spark_2pc_sink.reference.handlers.groups import may_read
 from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.protocol.newer_messages import TxnOffsetCommitResponse
+from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitResponse
 
 _CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
 _CommitPartition: Final = _CommitTopic.OffsetCommitResponsePartition

@@ -1,14 +1,80 @@
-"""Values that go into a partition log and come out of it."""
+"""Values that go into a partition log and come out of it.
+
+Leader epochs and the offsets that each wrote: the answer to OffsetForLeaderEpoch (KIP-101, KIP-320).
+
+Kafka keeps it in ``leader-epoch-checkpoint``; here it is rebuilt from the batches, each of which carries its epoch.
+An epoch in which nothing was written is forgotten when the next one begins, as by ``LeaderEpochFileCache.assign``.
+
+Decoding of what clients sent, where it cannot hold up anybody else.
+
+A batch of a few kilobytes may stand for millions of records. What is large or compressed is decoded in a thread, and
+in `_THREADS` at a time, so that all clients together can make the decoder hold that many batches and no more.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.leader_epochs import NO_EPOCH
 from spark_2pc_sink.reference.log.producer_state import NO_TIMESTAMP, ProducerEntry
+from spark_2pc_sink.reference.storage.batches import decode_records
+from spark_2pc_sink.reference.storage.errors import BatchError
+from spark_2pc_sink.wire.batch_format import BatchHeader, Buffer, Record
+
+NO_EPOCH: Final = -1
+
+
+@dataclass(frozen=True)
+class EpochEnd:
+    """An epoch and the offset behind its last record; -1 and -1 where it is not known."""
+
+    epoch: int
+    end_offset: int
+
+
+class LeaderEpochs:
+    """The epochs of one partition (``LeaderEpochFileCache``)."""
+
+    def __init__(self) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+
+    @property
+    def latest(self) -> int:
+        """The latest epoch, or -1."""
+        return self._epochs[-1] if self._epochs else NO_EPOCH
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """From ``start_offset`` on everything is written in ``epoch``; an epoch that is not later changes nothing."""
+        if epoch <= self.latest:
+            return
+        if self._starts and self._starts[-1] == start_offset:
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+
+    def at(self, offset: int) -> int:
+        """The epoch that wrote ``offset``, or -1."""
+        position = bisect_right(self._starts, offset)
+        return self._epochs[position - 1] if position else NO_EPOCH
+
+    def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """The end of the largest epoch that is not later than ``epoch``."""
+        if epoch < 0 or epoch > self.latest:
+            return EpochEnd(NO_EPOCH, NO_OFFSET)
+        if epoch == self.latest:
+            return EpochEnd(epoch, log_end_offset)
+        later = bisect_right(self._epochs, epoch)
+        floor = self._epochs[later - 1] if later else epoch
+        return EpochEnd(floor, self._starts[later])
+
 
 NO_OFFSET: Final = -1
 
@@ -123,3 +189,43 @@ class ProducerDescription:
             entry.coordinator_epoch,
             NO_OFFSET if entry.txn_start_offset is None else entry.txn_start_offset,
         )
+
+
+#: Decoding is work of the interpreter, of which there is one; the second thread is there for small batches behind a
+#: large one. Each holds a batch of `spark_2pc_sink.wire.compression.DECOMPRESSED_BYTES_MAX` at most.
+_THREADS: Final = 2
+#: Up to here the change to a thread takes longer than the work.
+_INLINE_BYTES_MAX: Final = 16 * 1024
+_decoders: Final = ThreadPoolExecutor(_THREADS, thread_name_prefix="decode")
+_Result = TypeVar("_Result")
+
+
+async def decoded(header: BatchHeader, work: Callable[[], _Result]) -> _Result:
+    """What ``work`` makes of the records of a batch.
+
+    Args:
+        header: of the batch.
+        work: decodes it; touches nothing else that changes. Its errors are raised here.
+    """
+    if not header.compression and header.size_bytes <= _INLINE_BYTES_MAX:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_decoders, work)
+
+
+def first_from(batch: bytes, header: BatchHeader, timestamp_ms: int, offset: int) -> Record | None:
+    """The first record of a batch that is not older than a time and not before an offset."""
+    found = decode_records(batch, header)
+    return next((each for each in found if each.timestamp_ms >= timestamp_ms and each.offset >= offset), None)
+
+
+def max_timestamp_from(batch: bytes, header: BatchHeader, offset: int) -> int:
+    """The newest time in a batch, of the records that are not before an offset."""
+    return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= offset)
+
+
+def all_have_keys(records: Buffer, header: BatchHeader) -> bool:
+    """What a compacted topic asks of a batch; no batch that cannot be read has it."""
+    try:
+        return all(record.key is not None for record in decode_records(bytes(records), header))
+    except BatchError:
+        return False

@@ -7,6 +7,10 @@ back. A caller answers its client after `sync`, never before.
 
 Kafka's rules are those of ``UnifiedLog`` and ``LocalLog`` in 4.4.0. There is no retention and no compaction; what
 DeleteRecords deletes is no longer read, and its bytes go with the topic.
+
+State of a partition that follows from its batches: producers, aborted transactions, leader epochs, stable offset.
+
+Pure: the same batches in the same order make the same state, whether they are being appended or read back.
 """
 
 from __future__ import annotations
@@ -15,36 +19,117 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.decoding import all_have_keys, decoded, first_from, max_timestamp_from
-from spark_2pc_sink.reference.log.leader_epochs import EpochEnd
-from spark_2pc_sink.reference.log.log_state import LogState
 from spark_2pc_sink.reference.log.log_values import (
     NOWHERE,
     Appended,
+    EpochEnd,
     FetchedData,
     FoundOffset,
     Isolation,
+    LeaderEpochs,
     LogSettings,
     ProducerDescription,
+    all_have_keys,
+    decoded,
+    first_from,
+    max_timestamp_from,
 )
 from spark_2pc_sink.reference.log.producer_state import (
     NO_TIMESTAMP,
+    AbortedIndex,
     EndMarker,
+    Guard,
     ProducerStamp,
+    ProducerStates,
     Standing,
 )
-from spark_2pc_sink.reference.log.verification_guards import Guard
-from spark_2pc_sink.reference.storage.batches import Stamped, build_batch, stamp_batch
+from spark_2pc_sink.reference.storage.batches import (
+    KeyValue,
+    Stamped,
+    build_batch,
+    build_marker,
+    decode_records,
+    encode_records,
+    read_marker,
+    stamp_batch,
+)
 from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError, UnreadableRecordError
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
 from spark_2pc_sink.reference.storage.group_sync import GroupSync, Synced
-from spark_2pc_sink.reference.storage.records import KeyValue, build_marker, decode_records, encode_records
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 from spark_2pc_sink.wire.batch_format import TRANSACTIONAL_BIT, BatchHeader, Buffer, Record, read_header
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A transaction that is over, but whose marker no reader may see yet: it still holds back the stable offset."""
+
+    first_offset: int
+    marker_offset: int
+
+
+class LogState:
+    """The state of one partition.
+
+    Args:
+        verification: as for `ProducerStates`.
+
+    Attributes:
+        producers: what they may append next.
+        aborted: what read_committed readers skip.
+        epochs: which leader epoch wrote what.
+    """
+
+    def __init__(self, *, verification: bool) -> None:
+        self.producers: ProducerStates = ProducerStates(verification=verification)
+        self.aborted: AbortedIndex = AbortedIndex()
+        self.epochs: LeaderEpochs = LeaderEpochs()
+        self._ended: list[_Ended] = []
+
+    def recovered(self, header: BatchHeader, batch: bytes) -> None:
+        """Take a batch into account that is in the log already: it was right when it was written.
+
+        Raises:
+            BatchError: a control batch that cannot be read.
+        """
+        self.epochs.begin(header.leader_epoch, header.base_offset)
+        if not header.has_producer:
+            return
+        if not header.control:
+            self.producers.batch_written(header)
+            return
+        marker = read_marker(batch, header)
+        if marker is not None:
+            self.marker_written(header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
+
+    def marker_written(self, header: BatchHeader, *, commit: bool, coordinator_epoch: int) -> None:
+        """An end marker stands in the log. Where no transaction was open it changes the producer only."""
+        ended = self.producers.marker_written(header, commit=commit, coordinator_epoch=coordinator_epoch)
+        if ended is None:
+            return
+        self._ended.append(_Ended(ended.first_offset, ended.marker_offset))
+        if not commit:
+            other = self.producers.first_open_offset()
+            self.aborted.add(ended, ended.marker_offset + 1 if other is None else other)
+
+    def stable_offset(self, high_watermark: int) -> int:
+        """The last stable offset at a high watermark, which only grows from call to call.
+
+        No transaction may be open below it, nor one be over whose marker is not below the high watermark
+        (``ProducerStateManager.firstUnstableOffset``).
+        """
+        self._ended = [each for each in self._ended if each.marker_offset >= high_watermark]
+        unstable = [high_watermark, *(each.first_offset for each in self._ended)]
+        first_open = self.producers.first_open_offset()
+        if first_open is not None:
+            unstable.append(first_open)
+        return min(unstable)
+
 
 _logger = logging.getLogger(__name__)
 

@@ -16,11 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.reference.config.dynamic_configs import BrokerConfigs, with_configs
-from spark_2pc_sink.reference.config.properties import BrokerProperties
+from spark_2pc_sink.reference.config.properties import BrokerConfigs, BrokerProperties, with_configs
 from spark_2pc_sink.reference.config.topic_configs import internal_topics, log_settings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.metadata.catalog_files import new_state, start, store
 from spark_2pc_sink.reference.metadata.catalog_state import (
     PRODUCER_ID_BLOCK_SIZE,
     AclRow,
@@ -28,8 +26,7 @@ from spark_2pc_sink.reference.metadata.catalog_state import (
     Topic,
     random_id,
 )
-from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
-from spark_2pc_sink.reference.metadata.log_ends import LogEnds
+from spark_2pc_sink.reference.metadata.data_directory import DataDirectory, LogEnds, new_state, start, store
 
 _log = logging.getLogger(__name__)
 

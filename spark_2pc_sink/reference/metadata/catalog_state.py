@@ -6,14 +6,44 @@ Kafka keeps the same in its metadata log (KIP-500); a single node needs no log o
 from __future__ import annotations
 
 import base64
+import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
+import google_crc32c
+
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
-from spark_2pc_sink.reference.metadata.checked_json import read_checked, write_checked
+
+_CHECKSUM: Final = "crc32c"
+
+
+def write_checked(document: dict[str, Any]) -> bytes:
+    """The document as JSON, with a checksum of all its fields."""
+    return json.dumps({**document, _CHECKSUM: _checksum(document)}, indent=1).encode()
+
+
+def read_checked(data: bytes) -> Any:
+    """The document that `write_checked` wrote, without its checksum.
+
+    One without a checksum is taken: an earlier version wrote none.
+
+    Raises:
+        ValueError: the bytes are no JSON, or the checksum does not fit them.
+    """
+    found = json.loads(data)
+    if isinstance(found, dict) and _CHECKSUM in found:
+        written = found.pop(_CHECKSUM)
+        if written != _checksum(found):
+            raise ValueError(f"its checksum is {written}, its fields make {_checksum(found)}")
+    return found
+
+
+def _checksum(document: dict[str, Any]) -> int:
+    return int(google_crc32c.value(json.dumps(document, sort_keys=True).encode()))
+
 
 #: Producer ids are handed out in blocks of this many (Kafka: ``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
 PRODUCER_ID_BLOCK_SIZE: Final = 1000

@@ -5,21 +5,191 @@ What a client may cost, beyond the request that is carried out: frames read ahea
 not read its replies is not read from either, and its requests wait. One that sends no whole request for
 ``connections.max.idle.ms`` is closed, however many bytes trickle in; so is one that does not log in within
 `LOGIN_DEADLINE_S`. The requests of all connections together are bounded by ``queued.max.request.bytes``.
+
+A `FrameReader` says where the next bytes shall be received. Short frames arrive in a scratch buffer that all
+connections share and are copied out of it; a frame that is longer than what has arrived gets a buffer of its own, into
+which the rest is received straight. That buffer grows with what arrives, to twice as much at most, so that a length
+costs nothing by being announced. The reader never raises: what breaks the protocol is kept in ``broken``, behind the
+frames that came before it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
+import struct
 from collections import deque
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
 
-from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
+from spark_2pc_sink.reference.config.listeners import Listener
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.network.dispatch import Reply
-from spark_2pc_sink.reference.network.framing import FrameReader
-from spark_2pc_sink.reference.network.request_channel import ListenerContext, RequestChannel
-from spark_2pc_sink.reference.network.tls import certificate_principal
+from spark_2pc_sink.reference.network.request_channel import (
+    AccessOf,
+    Dispatcher,
+    ListenerContext,
+    NetworkMetrics,
+    Reply,
+    RequestChannel,
+)
+from spark_2pc_sink.reference.protocol.api import ANONYMOUS
+
+_CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+#: Attributes of a distinguished name that RFC 2253 has short names for; Java writes others as numbers.
+_SHORT_NAMES: Final[Mapping[str, str]] = {
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+_ESCAPED: Final = frozenset(',+"\\<>;')
+
+
+def server_context(properties: BrokerProperties) -> ssl.SSLContext:
+    """What the TLS listeners need.
+
+    Raises:
+        ConfigurationError: a file cannot be read or does not hold what it should.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A key without a password must not make OpenSSL ask for one at the terminal.
+    password = properties.ssl_key_password or ""
+    location = properties.ssl_keystore_location
+    assert location is not None, "checked with the properties"
+    try:
+        context.load_cert_chain(location, password=password)
+    except (OSError, ssl.SSLError) as error:
+        rule = f"it is a PEM file with a private key and its certificates: {error}"
+        remedy = "correct the file; ssl.key.password is for an encrypted key"
+        raise ConfigurationError(option="ssl.keystore.location", value=location, rule=rule, remedy=remedy) from error
+    context.verify_mode = _CLIENT_AUTH[properties.ssl_client_auth]
+    trusted = properties.ssl_truststore_location
+    if trusted is not None:
+        try:
+            context.load_verify_locations(trusted)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(
+                option="ssl.truststore.location",
+                value=trusted,
+                rule=f"it is a PEM file with certificates: {error}",
+                remedy="correct the file",
+            ) from error
+    return context
+
+
+def certificate_principal(certificate: Mapping[str, Any] | None) -> str:
+    """The principal of a client: its distinguished name as RFC 2253 writes it, as in Kafka's default principal builder.
+
+    Args:
+        certificate: as ``SSLSocket.getpeercert`` gives it; without one the client is anonymous.
+    """
+    subject = (certificate or {}).get("subject", ())
+    if not subject:
+        return ANONYMOUS
+    parts = ("+".join(f"{_SHORT_NAMES.get(key, key)}={_escape(value)}" for key, value in each) for each in subject)
+    return f"User:{','.join(reversed(list(parts)))}"
+
+
+def _escape(value: str) -> str:
+    escaped = "".join(f"\\{character}" if character in _ESCAPED else character for character in value)
+    return f"\\{escaped}" if escaped.startswith(("#", " ")) else escaped
+
+
+#: What one read takes at most while no long frame is under way; the same as asyncio's own reads.
+SCRATCH_BYTES: Final = 65_536
+_LENGTH: Final = struct.Struct(">i")
+
+
+class FrameReader:
+    """The frames of one connection.
+
+    Args:
+        scratch: shared by all connections of an event loop: it holds bytes only between `buffer` and `received`.
+        frame_bytes_max: a longer frame breaks the protocol; may be changed between two frames.
+        has_room: asked with the bytes by which a buffer is about to grow; False breaks the connection.
+
+    Attributes:
+        broken: why no further frame can come, or None.
+    """
+
+    def __init__(self, scratch: memoryview, *, frame_bytes_max: int, has_room: Callable[[int], bool]) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.broken: RemoteProtocolError | None = None
+        self._scratch = scratch
+        self._head = b""
+        self._has_room = has_room
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._length = 0
+
+    @property
+    def buffered_bytes(self) -> int:
+        """The memory that the frame under way takes."""
+        return len(self._head) + (0 if self._frame is None else len(self._frame))
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes belong."""
+        return self._scratch if self._frame is None else memoryview(self._frame)[self._filled :]
+
+    def received(self, count: int) -> list[bytes | bytearray]:
+        """The frames, without their lengths, that ``count`` bytes in `buffer` have completed."""
+        if self.broken is not None:
+            return []
+        if self._frame is None:
+            return self._split(count)
+        self._filled += count
+        if self._filled == self._length:
+            whole, self._frame = self._frame, None
+            return [whole]
+        if self._filled == len(self._frame):
+            self._grow(self._frame)
+        return []
+
+    def _split(self, count: int) -> list[bytes | bytearray]:
+        """Cut the scratch buffer into frames; what is left over becomes the beginning of the next."""
+        frames: list[bytes | bytearray] = []
+        data = self._head + self._scratch[:count]
+        position = 0
+        while len(data) - position >= _LENGTH.size:
+            length = _LENGTH.unpack_from(data, position)[0]
+            if not 0 <= length <= self.frame_bytes_max:
+                detail = f"a frame of {length} bytes; from 0 to {self.frame_bytes_max} are taken"
+                self.broken = RemoteProtocolError(peer="the client", detail=detail)
+                return frames
+            position += _LENGTH.size
+            if len(data) - position < length:
+                self._begin(data, position, length)
+                return frames
+            frames.append(data[position : position + length])
+            position += length
+        self._head = data[position:]
+        return frames
+
+    def _begin(self, data: bytes, position: int, length: int) -> None:
+        """A frame that is longer than what is here."""
+        self._filled, self._length, self._head = len(data) - position, length, b""
+        self._grow(memoryview(data)[position:])
+
+    def _grow(self, filled: bytes | bytearray | memoryview) -> None:
+        """A larger buffer for the frame under way; a new one, because whoever received still holds the old one."""
+        size = min(self._length, 2 * max(self._filled, len(self._scratch)))
+        if not self._has_room(size - self._filled):
+            self._frame = None
+            detail = f"a frame of {self._length} bytes, {self._filled} of which have come: all connections together "
+            detail += "hold queued.max.request.bytes. Raise it, or send smaller requests"
+            self.broken = RemoteProtocolError(peer="the client", detail=detail)
+            return
+        self._frame = bytearray(size)
+        self._frame[: self._filled] = filled
+
 
 _log = logging.getLogger(__name__)
 
@@ -37,43 +207,23 @@ LOGIN_DEADLINE_S: Final = 10.0
 CLOSE_DEADLINE_S: Final = 5.0
 
 
-class Registry(Protocol):
-    """Who knows all open connections."""
-
-    properties: BrokerProperties
-    scratch: memoryview
-
-    def opened(self, connection: Connection, serving: asyncio.Task[None]) -> None:
-        """Keep both until they end."""
-
-    def closed(self, connection: Connection) -> None:
-        """Its socket is closed."""
-
-    @property
-    def has_room(self) -> bool:
-        """True where one more may come."""
-
-    def may_hold(self, more_bytes: int) -> bool:
-        """True where the requests of all connections may take so much more memory."""
-
-
 class Connection(asyncio.BufferedProtocol):
     """The protocol of one accepted connection.
 
     Args:
         listener: what its connections share.
-        registry: told when it opens and closes.
+        server: told when it opens and closes.
     """
 
-    def __init__(self, listener: ListenerContext, registry: Registry) -> None:
+    def __init__(self, listener: ListenerContext, server: SocketServer) -> None:
         self._listener = listener
-        self._registry = registry
+        self._server = server
         self._loop = asyncio.get_running_loop()
-        properties = registry.properties
+        properties = server.properties
         bytes_max = properties.socket_request_max_bytes
         if listener.users is not None:
             bytes_max = min(properties.sasl_server_max_receive_size, bytes_max)
-        self._reader = FrameReader(registry.scratch, frame_bytes_max=bytes_max, has_room=registry.may_hold)
+        self._reader = FrameReader(server.scratch, frame_bytes_max=bytes_max, has_room=server.may_hold)
         self._frames: deque[bytes | bytearray] = deque()
         self._frame_bytes = 0
         self._carried_out_bytes = 0
@@ -95,9 +245,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
         self._peer = f"{address[0]}:{address[1]}" if address else "a client that has gone"
-        if not self._registry.has_room:
+        if not self._server.has_room:
             self._listener.metrics.connections_refused += 1
-            limit = self._registry.properties.max_connections
+            limit = self._server.properties.max_connections
             _log.warning("refused %s: max.connections=%d are open, or the server stops", self._peer, limit)
             transport.abort()
             return
@@ -114,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timers["login"] = self._loop.call_later(LOGIN_DEADLINE_S, self._check_login)
         self._timers["idle"] = self._loop.call_later(self._idle_s_max, self._check_idle)
         self._admitted = True
-        self._registry.opened(self, self._loop.create_task(self._serve()))
+        self._server.opened(self, self._loop.create_task(self._serve()))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
         """Where the next bytes belong."""
@@ -153,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
             timer.cancel()
         if self._admitted:
             self._channel.client_gone()
-        self._registry.closed(self)
+        self._server.closed(self)
         self._wake()
         self.resume_writing()
 
@@ -180,7 +330,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._carried_out_bytes = 0
                 self._busy = False
                 if self._channel.logged_in:
-                    self._reader.frame_bytes_max = self._registry.properties.socket_request_max_bytes
+                    self._reader.frame_bytes_max = self._server.properties.socket_request_max_bytes
             await self._channel.finish()
             if self._reader.broken is not None:
                 self._fail(self._reader.broken)
@@ -290,7 +440,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _idle_s_max(self) -> float:
-        return self._registry.properties.connections_max_idle_ms / 1000
+        return self._server.properties.connections_max_idle_ms / 1000
 
     def _is_far_ahead(self) -> bool:
         return len(self._frames) >= REQUESTS_AHEAD_MAX or self._frame_bytes >= BYTES_AHEAD_MAX
@@ -299,3 +449,136 @@ class Connection(asyncio.BufferedProtocol):
         arrival, self._arrival = self._arrival, None
         if arrival is not None and not arrival.done():
             arrival.set_result(None)
+
+
+#: A client that opens a TLS connection says hello at once.
+TLS_HANDSHAKE_DEADLINE_S: Final = 10.0
+
+
+class SocketServer:
+    """Listens, and serves everyone who connects.
+
+    Args:
+        dispatcher: carries requests out.
+        properties: listeners, limits, users.
+        access_of: the ACLs for a principal and a host.
+
+    Raises:
+        ConfigurationError: a certificate file is not what it should be.
+
+    Attributes:
+        metrics: counters of connections and requests.
+        addresses: host and port of every listener, as bound; empty before `start`.
+        advertised: what the clients of each are told.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, properties: BrokerProperties, *, access_of: AccessOf) -> None:
+        self._dispatcher = dispatcher
+        self.properties = properties
+        self._access_of = access_of
+        self._listening = properties.listening
+        wants_tls = any(each.protocol.has_tls for each in self._listening)
+        self._tls = server_context(properties) if wants_tls else None
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[Connection] = set()
+        self._serving: dict[asyncio.Task[None], Connection] = {}
+        self._stopping = False
+        self._emptied: asyncio.Future[None] | None = None
+        self.metrics: NetworkMetrics = NetworkMetrics()
+        self.addresses: list[tuple[str, int]] = []
+        self.advertised: list[tuple[str, int]] = []
+        self.scratch: memoryview = memoryview(bytearray(SCRATCH_BYTES))
+
+    async def start(self) -> None:
+        """Bind every listener, then serve.
+
+        Raises:
+            OSError: an address cannot be bound; none is served then.
+        """
+        try:
+            for listener in self._listening:
+                await self._bind(listener)
+        except OSError:
+            await self.stop(deadline_s=0)
+            raise
+        for server in self._servers:
+            await server.start_serving()
+
+    async def stop(self, *, deadline_s: float) -> None:
+        """Accept no one, let the requests that are being carried out come to their end, close.
+
+        Args:
+            deadline_s: what takes longer is cancelled.
+        """
+        self._stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self._serving.values()):
+            connection.stop()
+        emptied = self._emptied = asyncio.get_running_loop().create_future()
+        if not self._connections:
+            emptied.set_result(None)
+        await asyncio.wait({emptied, *self._serving}, timeout=deadline_s, return_when=asyncio.ALL_COMPLETED)
+        for task in self._serving:
+            task.cancel()
+        for connection in self._connections:
+            connection.cancel()
+        await emptied
+
+    @property
+    def has_room(self) -> bool:
+        """False while as many are open as may be, and once the server stops."""
+        return len(self._connections) < self.properties.max_connections and not self._stopping
+
+    def may_hold(self, more_bytes: int) -> bool:
+        """False where the requests of all connections would take more than ``queued.max.request.bytes``."""
+        held_bytes = sum(connection.request_bytes for connection in self._connections)
+        return held_bytes + more_bytes <= self.properties.queued_max_request_bytes
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """Those that are open."""
+        return tuple(self._connections)
+
+    def opened(self, connection: Connection, serving: asyncio.Task[None]) -> None:
+        """A connection has begun; its task may outlive it."""
+        self._connections.add(connection)
+        self._serving[serving] = connection
+        serving.add_done_callback(self._serving.pop)
+
+    def closed(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self._connections.discard(connection)
+        if not self._connections and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    async def _bind(self, listener: Listener) -> None:
+        """Bind a listener; its connections learn the port that it got."""
+        contexts: list[ListenerContext] = []
+        tls: ssl.SSLContext | None = self._tls if listener.protocol.has_tls else None
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(contexts[0], self),
+            listener.endpoint.host or None,
+            listener.endpoint.port,
+            backlog=self.properties.socket_listen_backlog_size,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else TLS_HANDSHAKE_DEADLINE_S,
+            start_serving=False,
+        )
+        self._servers.append(server)
+        host, port = server.sockets[0].getsockname()[:2]
+        self.addresses.append((host, port))
+        told_host, told_port = listener.advertised or (listener.endpoint.host, 0)
+        advertised = (told_host, told_port or port)
+        self.advertised.append(advertised)
+        contexts.append(
+            ListenerContext(
+                dispatcher=self._dispatcher,
+                access_of=self._access_of,
+                metrics=self.metrics,
+                advertised=advertised,
+                users=self.properties.users_of(listener) if listener.protocol.has_sasl else None,
+                mechanisms=self.properties.mechanisms,
+                failed_login_delay_ms=self.properties.connection_failed_authentication_delay_ms,
+            )
+        )

@@ -3,25 +3,213 @@
 The order is Kafka's: at most one ApiVersions, then SaslHandshake, then the messages of the mechanism, one for PLAIN and
 two for SCRAM: as SaslAuthenticate after a handshake of version 1, as bare frames after one of version 0. Anything else
 ends the connection. The machine has no clock and no socket; its `Step` says what to send, and what then.
+
+For SCRAM (RFC 5802, RFC 7677) what is checked, in which order and with which text is that of Kafka's ScramSaslServer.
+So an unknown user is refused at the first message, which tells a client who exists.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
 import struct
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, Protocol
 
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import PLAIN, Users
-from spark_2pc_sink.reference.network.exchange import Exchange, LoginRefusedError
-from spark_2pc_sink.reference.network.plain import PlainExchange
-from spark_2pc_sink.reference.network.scram import ScramExchange
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
 from spark_2pc_sink.reference.protocol.codec import Request, write_response
+
+
+class LoginRefusedError(Exception):
+    """The client may not come in.
+
+    Args:
+        told: what Kafka tells the client.
+        reason: more, for the log only.
+    """
+
+    def __init__(self, told: str, reason: str | None = None) -> None:
+        super().__init__(told)
+        self.told = told
+        self.logged: str = told if reason is None else f"{told} ({reason})"
+
+
+class Exchange(Protocol):
+    """The messages of one login; one object for each."""
+
+    def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
+        """The answer to a message of the client.
+
+        Returns:
+            What to send, and the user's name once the exchange is complete; None while another message has to come.
+
+        Raises:
+            LoginRefusedError: the login has failed, and with it the exchange.
+        """
+        ...
+
+
+_REFUSED: Final = "Authentication failed: Invalid username or password"
+
+
+class PlainExchange:
+    """See `Exchange`.
+
+    Args:
+        users: who may log in.
+    """
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+
+    def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
+        """See `Exchange.evaluate`; one message is all."""
+        parts = message.split(b"\x00")
+        if len(parts) != 3:  # noqa: PLR2004 - authorization id, user name, password
+            raise LoginRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+        try:
+            authorization_id, user, password = (part.decode() for part in parts)
+        except UnicodeDecodeError:
+            raise LoginRefusedError(_REFUSED) from None
+        if not user or not password:
+            raise LoginRefusedError(f"Authentication failed: {'password' if user else 'username'} not specified")
+        # Compared for unknown users too, so that the time does not tell who exists; no password is empty.
+        expected = self._users.passwords.get(user, "")
+        if not hmac.compare_digest(expected.encode(), password.encode()):
+            raise LoginRefusedError(_REFUSED)
+        if authorization_id not in {"", user}:
+            detail = "Client requested an authorization id that is different from username"
+            raise LoginRefusedError(f"Authentication failed: {detail}")
+        return b"", user
+
+
+#: The hash function of each mechanism, by hashlib's name.
+_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+#: Kafka's minimum for both mechanisms. A credential takes some milliseconds, and other connections wait meanwhile.
+ITERATIONS: Final = 4096
+_SALT_BYTES: Final = 16
+#: Credentials that are kept; one that has been dropped is made anew, with another salt.
+_CREDENTIALS_MAX: Final = 1_024
+#: RFC 5802, section 7. The optional parts between name, nonce and proof are extensions, which Kafka ignores too.
+_CLIENT_FIRST: Final = re.compile(
+    r"(?P<header>n,(?:a=(?P<authorization_id>[^,]+))?,)"
+    r"(?P<bare>(?:m=[^,]+,)?n=(?P<user>(?:[^=,]|=2C|=3D)+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]+=[^,]+)*)"
+)
+_CLIENT_FINAL: Final = re.compile(
+    r"(?P<without_proof>c=(?P<channel>[A-Za-z0-9+/]+={0,2}),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]+=[^,]+)*)"
+    r",p=(?P<proof>[A-Za-z0-9+/]+={0,2})"
+)
+
+
+@dataclass(frozen=True)
+class _Credential:
+    """What a server keeps of a password (RFC 5802, section 3)."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What the first two messages have said."""
+
+    user: str
+    credential: _Credential
+    channel: bytes
+    nonce: str
+    messages: str
+
+
+class ScramExchange:
+    """See `Exchange`.
+
+    Args:
+        users: who may log in.
+        mechanism: SCRAM-SHA-256 or SCRAM-SHA-512.
+    """
+
+    def __init__(self, users: Users, mechanism: str) -> None:
+        self._users = users
+        self._mechanism = mechanism
+        self._begun: _Begun | None = None
+
+    def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
+        """See `Exchange.evaluate`; two messages are all."""
+        try:
+            text = message.decode()
+        except UnicodeDecodeError:
+            raise self._refused("a message is no UTF-8") from None
+        if self._begun is None:
+            return self._first(text), None
+        return self._final(text, self._begun), self._begun.user
+
+    def _first(self, text: str) -> bytes:
+        found = _CLIENT_FIRST.fullmatch(text)
+        if found is None:
+            raise self._refused("the first message has another form")
+        user = found["user"].replace("=2C", ",").replace("=3D", "=")
+        password = self._users.passwords.get(user)
+        if password is None:
+            raise self._refused("there is no such user")
+        if found["authorization_id"] not in {None, found["user"]}:
+            detail = "Client requested an authorization id that is different from username"
+            raise LoginRefusedError(f"Authentication failed: {detail}")
+        credential = _credential(self._mechanism, user, password)
+        nonce = found["nonce"] + secrets.token_hex(_SALT_BYTES)
+        answer = f"r={nonce},s={base64.b64encode(credential.salt).decode()},i={ITERATIONS}"
+        messages = f"{found['bare']},{answer}"
+        self._begun = _Begun(user, credential, found["header"].encode(), nonce, messages)
+        return answer.encode()
+
+    def _final(self, text: str, begun: _Begun) -> bytes:
+        found = _CLIENT_FINAL.fullmatch(text)
+        if found is None:
+            raise self._refused("the second message has another form")
+        try:
+            channel, proof = (base64.b64decode(found[name], validate=True) for name in ("channel", "proof"))
+        except binascii.Error:
+            raise self._refused("the second message has another form") from None
+        if found["nonce"] != begun.nonce or channel != begun.channel:
+            raise self._refused("the second message belongs to another first one")
+        authenticated = f"{begun.messages},{found['without_proof']}".encode()
+        client_signature = self._hmac(begun.credential.stored_key, authenticated)
+        if len(proof) != len(client_signature):
+            raise self._refused("the proof has another length")
+        client_key = bytes(one ^ other for one, other in zip(proof, client_signature, strict=True))
+        stored_key = hashlib.new(_HASHES[self._mechanism], client_key).digest()
+        if not hmac.compare_digest(stored_key, begun.credential.stored_key):
+            raise self._refused("the password is another")
+        return b"v=" + base64.b64encode(self._hmac(begun.credential.server_key, authenticated))
+
+    def _hmac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.digest(key, message, _HASHES[self._mechanism])
+
+    def _refused(self, reason: str) -> LoginRefusedError:
+        """Kafka's SaslServerAuthenticator tells no more than this (KIP-152)."""
+        told = "Authentication failed during authentication due to invalid credentials with SASL mechanism"
+        return LoginRefusedError(f"{told} {self._mechanism}", reason)
+
+
+@lru_cache(maxsize=_CREDENTIALS_MAX)
+def _credential(mechanism: str, _user: str, password: str) -> _Credential:
+    """A credential of this process; each user has a salt of their own."""
+    name, salt = _HASHES[mechanism], secrets.token_bytes(_SALT_BYTES)
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, ITERATIONS)
+    stored_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
+    return _Credential(salt, stored_key, hmac.digest(salted, b"Server Key", name))
+
 
 HANDSHAKE_VERSIONS: Final = (0, 1)
 AUTHENTICATE_VERSIONS: Final = (0, 2)

@@ -3,21 +3,188 @@
 Every segment but the last is on disk as a whole: rolling waits for fdatasync of the segment that it ends. That is the
 one place where the event loop waits for the disk, for what was written since the last group commit, once in
 ``log.segment.bytes``; in return a damaged batch in an earlier segment can only be damage, never a torn write.
+
+The index of a segment is in memory and has an entry for about every 4 KiB, under the same rule as Kafka's ``.index``
+files (``LogSegment.append``): the rule decides which aborted transactions a fetch lists, so that it must be the same.
+
+Every start checks everything, which costs about a second per gigabyte and per hundred thousand batches. In the last
+segment the log ends at the first batch whose length, CRC or offset is wrong. Below the offset up to which the log is
+known to have been on disk, at the last start or a clean stop, that is damage too, and an error. Above it everything
+behind is removed, as Kafka does after an unclean end (``LogSegment.recover``): the disk may have stored
+the pages of the last, unfinished writes in any order, so that what looks whole behind a torn batch was never
+acknowledged. In an earlier segment, which was on disk as a whole before the next one was begun, the same is damage, and
+an error that names the file: Kafka would drop all segments behind it, with records that it has acknowledged.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
-from spark_2pc_sink.reference.storage.batches import Stamped
+from spark_2pc_sink.reference.storage.batches import Stamped, whole
 from spark_2pc_sink.reference.storage.errors import CorruptLogError, ShortLogError
 from spark_2pc_sink.reference.storage.files import SegmentFile, SegmentStore, TornFileError
-from spark_2pc_sink.reference.storage.recovery import recover_segment
-from spark_2pc_sink.reference.storage.segments import NO_TIMESTAMP, RELATIVE_OFFSET_MAX, Segment
-from spark_2pc_sink.wire.batch_format import LOG_OVERHEAD, LOG_OVERHEAD_BYTES, BatchHeader
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, BatchHeader, read_header
+
+#: index.interval.bytes: more than so many bytes are between two entries.
+INDEX_INTERVAL_BYTES: Final = 4096
+#: Bytes read at once while walking from an index entry to a batch: one interval, and the header behind it.
+_WALK_BYTES: Final = INDEX_INTERVAL_BYTES + HEADER_BYTES
+#: A batch's offset in a segment is an int32 relative to its base in Kafka's index files.
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+NO_TIMESTAMP: Final = -1
+
+
+class Segment:
+    """The batches from ``base_offset`` on, in one file.
+
+    Attributes:
+        end_offset: behind the last record.
+        max_timestamp_ms: the largest of any batch, or -1.
+    """
+
+    def __init__(self, base_offset: int, file: SegmentFile) -> None:
+        self.base_offset = base_offset
+        self.end_offset: int = base_offset
+        self.max_timestamp_ms: int = NO_TIMESTAMP
+        self.file = file
+        self._last_offsets = array("q")
+        self._positions = array("q")
+        # The largest timestamp of all batches before the entry: where a search by timestamp may begin.
+        self._timestamps_before = array("q")
+        self._unindexed_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.file.size_bytes
+
+    def append(self, stamped: Stamped) -> None:
+        """Write a batch at the end.
+
+        Raises:
+            OSError: see `SegmentFile.append`; the segment is as before.
+        """
+        position = self.file.size_bytes
+        self.file.append(stamped.parts)
+        self.index(stamped.header, position)
+
+    def index(self, header: BatchHeader, position: int) -> None:
+        """Take a batch into account that begins at ``position``, behind all others."""
+        if self._unindexed_bytes > INDEX_INTERVAL_BYTES:
+            self._last_offsets.append(header.last_offset)
+            self._positions.append(position)
+            self._timestamps_before.append(self.max_timestamp_ms)
+            self._unindexed_bytes = 0
+        self._unindexed_bytes += header.size_bytes
+        self.end_offset = header.last_offset + 1
+        self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch begins that holds ``offset``, or the first one behind it; the end if there is none."""
+        entry = bisect_right(self._last_offsets, offset) - 1
+        position = self._positions[entry] if entry >= 0 else 0
+        for found, header in self._walk(position):
+            if header.last_offset >= offset:
+                return found
+        return self.file.size_bytes
+
+    def upper_offset(self, position: int) -> int | None:
+        """The offset in the first index entry at or behind a position (``OffsetIndex.fetchUpperBoundOffset``)."""
+        entry = bisect_left(self._positions, position)
+        return self._last_offsets[entry] if entry < len(self._positions) else None
+
+    def position_before_timestamp(self, timestamp_ms: int) -> int:
+        """A position before which every batch is earlier than ``timestamp_ms``."""
+        entry = bisect_left(self._timestamps_before, timestamp_ms) - 1
+        return self._positions[entry] if entry >= 0 else 0
+
+    def batches(self, position: int) -> Iterator[tuple[BatchHeader, int]]:
+        """Headers and positions of the batches from ``position`` on, which must be where one begins."""
+        return ((header, found) for found, header in self._walk(position))
+
+    def batch(self, header: BatchHeader, position: int) -> bytes:
+        """The bytes of a batch."""
+        return self.file.read(position, header.size_bytes)
+
+    def _walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Header by header; several in one read where batches are small."""
+        chunk, chunk_position = b"", position
+        while position + HEADER_BYTES <= self.file.size_bytes:
+            start = position - chunk_position
+            if start + HEADER_BYTES > len(chunk):
+                chunk, chunk_position, start = self.file.read(position, _WALK_BYTES), position, 0
+            header = read_header(chunk, start)
+            if header.length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+                raise CorruptLogError(path=self.file.path, position_bytes=position, detail=f"length {header.length}")
+            yield position, header
+            position += header.size_bytes
+
+
+#: Read at once; a batch that is larger is read by itself.
+READ_BYTES = 4 * 1024 * 1024
+
+
+def recover_segment(
+    segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool, durable_end: int = 0
+) -> int:
+    """Index a segment's batches and give each to ``take``.
+
+    Args:
+        segment: just opened.
+        take: called with each header and batch, in order.
+        last: it is the one that was being written; a torn end is cut off.
+        durable_end: the offset up to which the log is known to have been on disk.
+
+    Returns:
+        the bytes cut off.
+
+    Raises:
+        CorruptLogError: damage in a segment that is not the last.
+        ShortLogError: damage in the last one, below ``durable_end``.
+    """
+    position = 0
+    for header, batch in _sound_batches(segment):
+        segment.index(header, position)
+        take(header, batch)
+        position += header.size_bytes
+    torn_bytes = segment.file.size_bytes - position
+    if not torn_bytes:
+        return 0
+    if not last:
+        detail = f"no whole batch at offset {segment.end_offset}, {torn_bytes} bytes before the end of the file"
+        raise CorruptLogError(path=segment.file.path, position_bytes=position, detail=detail)
+    if segment.end_offset < durable_end:
+        raise ShortLogError(path=segment.file.path, end_offset=segment.end_offset, durable_end=durable_end)
+    segment.file.truncate(position)
+    return torn_bytes
+
+
+def _sound_batches(segment: Segment) -> Iterator[tuple[BatchHeader, bytes]]:
+    """The batches from the front, up to the first that is not right."""
+    position = 0
+    offset = segment.base_offset
+    chunk, chunk_position = b"", 0
+    while position + HEADER_BYTES <= segment.file.size_bytes:
+        start = position - chunk_position
+        if start + HEADER_BYTES > len(chunk):
+            chunk, chunk_position, start = segment.file.read(position, READ_BYTES), position, 0
+        header = read_header(chunk, start)
+        if header.length < HEADER_BYTES - LOG_OVERHEAD_BYTES or position + header.size_bytes > segment.file.size_bytes:
+            return
+        batch = chunk[start : start + header.size_bytes]
+        if len(batch) < header.size_bytes:
+            chunk, chunk_position = segment.file.read(position, max(READ_BYTES, header.size_bytes)), position
+            batch = chunk[: header.size_bytes]
+        if header.base_offset != offset or not whole(batch, header):
+            return
+        yield header, batch
+        offset = header.last_offset + 1
+        position += header.size_bytes
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ Only the record that adds a partition for the partition's own leader is not wait
 the leader appends, and answers its producer, once the producer's records are durable. Where a loss of power takes the
 Ongoing record and leaves those, `TransactionService.load` finds an open transaction of a pair in use, and adds its
 partition again. It cannot take less: what ends the transaction is written behind the Ongoing record, in the same log.
+
+In the log, what takes an id over, or ends a transaction that its client did not end, is INFO; what happens in every
+transaction is DEBUG. Partitions that join have no line.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
@@ -39,6 +42,8 @@ from spark_2pc_sink.reference.coordinator import (
     Settings,
     Settled,
     StepNext,
+    TransactionMetadata,
+    TransactionState,
     due_expirations,
     due_timeouts,
     finish_loading,
@@ -47,9 +52,9 @@ from spark_2pc_sink.reference.coordinator import (
     step,
     unrecorded,
 )
-from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, Effect, Reply
+from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, Effect, InitProducerIdReply, Reply
 from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, key_version
-from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import NO_OFFSET
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
@@ -57,10 +62,130 @@ from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog import ProducerIds
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.storage.group_sync import Synced
-from spark_2pc_sink.reference.transactions.background import Background
-from spark_2pc_sink.reference.transactions.change_log_lines import log_change, log_markers
 from spark_2pc_sink.reference.transactions.marker_writer import Logs, MarkerWriter
 from spark_2pc_sink.wire.batch_format import Record
+
+#: How long `Background.stop` lets work finish before it is cut off, in milliseconds. Everything that is cut off must
+#: be taken up again by the next start.
+STOP_WAIT_MS_MAX = 2_000
+
+
+class Background:
+    """Tasks of one owner. They are kept referenced, because the event loop does not."""
+
+    def __init__(self) -> None:
+        self._work: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start work that ends by itself; it begins when the caller waits next, after its reply is on the way.
+
+        After `stop` nothing is started any more.
+        """
+        if self._stopped:
+            work.close()
+        else:
+            _keep(self._work, work)
+
+    def every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        """Do ``work`` again and again, with a pause of ``interval_ms`` before each, until `stop`.
+
+        Where it fails, the next round comes all the same, as by Kafka: transactions time out through it.
+        """
+        _keep(self._timers, _repeat(interval_ms, work))
+
+    async def stop(self) -> None:
+        """End the timers, let the other work finish for `STOP_WAIT_MS_MAX`, and cancel what is left of it."""
+        _cancel(self._timers)
+        if self._work:
+            await asyncio.wait(self._work, timeout=STOP_WAIT_MS_MAX / 1000)
+        self._stopped = True
+        _cancel(self._work)
+        await asyncio.gather(*self._timers, *self._work, return_exceptions=True)
+
+
+def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
+async def _repeat(interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(interval_ms / 1000)
+        (failure,) = await asyncio.gather(work(), return_exceptions=True)
+        if failure is not None:
+            message = "work in the background has failed, and is tried again in %d ms"
+            _log.error(message, interval_ms, exc_info=failure)
+
+
+def _cancel(tasks: set[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+
+
+def log_change(log: logging.Logger, plan: Plan, after: TransactionMetadata | None) -> None:
+    """Log a plan whose record is durable.
+
+    Args:
+        log: where to.
+        plan: that was carried out.
+        after: the id as it is now; None where it was removed.
+    """
+    before = plan.reserved
+    named = None if before is None else _name(plan, before, after)
+    if before is None or named is None:
+        return
+    level, what = named
+    if not log.isEnabledFor(level):
+        return
+    if after is None:
+        log.log(level, "%s: %s, %s", before.transactional_id, what, _shown(before))
+    else:
+        rotated = ", new producer id" if after.client_pair.producer_id != before.client_pair.producer_id else ""
+        log.log(level, "%s: %s, %s -> %s%s", before.transactional_id, what, _shown(before), _shown(after), rotated)
+
+
+def log_markers(log: logging.Logger, sent: SendMarkers, codes: dict[str, int]) -> None:
+    """Log the answers to end markers: the code of each partition, 0 for written."""
+    log.debug(
+        "%s: %s markers of %d:%d, coordinator epoch %d: %s",
+        sent.transactional_id,
+        "commit" if sent.commit else "abort",
+        sent.producer_id,
+        sent.producer_epoch,
+        sent.coordinator_epoch,
+        codes,
+    )
+
+
+def _name(plan: Plan, before: TransactionMetadata, after: TransactionMetadata | None) -> tuple[int, str] | None:
+    if after is None:
+        return logging.DEBUG, "removed, as it was not used for too long"
+    if after.state is TransactionState.EMPTY:
+        return logging.INFO, "InitProducerId"
+    if after.kept:
+        return logging.INFO, "InitProducerId kept the prepared transaction"
+    if after.state in DECIDED:
+        return _decision(plan, after)
+    return (logging.DEBUG, "completed") if before.state in COMPLETION else None
+
+
+def _decision(plan: Plan, after: TransactionMetadata) -> tuple[int, str]:
+    if plan.reply is None:
+        return logging.INFO, "timed out"
+    if isinstance(plan.reply, InitProducerIdReply):
+        return logging.INFO, "aborted by InitProducerId, its producer is fenced"
+    return logging.DEBUG, "commit decided" if after.state is TransactionState.PREPARE_COMMIT else "abort decided"
+
+
+def _shown(metadata: TransactionMetadata) -> str:
+    """State and pair; of a kept transaction also the pair that its client holds."""
+    pair, client = metadata.pair, metadata.client_pair
+    held = f" (client {client.producer_id}:{client.epoch})" if client != pair else ""
+    return f"{metadata.state.label} {pair.producer_id}:{pair.epoch}{held}"
+
 
 _log = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ ROOMS: Final = (
     *("cli", "monitoring", "monitoring/dashboard", "runbook", "verification"),
     *("sink", "sink/check", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/bad_rows"),
     *("sink/table", "service", "transactions", "recovery", "producer", "serialisation"),
-    *("reference", "reference/metrics", "reference/network", "reference/handlers", "reference/groups"),
+    *("reference", "reference/network", "reference/handlers", "reference/groups"),
     *("reference/transactions", "reference/metadata", "reference/config", "reference/log", "reference/storage"),
     *("reference/protocol", "reference/coordinator", "reference/internal_topics"),
     *("wire", "recipe", "logins", "options", "testing", "jdbc_state"),

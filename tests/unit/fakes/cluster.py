@@ -38,9 +38,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Reply,
     TransactionDescription,
 )
-from spark_2pc_sink.reference.handlers.describe_producers import DescribeProducersHandlers
-from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
-from spark_2pc_sink.reference.handlers.list_offsets import ListOffsetsHandlers
+from spark_2pc_sink.reference.handlers.partitions import DescribeProducersHandlers, FetchHandlers, ListOffsetsHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.log.partition_log import PartitionLog

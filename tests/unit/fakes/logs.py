@@ -10,9 +10,8 @@ import google_crc32c
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.storage.batches import build_batch
+from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
 from spark_2pc_sink.reference.storage.files import MemoryStore
-from spark_2pc_sink.reference.storage.records import encode_records
 
 #: Clocks of tests need not be right.
 _SETTINGS = LogSettings(timestamp_after_max_ms=1 << 62)

@@ -10,10 +10,10 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.reference.coordinator import Code
 from spark_2pc_sink.reference.log.producer_state import (
     EndMarker,
+    Guard,
     ProducerStates,
     Standing,
 )
-from spark_2pc_sink.reference.log.verification_guards import Guard
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, MAGIC, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 
 

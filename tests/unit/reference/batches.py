@@ -11,8 +11,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.reference.log.log_values import Appended
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator
-from spark_2pc_sink.reference.log.verification_guards import Guard
+from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator
 from spark_2pc_sink.reference.storage.batches import inspect
 
 NOW_MS = 1_700_000_000_000

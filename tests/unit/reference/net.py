@@ -15,11 +15,10 @@ from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS
-from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
-from spark_2pc_sink.reference.network.dispatch import Dispatcher, join
-from spark_2pc_sink.reference.network.request_channel import AccessOf
+from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
+from spark_2pc_sink.reference.network.connection import SocketServer
+from spark_2pc_sink.reference.network.request_channel import AccessOf, Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
-from spark_2pc_sink.reference.network.socket_server import SocketServer
 from spark_2pc_sink.reference.protocol.api import Api, Handler, HandlerFunction, Handlers, RequestContext
 from tests.unit.reference.waiting import within
 

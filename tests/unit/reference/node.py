@@ -29,9 +29,7 @@ from kafka.record.memory_records import MemoryRecords
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import LogRecord, Settings, TransactionState
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
-from spark_2pc_sink.reference.handlers.describe_producers import DescribeProducersHandlers
-from spark_2pc_sink.reference.handlers.fetch import FetchHandlers
-from spark_2pc_sink.reference.handlers.list_offsets import ListOffsetsHandlers
+from spark_2pc_sink.reference.handlers.partitions import DescribeProducersHandlers, FetchHandlers, ListOffsetsHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE

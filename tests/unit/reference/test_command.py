@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.cli import coordinator, exits
-from spark_2pc_sink.reference import command
+from spark_2pc_sink.reference import broker
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.testing import free_port, wait_until
 
@@ -96,8 +96,8 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(
     limits = [(1024, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: limits.append(both))
-    command.raise_file_limit()
-    command.raise_file_limit()
+    broker.raise_file_limit()
+    broker.raise_file_limit()
     assert limits == [(1024, hard), (wanted, hard)]
 
 
@@ -180,7 +180,7 @@ def test_serving_ends_with_the_signal(capsys: pytest.CaptureFixture[str]) -> Non
 
     terminating = threading.Thread(target=terminate)
     terminating.start()
-    assert command.serve(properties, None) == exits.EXIT_SETTLED
+    assert broker.serve(properties, None) == exits.EXIT_SETTLED
     terminating.join()
     assert capsys.readouterr().out == f"listening on 127.0.0.1:{port}\n"
     assert not answers(port)

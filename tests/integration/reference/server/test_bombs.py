@@ -15,8 +15,7 @@ import pytest
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.storage.batches import build_batch
-from spark_2pc_sink.reference.storage.records import encode_records
+from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
 from spark_2pc_sink.testing import ReferenceCoordinator
 from spark_2pc_sink.wire.compression import Compression, compress
 from tests.conformance.raw_client import RawClient, code_of

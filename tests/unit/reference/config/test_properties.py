@@ -9,14 +9,14 @@ import pytest
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import setting_of
 from spark_2pc_sink.reference.config.properties import (
+    FIXED,
     ROWS,
     STANDARD_AUTHORIZER,
     BrokerProperties,
     check_keeping_level,
     parse_assignments,
 )
-from spark_2pc_sink.reference.config.property_entries import Kind, Source, property_entries
-from spark_2pc_sink.reference.config.property_rules import FIXED
+from spark_2pc_sink.reference.config.topic_configs import Kind, Source, property_entries
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
 

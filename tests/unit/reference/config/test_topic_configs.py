@@ -8,9 +8,11 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.config.property_entries import Kind, Source
-from spark_2pc_sink.reference.config.topic_config_table import TOPIC_CONFIGS, Use
 from spark_2pc_sink.reference.config.topic_configs import (
+    TOPIC_CONFIGS,
+    Kind,
+    Source,
+    Use,
     check_topic_config,
     check_topic_configs,
     internal_topics,

@@ -16,7 +16,7 @@ from spark_2pc_sink.reference.coordinator.events import (
     MarkersAnswered,
     ProducerIdBlockAllocated,
 )
-from spark_2pc_sink.reference.coordinator.machine import apply, reserve, settle, step
+from spark_2pc_sink.reference.coordinator.machine import apply, finish_loading, reserve, settle, step
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     AllocateProducerIdBlock,
@@ -29,7 +29,6 @@ from spark_2pc_sink.reference.coordinator.plans import (
     StepNext,
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord
-from spark_2pc_sink.reference.coordinator.replay import finish_loading
 from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
 
 TID = "orders"

@@ -20,9 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_LIMIT, TIMEOUT_NEVER_MS, TopicPartition
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock
+from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, EndTxn, Event, InitProducerId
-from spark_2pc_sink.reference.coordinator.expiry import due_expirations, due_timeouts
-from spark_2pc_sink.reference.coordinator.machine import step
+from spark_2pc_sink.reference.coordinator.machine import replay, step
 from spark_2pc_sink.reference.coordinator.plans import (
     AllocateProducerIdBlock,
     EndTxnReply,
@@ -33,7 +33,6 @@ from spark_2pc_sink.reference.coordinator.plans import (
     StepNext,
 )
 from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
-from spark_2pc_sink.reference.coordinator.replay import replay
 from spark_2pc_sink.reference.coordinator.states import (
     COMPLETION,
     DECIDED,

@@ -8,10 +8,10 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
+from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
 from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, DescribeTransactions, ExpireTransactionalId
-from spark_2pc_sink.reference.coordinator.expiry import due_expirations, due_timeouts
+from spark_2pc_sink.reference.coordinator.machine import resign, start_loading
 from spark_2pc_sink.reference.coordinator.plans import DescribeTransactionsReply
-from spark_2pc_sink.reference.coordinator.replay import resign, start_loading
 from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, TransactionState
 
 from .driver import START_MS, T1, TID, Driver, end, metadata

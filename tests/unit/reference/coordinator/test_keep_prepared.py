@@ -14,8 +14,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock
+from spark_2pc_sink.reference.coordinator.end_txn import due_timeouts
 from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, AddPartitionsToTxn, InitProducerId
-from spark_2pc_sink.reference.coordinator.expiry import due_timeouts
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     AllocateProducerIdBlock,

@@ -15,9 +15,16 @@ from spark_2pc_sink.reference.coordinator.events import (
     ListTransactions,
     ProducerIdBlockAllocated,
 )
-from spark_2pc_sink.reference.coordinator.machine import HANDLERS, reserve, settle, step
+from spark_2pc_sink.reference.coordinator.machine import (
+    HANDLERS,
+    finish_loading,
+    reserve,
+    resign,
+    settle,
+    start_loading,
+    step,
+)
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply, change
-from spark_2pc_sink.reference.coordinator.replay import finish_loading, resign, start_loading
 from spark_2pc_sink.reference.coordinator.states import NO_PAIR, TransactionState
 
 from .driver import START_MS, T0, TID, Driver, end, metadata

@@ -9,13 +9,13 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.events import DescribeTransactions, ListTransactions, Operation, Resource
+from spark_2pc_sink.reference.coordinator.machine import resign, start_loading
 from spark_2pc_sink.reference.coordinator.plans import (
     DescribeTransactionsReply,
     ListTransactionsReply,
     TransactionDescription,
     TransactionListing,
 )
-from spark_2pc_sink.reference.coordinator.replay import resign, start_loading
 from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, TransactionState
 
 from .access import denied

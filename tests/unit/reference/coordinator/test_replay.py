@@ -8,8 +8,8 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, Leadership
+from spark_2pc_sink.reference.coordinator.machine import finish_loading, redrive, replay, start_loading
 from spark_2pc_sink.reference.coordinator.plans import SendMarkers, StepNext
-from spark_2pc_sink.reference.coordinator.replay import finish_loading, redrive, replay, start_loading
 from spark_2pc_sink.reference.coordinator.states import TransactionState
 
 from .driver import RELEASED, T0, T1, TID, Driver, answered, end, in_log_order, metadata

@@ -16,8 +16,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.states import Pair
-from spark_2pc_sink.reference.groups.offset_service import OffsetService
-from spark_2pc_sink.reference.groups.service import GroupService
+from spark_2pc_sink.reference.groups.service import GroupService, OffsetService
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
 from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
@@ -27,8 +26,7 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext
-from spark_2pc_sink.reference.protocol.codec import REQUESTS
-from spark_2pc_sink.reference.protocol.newer_messages import NEWER_RESPONSES
+from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES, REQUESTS
 
 TOPIC = Topic("orders", UUID(int=7), 3)
 PARTITIONS = 2

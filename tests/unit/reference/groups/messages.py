@@ -14,7 +14,7 @@ from kafka.protocol.consumer import (
     SyncGroupRequest,
 )
 
-from spark_2pc_sink.reference.protocol.newer_messages import TxnOffsetCommitRequest
+from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitRequest
 
 #: ConsumerProtocolSubscription v0 of the topic orders.
 SUBSCRIPTION = b"\0\0\0\0\0\x01\0\x06orders\xff\xff\xff\xff"

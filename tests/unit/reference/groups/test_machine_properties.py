@@ -20,11 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import Protocols
-from spark_2pc_sink.reference.groups.rebalance import group_value
+from spark_2pc_sink.reference.groups.members import GroupState, Protocols
+from spark_2pc_sink.reference.groups.rebalance import JoinAnswer, Step, SyncAnswer, group_value
 from spark_2pc_sink.reference.groups.records import GroupValue
-from spark_2pc_sink.reference.groups.states import GroupState
-from spark_2pc_sink.reference.groups.steps import JoinAnswer, Step, SyncAnswer
 from tests.unit.reference.groups.group_script import GroupScript
 
 SESSION_MS = 10_000

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.reference.groups.members import Group, Member
-from spark_2pc_sink.reference.groups.offsets import OffsetTable
+from spark_2pc_sink.reference.groups.members import Group, GroupState, Member
 from spark_2pc_sink.reference.groups.records import OffsetKey, OffsetValue
-from spark_2pc_sink.reference.groups.states import GroupState
+from spark_2pc_sink.reference.groups.store import OffsetTable
 
 KEY = OffsetKey("g", "orders", 0)
 OTHER = OffsetKey("g", "orders", 1)

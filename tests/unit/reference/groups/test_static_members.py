@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.groups.states import GroupState
+from spark_2pc_sink.reference.groups.members import GroupState
 from tests.unit.reference.groups.group_script import GroupScript
 
 

@@ -11,7 +11,7 @@ from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation
-from spark_2pc_sink.reference.handlers.delete_records import DeleteRecordsHandlers
+from spark_2pc_sink.reference.handlers.partitions import DeleteRecordsHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.log_values import Isolation
 from spark_2pc_sink.reference.metadata.catalog import Catalog

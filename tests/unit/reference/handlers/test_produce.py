@@ -18,8 +18,7 @@ from spark_2pc_sink.reference.coordinator import Code, TransactionState
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext
-from spark_2pc_sink.reference.storage.batches import build_batch
-from spark_2pc_sink.reference.storage.records import COMPRESSED_RECORDS_MAX
+from spark_2pc_sink.reference.storage.batches import COMPRESSED_RECORDS_MAX, build_batch
 from spark_2pc_sink.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.coordinator.driver import KEEPING

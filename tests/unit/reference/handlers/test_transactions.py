@@ -13,7 +13,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator import Code, Settings, TransactionState
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
-from spark_2pc_sink.reference.network.dispatch import join
+from spark_2pc_sink.reference.network.request_channel import join
 from spark_2pc_sink.reference.protocol.api import Api
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.coordinator.driver import metadata

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.reference.log.leader_epochs import EpochEnd, LeaderEpochs
+from spark_2pc_sink.reference.log.log_values import EpochEnd, LeaderEpochs
 
 #: Steps from one record's epoch to the next one's.
 STEPS = st.lists(st.integers(0, 3), max_size=30)

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.leader_epochs import EpochEnd
-from spark_2pc_sink.reference.log.log_values import NOWHERE, FoundOffset, Isolation, LogSettings, ProducerDescription
+from spark_2pc_sink.reference.log.log_values import (
+    NOWHERE,
+    EpochEnd,
+    FoundOffset,
+    Isolation,
+    LogSettings,
+    ProducerDescription,
+)
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Writer
 from spark_2pc_sink.reference.storage.batches import inspect

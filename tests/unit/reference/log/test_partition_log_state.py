@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations_with_replacement
 
-from spark_2pc_sink.reference.log.aborted_index import AbortedIndex, AbortedTransaction
-from spark_2pc_sink.reference.log.log_state import LogState
-from spark_2pc_sink.reference.log.producer_state import EndedTransaction
+from spark_2pc_sink.reference.log.partition_log import LogState
+from spark_2pc_sink.reference.log.producer_state import AbortedIndex, AbortedTransaction, EndedTransaction
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 PID = 7

@@ -13,13 +13,13 @@ from spark_2pc_sink.reference.log.producer_state import (
     BATCHES_KEPT_MAX,
     EndedTransaction,
     EndMarker,
+    Guard,
     NeedsCoordinator,
     ProducerStates,
     Refused,
     Verified,
     Writer,
 )
-from spark_2pc_sink.reference.log.verification_guards import Guard
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 PID = 7

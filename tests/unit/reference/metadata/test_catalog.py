@@ -17,8 +17,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.metadata.catalog import Catalog, ProducerIds
-from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic
-from spark_2pc_sink.reference.metadata.checked_json import read_checked, write_checked
+from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic, read_checked, write_checked
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
 from spark_2pc_sink.reference.storage.errors import ShortLogError
 from spark_2pc_sink.wire.batch_format import read_header

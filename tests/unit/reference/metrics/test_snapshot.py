@@ -16,8 +16,7 @@ from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, Tra
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
-from spark_2pc_sink.reference.metrics.prometheus import metrics_server, render
-from spark_2pc_sink.reference.metrics.snapshot import LATE_PADDING_MS, Snapshot, take_snapshot
+from spark_2pc_sink.reference.metrics import LATE_PADDING_MS, Snapshot, metrics_server, render, take_snapshot
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 from spark_2pc_sink.wire.batch_format import read_header

@@ -10,10 +10,10 @@ from kafka.protocol.metadata import MetadataResponse
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.handlers.api_versions import ApiVersionsHandlers
-from spark_2pc_sink.reference.network.dispatch import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
+from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
+from spark_2pc_sink.reference.network.request_channel import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
 from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
-from spark_2pc_sink.reference.protocol.newer_messages import ApiVersionsRequest, ApiVersionsResponse
+from spark_2pc_sink.reference.protocol.codec import ApiVersionsRequest, ApiVersionsResponse
 from tests.unit.reference.net import (
     PRODUCE_VERSION,
     GivenLevels,

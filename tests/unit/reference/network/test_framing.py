@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.reference.network.framing import FrameReader
+from spark_2pc_sink.reference.network.connection import FrameReader
 
 SCRATCH_BYTES = 64
 FRAME_BYTES_MAX = 1000

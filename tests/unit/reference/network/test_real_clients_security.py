@@ -22,7 +22,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS
 from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.network.socket_server import SocketServer
+from spark_2pc_sink.reference.network.connection import SocketServer
 from tests.unit.reference.net import dispatcher
 from tests.unit.reference.waiting import DEADLINE_S
 

@@ -12,8 +12,7 @@ from kafka.net.sasl.scram import ScramClient
 from kafka.protocol.sasl import SaslAuthenticateResponse
 
 from spark_2pc_sink.reference.config.listeners import Users
-from spark_2pc_sink.reference.network.exchange import LoginRefusedError
-from spark_2pc_sink.reference.network.scram import ScramExchange
+from spark_2pc_sink.reference.network.sasl import LoginRefusedError, ScramExchange
 from tests.unit.reference.net import Client, metadata, serving
 from tests.unit.reference.network.test_sasl import PROPERTIES, ask_whoami, authenticate, handshake, whoami
 

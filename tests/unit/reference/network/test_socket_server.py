@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.network.socket_server import SocketServer
+from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.reference.net import (
     METADATA_VERSION,
@@ -111,6 +111,6 @@ async def test_who_was_accepted_just_before_a_stop_is_refused() -> None:
 def test_the_server_loads_no_data_frames() -> None:
     """Start to ready in under a second: nothing of what the sink needs is imported."""
     heavy = {"pyarrow", "numpy", "pandas", "pyspark"}
-    script = f"import sys, spark_2pc_sink.reference.network.socket_server; print(*sorted({heavy!r} & set(sys.modules)))"
+    script = f"import sys, spark_2pc_sink.reference.network.connection; print(*sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

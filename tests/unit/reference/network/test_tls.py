@@ -14,8 +14,8 @@ from kafka.protocol.metadata import MetadataResponse
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.network import socket_server as tcp
-from spark_2pc_sink.reference.network.tls import certificate_principal, server_context
+from spark_2pc_sink.reference.network import connection as tcp
+from spark_2pc_sink.reference.network.connection import certificate_principal, server_context
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.reference.net import (
     METADATA_VERSION,

@@ -16,9 +16,18 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.reference.storage.batches import build_batch, checksum, inspect, stamp_batch, whole
+from spark_2pc_sink.reference.storage.batches import (
+    build_batch,
+    build_marker,
+    checksum,
+    decode_records,
+    encode_records,
+    inspect,
+    read_marker,
+    stamp_batch,
+    whole,
+)
 from spark_2pc_sink.reference.storage.errors import BatchError
-from spark_2pc_sink.reference.storage.records import build_marker, decode_records, encode_records, read_marker
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, StoredMarker, read_header
 from spark_2pc_sink.wire.compression import Compression, compress
 from spark_2pc_sink.wire.record_batch import decode_record_batches

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.reference.storage.batches import build_batch, stamp_batch
+from spark_2pc_sink.reference.storage.batches import build_batch, encode_records, stamp_batch
 from spark_2pc_sink.reference.storage.files import DiskFile, DiskStore, MemoryStore
 from spark_2pc_sink.reference.storage.group_sync import (
     INLINE_BYTES_MAX,
     INLINE_SECONDS_MAX,
     GroupSync,
 )
-from spark_2pc_sink.reference.storage.records import encode_records
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 from spark_2pc_sink.wire.batch_format import read_header
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_2pc_sink.reference.storage import recovery
-from spark_2pc_sink.reference.storage.batches import build_batch, stamp_batch
+from spark_2pc_sink.reference.storage import segmented_log
+from spark_2pc_sink.reference.storage.batches import build_batch, encode_records, stamp_batch
 from spark_2pc_sink.reference.storage.errors import CorruptLogError
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, segment_name
-from spark_2pc_sink.reference.storage.records import encode_records
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 from spark_2pc_sink.wire.batch_format import BatchHeader, read_header
 
@@ -82,7 +81,7 @@ def test_a_file_of_zeros_is_an_empty_log() -> None:
 def test_batches_are_whole_however_they_lie_in_what_is_read_at_once(
     read_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "READ_BYTES", read_bytes)
+    monkeypatch.setattr(segmented_log, "READ_BYTES", read_bytes)
     store = MemoryStore()
     batches = fill(store, [5, 300, 1, 40, 2000, 7])
     assert Log(store).taken == [read_header(batch) for batch in batches]

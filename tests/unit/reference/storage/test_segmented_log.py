@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.reference.storage.batches import build_batch, stamp_batch
+from spark_2pc_sink.reference.storage.batches import build_batch, encode_records, stamp_batch
 from spark_2pc_sink.reference.storage.errors import CorruptLogError
 from spark_2pc_sink.reference.storage.files import DiskStore, MemoryStore, SegmentStore
-from spark_2pc_sink.reference.storage.records import encode_records
-from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
-from spark_2pc_sink.reference.storage.segments import INDEX_INTERVAL_BYTES, RELATIVE_OFFSET_MAX
+from spark_2pc_sink.reference.storage.segmented_log import INDEX_INTERVAL_BYTES, RELATIVE_OFFSET_MAX, SegmentedLog
 from spark_2pc_sink.wire.batch_format import BatchHeader, read_header
 
 SEGMENT_BYTES = 20_000

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from spark_2pc_sink.reference.transactions import background
-from spark_2pc_sink.reference.transactions.background import Background
+from spark_2pc_sink.reference.transactions import service
+from spark_2pc_sink.reference.transactions.service import Background
 from tests.unit.reference.waiting import until
 
 
@@ -26,7 +26,7 @@ async def test_work_begins_when_the_caller_waits_and_is_waited_for_at_the_end() 
 
 
 async def test_work_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "STOP_WAIT_MS_MAX", 10)
+    monkeypatch.setattr(service, "STOP_WAIT_MS_MAX", 10)
     owner = Background()
     ended: list[str] = []
 

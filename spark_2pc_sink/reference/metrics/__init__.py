@@ -1,1 +1,0 @@
-"""Metrics of the reference coordinator, and their Prometheus endpoint."""

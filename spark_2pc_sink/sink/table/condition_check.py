@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import psycopg2
 
+from jdbc_state.sqlstate import describe
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.table.catalog import driver_connection
@@ -38,7 +39,7 @@ def check_condition(connection: Connection, plan: ColumnPlan) -> None:
         try:
             cursor.execute(explain_statement(plan))
         except (psycopg2.ProgrammingError, psycopg2.DataError, psycopg2.NotSupportedError) as error:
-            rule = f"PostgreSQL does not take it as a condition of ON CONFLICT: {error.diag.message_primary}"
+            rule = f"PostgreSQL does not take it as a condition of ON CONFLICT: {describe(error)}"
             raise _refused(plan, rule) from error
 
 

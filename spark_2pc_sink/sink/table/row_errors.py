@@ -108,7 +108,7 @@ def _refuses_row(code: str, source_function: str) -> bool:
 
 
 def _detail(error: psycopg2.Error) -> str:
-    """What PostgreSQL said, in one line: its message, the detail with the key, and the row of the COPY."""
+    """What PostgreSQL said, in one line: its message, the detail with the key, its hint, and the row of the COPY."""
     said = error.diag
-    parts = (said.message_primary, said.message_detail, said.context)
+    parts = (said.message_primary, said.message_detail, said.message_hint, said.context)
     return "; ".join(" ".join(part.split()) for part in parts if part)

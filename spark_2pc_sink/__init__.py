@@ -9,10 +9,10 @@ the sink reads that name and commits (or re-sends) the Kafka half. This is the d
 table see the same rows, each once.
 
 **The way of the data.** Tasks read the rows and encode them, for Kafka to record batches and for PostgreSQL to COPY
-bytes (`sink.tasks`, `wire`). Spark shuffles the record batches to the tasks that own their Kafka partitions, and these
-send them in one shared Kafka transaction (`producer`). Meanwhile the COPY bytes go through the driver into the table
-(`sink.transfer`, `sink.table`). The same database transaction writes the state row last (`jdbc_state`) and commits.
-Then the driver commits the Kafka transaction (`sink.driver`).
+bytes (`sink.tasks`, `wire`). They stream both to the driver (`sink.stream`), whose threads forward the records in one
+Kafka transaction (`producer`) and copy the rows into the table meanwhile (`sink.transfer`, `sink.table`). The same
+database transaction writes the state row last (`jdbc_state`) and commits. Then the driver commits the Kafka transaction
+(`sink.driver`).
 
 **Reading order.** `recipe.steps` (the steps), `recipe.resolve` (the decision of a recovery), `recovery` (its procedure,
 and `recover` and `status`), `sink.sink` and `sink.query_run` (a run of a query), `sink.driver` (a batch on the driver),
@@ -30,7 +30,6 @@ completed      the driver has ended Kafka's side as decided (EndTxn)
 settled        both sides agree, and the row says so
 owed           decided, but Kafka aborted its half: the records must be sent again
 claim          taking the state row over; each counts its generation up, and only the newest can decide
-staged         rows waiting in a table of their own until the deciding transaction moves them
 in doubt       decided, and not known to be completed
 ============== ==================================================================================================
 

@@ -11,7 +11,7 @@ from spark_2pc_sink.options.bad_row_limit import BadRowLimit
 from spark_2pc_sink.options.common import CommonOptions, contradiction
 from spark_2pc_sink.options.conflict_options import ConflictOptions, check_superseded
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic, parse_identifier
+from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, check_topic
 from spark_2pc_sink.options.outputs import (
     Lane,
     Records,
@@ -24,11 +24,12 @@ from spark_2pc_sink.options.outputs import (
 )
 from spark_2pc_sink.options.row_source import RowSource
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
-from spark_2pc_sink.options.settings import INT32_MAX, milliseconds, same_setting, setting
+from spark_2pc_sink.options.settings import milliseconds, same_setting, setting
 from spark_2pc_sink.options.sql_text import transaction_command
 
 #: Of the dead-letter table, behind the state table's name.
 DEAD_LETTERS_SUFFIX = "_dead_letters"
+_PORT_MAX = 65_535
 #: Options of a sink that are one SQL expression each.
 _EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by", "delete_when")
 #: Options of a sink with one topic and one table, and what Records and Rows call them.
@@ -138,21 +139,19 @@ class SinkOptions(CommonOptions):
     batch_attempts_max: int = setting(
         3, at_least=1, at_most=100, why="the number of attempts of a batch before the query fails"
     )
-    inline_copy_bytes_max: int | None = setting(
-        None,
-        unit="bytes",
+    driver_port: int = setting(
+        0,
         at_least=0,
-        at_most=INT32_MAX,
-        why="the COPY bytes that all running tasks together may return through the driver's memory. A task with more "
-        "than its share stages its rows, and the driver takes them meanwhile. None: 128 MiB for all, and for each task "
-        "no more than 4 MiB, or 1 MiB where they go to files. With more, executors need no connection to the database "
-        "for batches of that size. A batch has up to four times as many tasks as run at one time, and "
-        "spark.driver.maxResultSize is 1 GiB",
+        at_most=_PORT_MAX,
+        why="the port of the driver to which tasks send rows and records. 0: a free one, which the system chooses. Set "
+        "it where a firewall is between executors and driver",
     )
-    local_files: bool = setting(
-        default=True,
-        why="with a master local[n], tasks stage rows and hand encoded records to each other in files below "
-        "spark.local.dir. False: in tables and by Spark's shuffle, as in a cluster",
+    driver_port_range: int = setting(
+        16,
+        at_least=1,
+        at_most=1_000,
+        why="with driver_port: the number of ports tried from it on, because each query that runs in the driver at the "
+        "same time needs its own; as many as Spark tries for spark.driver.port",
     )
     bad_rows: Literal["fail", "dead_letter"] = setting(
         "fail",
@@ -175,7 +174,6 @@ class SinkOptions(CommonOptions):
         why="with bad_rows='dead_letter': a topic that gets each dead letter too, in the Kafka transaction of its "
         "batch. It exists, and is no output of the sink. None: dead letters are in the table alone",
     )
-    staging_schema: str | None = setting(None, why="where staging tables are made; None: the schema of the table")
     accept_replay: int | None = setting(
         None,
         at_least=0,
@@ -220,6 +218,7 @@ class SinkOptions(CommonOptions):
             rule = "it is a function of one argument, the BatchReport"
             raise contradiction("on_batch", given, rule, "pass on_batch=lambda report: print(report)")
         self._check_on_decide()
+        self._check_ports()
         open_ms = self.kafka.transaction_timeout_ms
         if open_ms is not None and self.decision_margin_ms >= open_ms:
             raise contradiction(
@@ -245,8 +244,6 @@ class SinkOptions(CommonOptions):
         given["schema_registry"] = SchemaRegistryOptions.parse(given.get("schema_registry"))
         if "max_bad_rows" in given:
             given["max_bad_rows"] = BadRowLimit.parse(given["max_bad_rows"])
-        if given.get("staging_schema") is not None:
-            given["staging_schema"] = parse_identifier(given["staging_schema"], option="staging_schema")
         return given
 
     @property
@@ -274,6 +271,12 @@ class SinkOptions(CommonOptions):
         )
         rows = Rows(**{name: getattr(self, given) for given, name in _OF_ROWS.items()})
         return (Lane(0, records, rows, RowSource(), alone=True),)
+
+    def _check_ports(self) -> None:
+        last = self.driver_port + self.driver_port_range - 1
+        if self.driver_port and last > _PORT_MAX:
+            rule = f"with driver_port={self.driver_port} the last port would be {last}, above {_PORT_MAX}"
+            raise contradiction("driver_port_range", self.driver_port_range, rule, "lower one of the two")
 
     def _check_on_decide(self) -> None:
         given: Any = self.on_decide

@@ -18,8 +18,9 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.batch_sender import REQUEST_BYTES, BatchSender, Lane, produce_version_max
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
+from spark_2pc_sink.producer.encoding_options import TopicLimits
 from spark_2pc_sink.producer.error_policy import PRODUCE_RETRIED, produce_error
-from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
+from spark_2pc_sink.producer.leader_lookup import LeaderFinder
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header

@@ -22,8 +22,9 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.broker_connections import AnswerLater, Pending
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
+from spark_2pc_sink.producer.encoding_options import TopicLimits
 from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRODUCE_RETRIED, produce_error
-from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits
+from spark_2pc_sink.producer.leader_lookup import LeaderFinder
 from spark_2pc_sink.producer.partition_queue import Batch, PartitionQueue
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -15,18 +14,15 @@ from spark_2pc_sink.errors import (
     FencedError,
     KafkaError,
     RecordRefusedError,
-    RecordTooLargeError,
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.producer.encoding_options import printable_key, record_lacks_key, record_too_large
 from spark_2pc_sink.producer.partition_queue import Batch
 from spark_2pc_sink.wire.batch_format import read_header
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.record_contents import contents_of, key_of_content, value_of_content
+from spark_2pc_sink.wire.record_contents import content_digests, contents_of, key_of_content, value_of_content
 from spark_2pc_sink.wire.replies import ProducedPartition
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 #: Another producer owns the transactional id: InvalidProducerEpoch and ProducerFenced say so, and so does
 #: InvalidProducerIdMapping, which is what the coordinator answers to a producer id that it has replaced or expired.
@@ -89,9 +85,6 @@ _CLOCK_REMEDY: Final = (
 _KEY_REMEDY: Final = (
     "Where the topic is compacted (cleanup.policy) each record needs a key: give one, as by the option key"
 )
-_LACKS_KEY: Final = "the topic is compacted (cleanup.policy), and takes no record without a key"
-#: Characters of a key or a value in an error.
-_CHARACTERS_MAX: Final = 80
 
 
 def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") -> KafkaError:
@@ -166,43 +159,4 @@ def _record_refused(partition: TopicPartition, batch: Batch, answer: ProducedPar
         record=f"value {printable_key(value)}" if key is None else f"key {printable_key(key)}",
         reason=named[0][1] or answer.error_message or f"the broker answered {describe_error(answer.error_code)}",
         contents=digests,
-    )
-
-
-def content_digests(contents: ArrowColumn) -> frozenset[bytes]:
-    """What `RecordRefusedError` has of records, from `contents_of`."""
-    return frozenset(blake2b(content, digest_size=16).digest() for content in contents.to_pylist())
-
-
-def record_lacks_key(partition: TopicPartition, value: bytes | None) -> RecordRefusedError:
-    """The error for a record without a key, by its value."""
-    return RecordRefusedError(
-        topic=partition.topic,
-        partition=partition.partition,
-        record=f"value {printable_key(value)}",
-        reason=_LACKS_KEY,
-        lacks_key=True,
-    )
-
-
-def printable_key(key: bytes | None) -> str:
-    """The key of a record: as text where it is text, else in hexadecimal; cut to a readable length."""
-    if key is None:
-        return "null"
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        text = ""
-    shown = text if text.isprintable() and (text or not key) else "0x" + key.hex()
-    return shown if len(shown) <= _CHARACTERS_MAX else shown[:_CHARACTERS_MAX] + "…"
-
-
-def record_too_large(partition: TopicPartition, row_key: str, record_bytes: int, limit: str) -> RecordTooLargeError:
-    """The error for a record that does not fit, ``limit`` saying what."""
-    return RecordTooLargeError(
-        topic=partition.topic,
-        partition=partition.partition,
-        row_key=row_key,
-        record_bytes=record_bytes,
-        limit=limit,
     )

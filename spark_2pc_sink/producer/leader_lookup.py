@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from spark_2pc_sink.clock import Deadline
@@ -13,6 +12,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.broker_connections import Reasons
 from spark_2pc_sink.producer.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
+from spark_2pc_sink.producer.encoding_options import TopicLimits
 from spark_2pc_sink.producer.error_policy import LEADER_MOVED, kafka_error
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
@@ -34,23 +34,6 @@ _ASKED_AGAIN: Final = LEADER_MOVED | {
 }
 
 _Found = TypeVar("_Found")
-
-
-@dataclass(frozen=True)
-class TopicLimits:
-    """The limits of a topic; None where the broker does not tell us (no DESCRIBE_CONFIGS permission).
-
-    Args:
-        message_bytes_max: the largest record batch, compressed (max.message.bytes, or segment.bytes where it is less).
-        create_time: True where records keep the timestamp that the producer gave them.
-        bytes_limit: what says ``message_bytes_max``.
-        needs_keys: True where the topic is compacted, and takes no record without a key.
-    """
-
-    message_bytes_max: int | None
-    create_time: bool | None
-    bytes_limit: str = ""
-    needs_keys: bool = False
 
 
 class LeaderFinder:

@@ -19,7 +19,8 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.batch_sender import BatchSender, Lane
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.leader_lookup import LeaderFinder, TopicLimits, end_offsets, topic_limits
+from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
+from spark_2pc_sink.producer.leader_lookup import LeaderFinder, end_offsets, topic_limits
 from spark_2pc_sink.producer.partition_queue import PartitionQueue, PartitionReceipt
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
 from spark_2pc_sink.wire.batch_format import next_sequence
@@ -63,7 +64,7 @@ class ProduceSession:
         self._cluster = cluster
         self._producer = producer
         self._options = options
-        self._encoder = RecordEncoder(options, timestamp_ms=timestamp_ms, limits=self._limits_of)
+        self._encoder = RecordEncoder(EncodingOptions.of(options), timestamp_ms=timestamp_ms, limits=self._limits_of)
         self._sender = BatchSender(
             cluster,
             transactional_id=transactional_id,
@@ -79,6 +80,7 @@ class ProduceSession:
         #: Since the connections were let go on.
         self._queued_bytes = 0
         self._failure: Exception | None = None
+        self._cancelled = False
 
     @property
     def digest(self) -> int:
@@ -146,9 +148,13 @@ class ProduceSession:
         with self._failing():
             self._send_kept()
             while not self._sender.idle:  # bounded: every batch has a deadline
-                self._sender.pump(self._options.retry_backoff_ms / 1000)
+                self._pump()
             found = ((partition, lane.queue.receipt) for partition, lane in self._lanes.items())
             return {partition: receipt for partition, receipt in found if receipt is not None}
+
+    def cancel(self) -> None:
+        """Have a call in another thread that waits for brokers end soon, with `BatchRetryError`."""
+        self._cancelled = True
 
     def close(self) -> None:
         """Forget everything, waiting for nothing. What was sent is still part of the transaction."""
@@ -225,4 +231,9 @@ class ProduceSession:
         self._queued_bytes = 0
         self._sender.pump(0)
         while self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:  # bounded: every batch has a deadline
-            self._sender.pump(self._options.retry_backoff_ms / 1000)
+            self._pump()
+
+    def _pump(self) -> None:
+        if self._cancelled:
+            raise BatchRetryError(reason="writing to Kafka was given up, since the attempt has failed elsewhere")
+        self._sender.pump(self._options.retry_backoff_ms / 1000)

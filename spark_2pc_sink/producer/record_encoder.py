@@ -14,9 +14,13 @@ from typing import Final
 import numpy as np
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.error_policy import printable_key, record_lacks_key, record_too_large
-from spark_2pc_sink.producer.leader_lookup import TopicLimits
+from spark_2pc_sink.producer.encoding_options import (
+    EncodingOptions,
+    TopicLimits,
+    printable_key,
+    record_lacks_key,
+    record_too_large,
+)
 from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
 from spark_2pc_sink.wire.arrow_records import RecordsSection, encode_sections
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES
@@ -100,7 +104,7 @@ class BatchEncoder:
         limits: what a topic allows.
     """
 
-    def __init__(self, options: KafkaOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
+    def __init__(self, options: EncodingOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
         self._options = options
         self._timestamp_ms = timestamp_ms
         self._limits = limits
@@ -123,7 +127,7 @@ class BatchEncoder:
 class RecordEncoder(BatchEncoder):
     """Collects rows by partition, and encodes them as soon as they fill a batch."""
 
-    def __init__(self, options: KafkaOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
+    def __init__(self, options: EncodingOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
         super().__init__(options, timestamp_ms=timestamp_ms, limits=limits)
         self._buffers: dict[TopicPartition, RowBuffer] = {}
         self._kept_bytes = 0

@@ -7,15 +7,16 @@ A room imports only rooms below it:
 ``driver``
     The steps of the recipe for one micro-batch, without Spark. It hands the work to a `BatchWork`.
 ``job``
-    `SparkBatchWork`: the micro-batch as a Spark job. Its shape, its size, and the checks of the query.
+    `SparkBatchWork`: the micro-batch as a Spark job. Its size, and the checks of the query.
 ``tasks``
-    The code that executors run. Either one stage of tasks encodes and sends, or encode tasks hand shuffle batches to
-    send tasks.
+    The code that executors run: rows become record batches and COPY bytes.
 ``transfer``
-    COPY bytes on their way to the driver: with the end of a task, or staged while it runs. The copy thread writes them.
+    What the driver does with that: a thread forwards records to the brokers, and another copies rows into the table.
 ``contract``
-    All that driver and tasks share: the ticket of an attempt, the plan of its tasks and who owns which partition, the
-    columns of a record and of the shuffle, how rows travel to the table, and the receipts of tasks.
+    All that driver and tasks share: the ticket of an attempt, the plan of its tasks, the columns of a record, and the
+    receipts of tasks.
+``stream``
+    The connection between a task and the driver: frames, the listener, and what is held back.
 ``table``
     The target table: its catalog, the plan of its columns, the COPY encoder, and the statements that write.
 ``report``

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,6 @@ from spark_2pc_sink.sink.contract.record_expressions import (
     with_json,
     with_key_column,
 )
-from spark_2pc_sink.sink.contract.topics import Connections
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.on_decide import OnDecide
@@ -33,21 +33,21 @@ from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
 from spark_2pc_sink.sink.job.batch_split import BatchSplit
 from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
-from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch
-from spark_2pc_sink.sink.job.job_shape import SmallBatches
+from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch, tried_executors
 from spark_2pc_sink.sink.job.json_settings import JsonSettings
 from spark_2pc_sink.sink.job.lane_work import LaneWork, expressions_by_lane
 from spark_2pc_sink.sink.job.query_checks import check_session
 from spark_2pc_sink.sink.job.record_places import check_places
 from spark_2pc_sink.sink.job.record_schemas import RecordSchemas
-from spark_2pc_sink.sink.job.session_facts import local_directory, runs_here, session_facts
+from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
+from spark_2pc_sink.sink.job.small_batches import SmallBatches
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
-from spark_2pc_sink.sink.job.tried_executors import tried_executors
 from spark_2pc_sink.sink.job.wrong_use import check_is_batch
-from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
+from spark_2pc_sink.sink.stream.connections import StreamLimits
+from spark_2pc_sink.sink.stream.listener import StreamListener
 from spark_2pc_sink.sink.transfer.lane_tables import LaneTables
-from spark_2pc_sink.sink.transfer.local_folder import LocalFolder
+from spark_2pc_sink.sink.transfer.record_forwarder import Connections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,8 +83,6 @@ class QueryRun:
         self._options = options
         self._facts = session_facts(spark, options.transactional_id)
         self._log = sink_log(__name__, options.transactional_id)
-        here = options.local_files and runs_here(spark)
-        self._local = LocalFolder(local_directory(spark)) if here else None
         self._cluster = Cluster(options.kafka)
         self._kafka = TransactionClient(self._cluster, options.transactional_id, options.kafka)
         self._store = SqlStateStore(
@@ -103,9 +101,10 @@ class QueryRun:
         self._connections = Connections(options.kafka)
         self._letters = DeadLetterTopic(options, query.ids.query_id, self._topics, self._connections)
         self._arrow = ArrowBatchSize()
-        self._channel = CopyChannel()
-        can_send = self._facts.sender(self._channel) is not None
-        self._executors = ExecutorWatch(spark, options, self._facts, can_send=can_send)
+        limits = StreamLimits(tasks_at_once=self._facts.tasks_at_once())
+        self._open = ExitStack()
+        self._listener = self._open.enter_context(StreamListener(stream_endpoint(spark, options), limits))
+        self._executors = ExecutorWatch(spark, options.transactional_id, self._facts, self._listener)
         self._times = StepTimes(self._clock)
         recovery = Recovery(options, kafka=self._kafka, store=self._store, clock=self._clock, topics=options.all_topics)
         self._driver = BatchDriver(
@@ -152,7 +151,6 @@ class QueryRun:
                 once = "is meant for one start only: it disables a safety check for as long as it is set. Remove it"
                 self._log.warning("%s=%s %s", name, given, once)
         recovered = self._driver.recover()
-        self._tables.drop_leftover_staging(recovered.row.generation)
         if self.query.comes_straight(batch, self._facts.tasks_at_once()):
             self._small_batches.try_first()
         initialized = recovered.initialized
@@ -178,8 +176,7 @@ class QueryRun:
             small_batches=self._small_batches,
             connections=self._connections,
             arrow=self._arrow,
-            channel=self._channel,
-            local=self._local,
+            listener=self._listener,
             clock=self._clock,
             facts=self._facts,
             executors=self._executors,
@@ -196,9 +193,7 @@ class QueryRun:
 
     def close(self) -> None:
         """Close the connections of this run."""
-        self._channel.close()
-        if self._local is not None:
-            self._local.close()
+        self._open.close()
         self._connections.drop()
         self._cluster.close()
         self._store.close()

@@ -7,6 +7,7 @@ understood. Only batches that `encode_unassigned_batch` made are taken apart, an
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,6 +63,11 @@ def value_of_content(content: bytes) -> bytes | None:
     length, start = read_varint(content, 0)
     length, start = read_varint(content, start + max(length, 0))
     return None if length < 0 else content[start : start + length]
+
+
+def content_digests(contents: ArrowColumn) -> frozenset[bytes]:
+    """What `RecordRefusedError` has of records, from `contents_of`."""
+    return frozenset(blake2b(content, digest_size=16).digest() for content in contents.to_pylist())
 
 
 def section_of_contents(contents: ArrowColumn) -> RecordsSection:

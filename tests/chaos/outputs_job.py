@@ -69,8 +69,6 @@ _FILES_PER_ROUND = 40
 _EVENTS_PER_FILE = (1, 20, 60)
 _BAD_SHARE = 0.2
 _FILES_PER_BATCH = 2
-#: As in a cluster: tasks write, and stage their rows in tables.
-_STAGED = {"local_files": False, "inline_copy_bytes_max": 0}
 _LETTERS = "SELECT to_jsonb(letter) - 'at' FROM kafka_transaction_state_dead_letters AS letter"
 _READ_DEADLINE_S = 300.0
 
@@ -92,7 +90,7 @@ class OutputsJob(SparkJob):
 
     def launch(self, folder: Path) -> DriverProcess:
         """Start a query. Every second one leaves its batches, small as they are, to tasks that stage their rows."""
-        staged = len(self.drivers) % 2 == 1
+        by_tasks = len(self.drivers) % 2 == 1
         config = DriverConfig(
             journal=str(folder / "journal"),
             input=str(self.input),
@@ -107,12 +105,11 @@ class OutputsJob(SparkJob):
                 "bad_rows": "dead_letter",
                 "dead_letter_topic": LETTERS,
                 **SINK_OPTIONS,
-                **(_STAGED if staged else {}),
             },
             spark=True,
             schema=SCHEMA,
             files_per_batch=_FILES_PER_BATCH,
-            by_tasks=staged,
+            by_tasks=by_tasks,
             follow=not self.finishing,
             orders=str(folder / "orders"),
         )

@@ -37,6 +37,7 @@ from spark_2pc_sink.reference.storage.batches import decode_records, inspect, re
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.storage.files import MemoryStore
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
+from spark_2pc_sink.sink.stream import frames as stream
 from spark_2pc_sink.wire.batch_format import CRC_END, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 from spark_2pc_sink.wire.compression import Compression, decompress
 from spark_2pc_sink.wire.record_batch import decode_record_batches
@@ -225,6 +226,41 @@ def short_texts(data: bytes) -> None:
     transaction_command(text)
 
 
+def stream_frames(data: bytes) -> None:
+    """What a task sends to the driver, and what the driver answers: the same however it is cut, or refused."""
+    size = 1 + data[-1] % 16 if data else 1
+    found = _stream_in_parts(data, size)
+    assert found == _stream_in_parts(data, 1 + len(data))
+    for frame in found:
+        with suppress(RemoteProtocolError):
+            header = stream.RecordsHeader.unpack(frame.details, frame.count)
+            assert header.pack() == frame.details
+        with suppress(RemoteProtocolError):
+            assert stream.unpacked_totals(frame.payload) is not None
+        with suppress(RemoteProtocolError):
+            stream.unpacked_hello(frame)
+    answered = bytearray(data)
+    with suppress(RemoteProtocolError):
+        while stream.next_message(answered) is not None:
+            pass  # bounded: each message takes a byte
+
+
+def _stream_in_parts(data: bytes, size: int) -> list[stream.Frame]:
+    reader = stream.FrameReader()
+    found: list[stream.Frame] = []
+    position = 0
+    with suppress(RemoteProtocolError):
+        while position < len(data):
+            space = reader.space()
+            part = data[position : position + min(size, len(space))]
+            space[: len(part)] = part
+            position += len(part)
+            frame = reader.advance(len(part))
+            found += [] if frame is None else [frame]
+    assert all(0 < len(frame.payload) <= stream.PAYLOAD_BYTES_MAX for frame in found)
+    return found
+
+
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     each.__name__: each
     for each in (
@@ -242,5 +278,6 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
         option_texts,
         checked_json,
         short_texts,
+        stream_frames,
     )
 }

@@ -15,7 +15,7 @@ from spark_2pc_sink.errors import DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.leader_lookup import TopicLimits
+from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
@@ -92,7 +92,8 @@ class RowsWork:
     def reread(self, ticket: TransactionTicket) -> Replay:
         """The digest of the records."""
         del ticket  # of no transaction
-        encoder = RecordEncoder(self._options.kafka, timestamp_ms=0, limits=lambda _: TopicLimits(None, None))
+        options = EncodingOptions.of(self._options.kafka)
+        encoder = RecordEncoder(options, timestamp_ms=0, limits=lambda _: TopicLimits(None, None))
         with self.cluster() as cluster:
             encoded = [batch for partition, rows in self._records(cluster) for batch in encoder.append(partition, rows)]
         digest = combine_digests(*(batch.digest for batch in (*encoded, *encoder.finish())))

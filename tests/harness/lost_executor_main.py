@@ -1,9 +1,10 @@
 """A driver that loses an executor at a place of a batch, or has one decommissioned there.
 
 Usage: ``python -m tests.harness.lost_executor_main SIGNAL PLACE OPTIONS_JSON DIRECTORY``. The signal is KILL, or PWR,
-which tells an executor to go (``spark.decommission.enabled``). Places in a task: ``reading``, ``staging``, ``sending``,
-``sent``; in the driver, while no task runs: the name of a step. It happens once in a batch. Executors are two processes
-of one core each, and Spark starts another in the place of a lost one.
+which tells an executor to go (``spark.decommission.enabled``). Places in a task: ``reading`` (the driver holds back
+what it has sent), ``streaming`` (the driver is writing that) and ``sent`` (the driver has its end); in the driver,
+while no task runs: the name of a step. It happens once in a batch. Executors are two processes of one core each, and
+Spark starts another in the place of a lost one.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from unittest import mock
 
 import psutil
 
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.job import spark_batch
+from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
-from spark_2pc_sink.sink.tasks.send_task import run_send_task
-from spark_2pc_sink.sink.transfer import staging_tables
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.fatal_step import act_at
 from tests.harness.one_batch import write_one_batch
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
 
 ROOT: Final = Path(__file__).parents[2]
-ROWS: Final = 40_000
+ROWS: Final = 200_000
 #: Another executor has to start in the middle of it.
 _DEADLINE_S: Final = 300
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
@@ -103,39 +103,21 @@ def _while_reading(strike: _Strike) -> None:
     mock.patch.object(spark_batch, "run_encode_task", encode).start()
 
 
-def _while_staging(strike: _Strike) -> None:
-    """Rows of a task are in its staging table, and the task has not ended."""
-
-    def encode(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
-        store = staging_tables._TableStore
-        put = store.put
-
-        def put_and_strike(self: staging_tables._TableStore, number: int, stream: Any) -> None:
-            put(self, number, stream)
-            strike.own()
-
-        with mock.patch.object(store, "put", put_and_strike):
-            yield from run_encode_task(batches, plan, identity)
-
-    mock.patch.object(spark_batch, "run_encode_task", encode).start()
-
-
-def _while_sending(strike: _Strike) -> None:
-    def send(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
-        return run_send_task(_struck(batches, strike), plan, identity)
-
-    mock.patch.object(spark_batch, "run_send_task", send).start()
+def _while_streaming(strike: _Strike) -> None:
+    """Nothing is held back, so that the driver writes each frame at once."""
+    mock.patch.object(attempt_input, "HOLD_BYTES_MAX", 0).start()
+    _while_reading(strike)
 
 
 def _when_sent(strike: _Strike) -> None:
-    """All records of a task are acknowledged, and the driver has not heard of it."""
+    """The driver has all that a task has made, and Spark has not heard of its end."""
 
-    def send(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
-        for receipt in run_send_task(batches, plan, identity):
+    def encode(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> Iterator[pa.RecordBatch]:
+        for receipt in run_encode_task(batches, plan, identity):
             strike.own()
             yield receipt
 
-    mock.patch.object(spark_batch, "run_send_task", send).start()
+    mock.patch.object(spark_batch, "run_encode_task", encode).start()
 
 
 def _struck(batches: Iterable[pa.RecordBatch], strike: _Strike) -> Iterator[pa.RecordBatch]:
@@ -147,8 +129,7 @@ def _struck(batches: Iterable[pa.RecordBatch], strike: _Strike) -> Iterator[pa.R
 
 _IN_TASKS: Final[dict[str, Callable[[_Strike], None]]] = {
     "reading": _while_reading,
-    "staging": _while_staging,
-    "sending": _while_sending,
+    "streaming": _while_streaming,
     "sent": _when_sent,
 }
 

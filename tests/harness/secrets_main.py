@@ -29,7 +29,7 @@ from spark_2pc_sink.monitoring.dashboard.access import Access
 from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.monitoring.exporter import SinkCollector
 from spark_2pc_sink.monitoring.watched import Watched
-from spark_2pc_sink.sink.job.job_shape import SmallBatches
+from spark_2pc_sink.sink.job.small_batches import SmallBatches
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.streams import FileStream
 
@@ -74,7 +74,7 @@ _COMMANDS: Final = (
 def main(file: str, directory: str) -> None:
     """Run jobs and commands; the standard output and the folder have what they show."""
     root, jobs = Path(directory), json.loads(Path(file).read_text())
-    # Rows go through tasks and staging tables, whose functions carry the most.
+    # Rows go through tasks, whose functions are pickled.
     SmallBatches.expected = property(lambda _: False)  # type: ignore[assignment]
     spark = start_spark(
         root / "local",
@@ -117,8 +117,6 @@ def _run(spark: SparkSession, root: Path, options: dict[str, Any], number: int) 
             topic="t",
             table="public.target",
             create_table=True,
-            local_files=False,
-            inline_copy_bytes_max=0,
             on_batch=lambda report: _keep_processes(root, report),
         )
         print(repr(sink), str(sink), vars(sink))

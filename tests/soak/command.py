@@ -54,7 +54,6 @@ _SPARK_SINK: Final[Mapping[str, Any]] = {
     "value": "payload",
     "mode": "upsert",
     "upsert_keys": ["id"],
-    "inline_copy_bytes_max": spark_load.INLINE_BYTES_MAX,
 }
 
 

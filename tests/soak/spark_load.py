@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 ROWS_PER_BATCH: Final = 20
-#: COPY bytes of a batch from which it is staged: between those of a small batch and of a large one.
-INLINE_BYTES_MAX: Final = 16 * 1024
 PAYLOAD: Final = f"repeat('x', CASE WHEN value DIV {ROWS_PER_BATCH} % 10 = 9 THEN 4000 ELSE 40 END)"
 #: What a stream and Spark's status store keep is little here, so that it is full before the judged half begins.
 _SETTINGS: Final = {

@@ -1,4 +1,4 @@
-"""The rows of a COPY BINARY stream, each by itself (PostgreSQL's documentation, COPY, "Binary Format", Tuples)."""
+"""The rows in COPY bytes, each by itself (PostgreSQL's documentation, COPY, "Binary Format", Tuples)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,12 +15,12 @@ _LENGTH: Final = struct.Struct("!i")
 
 
 class CopyRows:
-    """Rows that were encoded as one stream, and of which any range is a stream again.
+    """Rows that were encoded together, and of which any range can be taken.
 
-    Where rows begin is looked for when a part of them is asked for: of most streams all rows are taken at once.
+    Where rows begin is looked for when a part of them is asked for: mostly all rows are taken at once.
 
     Args:
-        stream: a complete stream.
+        stream: COPY bytes of whole rows.
         count: how many rows it has.
     """
 
@@ -33,8 +32,8 @@ class CopyRows:
     def __len__(self) -> int:
         return self._count
 
-    def between(self, start: int, stop: int) -> list[memoryview | bytes]:
-        """The stream of the rows from ``start`` to below ``stop``.
+    def between(self, start: int, stop: int) -> list[memoryview]:
+        """The COPY bytes of the rows from ``start`` to below ``stop``.
 
         Raises:
             LocalProtocolError: the stream does not have the rows that were promised.
@@ -42,13 +41,13 @@ class CopyRows:
         if (start, stop) == (0, self._count):
             return [self._stream]
         begins = self._row_begins()
-        return [HEADER, self._stream[begins[start] : begins[stop]], TRAILER]
+        return [self._stream[begins[start] : begins[stop]]]
 
     def only(self, rows: Sequence[int]) -> CopyRows:
-        """Some of the rows, in a stream of their own, which keeps none of the others in memory."""
+        """A copy of some of the rows, which keeps none of the others in memory."""
         begins = self._row_begins()
         chosen = (self._stream[begins[row] : begins[row + 1]] for row in rows)
-        return CopyRows(b"".join((HEADER, *chosen, TRAILER)), len(rows))
+        return CopyRows(b"".join(chosen), len(rows))
 
     def _row_begins(self) -> list[int]:
         if not self._begins:
@@ -56,15 +55,15 @@ class CopyRows:
             if len(self._begins) != self._count + 1:
                 raise LocalProtocolError(
                     operation="sift",
-                    state=f"a stream of {len(self._begins) - 1} rows",
-                    rule=f"it has {self._count}, as its task says",
+                    state=f"COPY bytes of {len(self._begins) - 1} rows",
+                    rule=f"they have {self._count}, as the task says",
                 )
         return self._begins
 
 
 def _row_begins(stream: memoryview) -> list[int]:
     """Where each row begins, and where the last one ends."""
-    at, end = len(HEADER), len(stream) - len(TRAILER)
+    at, end = 0, len(stream)
     begins = [at]
     while at < end:
         (columns,) = _COLUMNS.unpack_from(stream, at)

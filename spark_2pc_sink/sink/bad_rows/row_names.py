@@ -16,9 +16,10 @@ from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
 from spark_2pc_sink.wire.arrow_layout import binary_layout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-_SIZES: Final = struct.Struct("!qq")
+#: Rows, bytes of an identity, and bytes of the rows themselves.
+_SIZES: Final = struct.Struct("!qqq")
 _NUMBER: Final = np.dtype(np.int64)
 
 
@@ -78,17 +79,22 @@ class RowNames:
         """The places of those that are not."""
         return [row for row, wins in enumerate(self.wins) if wins]
 
-    def packed(self) -> list[bytes]:
-        """Bytes that `unpack` finds in front of others."""
-        return [_SIZES.pack(len(self), self._width), self.identities, self.numbers, self.wins]
+    def packed(self, rows: bytes) -> bytes:
+        """The names and their rows, as `unpack` reads them."""
+        sizes = _SIZES.pack(len(self), self._width, len(rows))
+        return b"".join((sizes, self.identities, self.numbers, self.wins, rows))
 
     @classmethod
-    def unpack(cls, content: bytes) -> tuple[RowNames, bytes]:
-        """The names that stand in front, and what is behind them."""
-        count, width = _SIZES.unpack_from(content)
-        ends = np.cumsum([_SIZES.size, count * width, count * _NUMBER.itemsize, count]).tolist()
-        columns = (content[begin:end] for begin, end in pairwise(ends))
-        return cls(*columns), content[ends[-1] :]
+    def unpack(cls, content: memoryview) -> Iterator[tuple[RowNames, bytes]]:
+        """The names in the content, which is what `packed` has made once or several times, each with its rows."""
+        at = 0
+        while at < len(content):
+            count, width, row_bytes = _SIZES.unpack_from(content, at)
+            lengths = (_SIZES.size, count * width, count * _NUMBER.itemsize, count, row_bytes)
+            ends = [at + int(end) for end in np.cumsum(lengths)]
+            identities, numbers, wins, rows = (bytes(content[begin:end]) for begin, end in pairwise(ends))
+            yield cls(identities, numbers, wins), rows
+            at = ends[-1]
 
     @property
     def _width(self) -> int:

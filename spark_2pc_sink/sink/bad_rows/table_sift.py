@@ -20,11 +20,11 @@ from spark_2pc_sink.sink.bad_rows.row_names import RowNames
 from spark_2pc_sink.sink.table.catalog import driver_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.table.copy_stream import Stream
+    from spark_2pc_sink.sink.table.copy_stream import Rows
     from spark_2pc_sink.sink.table.table_writer import TableRows
 
 _SAVEPOINT: Final = sql.Identifier("_2pc_sift")
@@ -43,10 +43,10 @@ class SiftedPart:
     names: RowNames
 
     @classmethod
-    def of(cls, stored: Stream) -> SiftedPart:
-        """The part that a task has stored: the names of its rows, and behind them their stream."""
-        names, stream = RowNames.unpack(b"".join(stored))
-        return cls(CopyRows(stream, len(names)), names)
+    def all_of(cls, sent: memoryview) -> Iterator[SiftedPart]:
+        """The parts in what a task has sent, each as `RowNames.packed` made it."""
+        for names, rows in RowNames.unpack(sent):
+            yield cls(CopyRows(rows, len(names)), names)
 
     def only(self, rows: Sequence[int]) -> SiftedPart:
         """Some of the rows."""
@@ -105,7 +105,7 @@ class TableSift:
         still = try_again(numbered, lambda place, _: self._write(parts[place].rows.between(0, 1), 1))
         self._refused = [(parts[place], error) for place, error in still]
 
-    def _find(self, part: SiftedPart, attempt: Callable[[Stream, int], ConstraintError | None]) -> list[int]:
+    def _find(self, part: SiftedPart, attempt: Callable[[Sequence[Rows], int], ConstraintError | None]) -> list[int]:
         """Keep the refused rows of a part in mind; their places in it."""
         found = find_refused(
             len(part.names),
@@ -115,20 +115,20 @@ class TableSift:
         self._refused += [(part.only([row]), error) for row, error in found]
         return [row for row, _ in found]
 
-    def _read(self, stream: Stream, count: int) -> ConstraintError | None:
+    def _read(self, pieces: Sequence[Rows], count: int) -> ConstraintError | None:
         """Have the database read rows; None where it could."""
         del count
 
         def read(rows: TableRows) -> None:
-            rows.copy(stream)
+            rows.copy(pieces)
 
         return self._try(read)
 
-    def _write(self, stream: Stream, count: int) -> ConstraintError | None:
+    def _write(self, pieces: Sequence[Rows], count: int) -> ConstraintError | None:
         """Write rows; None where all were taken, else the refusal, and nothing of them is there."""
 
         def write(rows: TableRows) -> None:
-            rows.copy(stream)
+            rows.copy(pieces)
             rows.delete()
             rows.write()
             rows.finish(count)

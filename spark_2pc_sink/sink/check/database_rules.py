@@ -30,8 +30,6 @@ def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator
         yield _table(table, database)
     if database.dead_letters is not None:
         yield _dead_letters(database.dead_letters)
-    for schema, may_make in database.staging.items():
-        yield _staging(schema, database, may_make=may_make)
 
 
 def _server(database: DatabaseFacts) -> Finding:
@@ -79,16 +77,3 @@ def _dead_letters(table: TableFacts) -> Finding:
     if table.refusal is not None:
         return Finding(subject, "problem", table.refusal.rule, table.refusal.remedy)
     return Finding(subject, "ok", "it is not there; the first start makes it" if table.created else "it can be written")
-
-
-def _staging(schema: str, database: DatabaseFacts, *, may_make: bool | None) -> Finding:
-    subject, role = f"staging schema {schema}", quote_identifier(database.role)
-    if may_make:
-        return Finding(subject, "ok", f"role {database.role} may make tables there")
-    if may_make is None:
-        remedy = f"CREATE SCHEMA {quote_identifier(schema)} AUTHORIZATION {role}"
-        return Finding(subject, "problem", "there is no such schema", f"have an owner run: {remedy}")
-    grant = f"GRANT CREATE, USAGE ON SCHEMA {quote_identifier(schema)} TO {role}"
-    return Finding(
-        subject, "problem", f"role {database.role} may not make tables there", f"have the owner run: {grant}"
-    )

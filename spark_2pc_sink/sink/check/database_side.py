@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import text
@@ -27,9 +27,6 @@ _SERVER = text(
     "FROM (SELECT (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema) AS oid) AS named"
 )
 _MAY_INSERT = text("SELECT has_table_privilege(:table, 'INSERT')")
-_MAY_CREATE = text(
-    "SELECT (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_catalog.pg_namespace WHERE nspname = :schema)"
-)
 
 
 @dataclass(frozen=True)
@@ -71,8 +68,6 @@ class DatabaseFacts:
         state_lines: what was found there.
         tables: the targets.
         dead_letters: the table of bad rows; None where the sink has none.
-        staging: of each staging schema that the options name, whether the role may make tables there; None: no such
-            schema.
     """
 
     problem: str = ""
@@ -88,7 +83,6 @@ class DatabaseFacts:
     state_lines: tuple[str, ...] = ()
     tables: tuple[TableFacts, ...] = ()
     dead_letters: TableFacts | None = None
-    staging: dict[str, bool | None] = field(default_factory=dict)
 
 
 def look_at_database(options: SinkOptions) -> DatabaseFacts:
@@ -109,10 +103,6 @@ def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> Da
         version, version_number, role, standby, read_only, fsync, may_make = connection.execute(
             _SERVER, {"schema": options.state_schema}
         ).one()
-        staging = {}
-        if options.staging_schema is not None:
-            found = connection.execute(_MAY_CREATE, {"schema": options.staging_schema}).scalar()
-            staging[options.staging_schema] = found
         tables = tuple(_table(connection, lane.rows) for lane in options.lanes if lane.rows is not None)
         dead_letters = None if options.bad_rows == "fail" else _dead_letters(connection, letters)
     state = store.check_schema()
@@ -129,7 +119,6 @@ def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> Da
         state_lines=state.lines,
         tables=tables,
         dead_letters=dead_letters,
-        staging=staging,
     )
 
 

@@ -1,4 +1,4 @@
-"""Executors in a check: whether each can run the sink's tasks and reach both sides, as the first batch asks them."""
+"""Executors in a check: whether each can run the sink's tasks and reach the driver, as the first batch asks them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def executor_findings(options: SinkOptions, spark: SparkSession | None) -> Itera
     # Only here: it loads PySpark.
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    from spark_2pc_sink.sink.job.session_facts import has_executors, is_connect, session_facts  # noqa: PLC0415
+    from spark_2pc_sink.sink.job.session_facts import has_executors, session_facts  # noqa: PLC0415
 
     if not has_executors(spark):
         yield Finding(_SUBJECT, "ok", "tasks run on one machine with the driver")
         return
     try:
         tasks = session_facts(spark, options.transactional_id).tasks_at_once()
-        yield from _tried(options, spark, tasks=tasks, can_send=not is_connect(spark))
+        yield from _tried(options, spark, tasks=tasks)
     except ConfigurationError as error:
         yield Finding(_SUBJECT, "problem", str(error.rule), error.remedy)
     except PySparkException as error:
@@ -59,14 +59,17 @@ def executor_findings(options: SinkOptions, spark: SparkSession | None) -> Itera
         yield Finding(_SUBJECT, "not_checked", f"Spark could not run a job on them: {said}", "see Spark's log")
 
 
-def _tried(options: SinkOptions, spark: SparkSession, *, tasks: int, can_send: bool) -> Iterator[Finding]:
-    from spark_2pc_sink.sink.job.executor_check import remedy_for, try_executors  # noqa: PLC0415
+def _tried(options: SinkOptions, spark: SparkSession, *, tasks: int) -> Iterator[Finding]:
+    from spark_2pc_sink.sink.job.executor_check import REMEDY, try_executors  # noqa: PLC0415
+    from spark_2pc_sink.sink.job.session_facts import stream_endpoint  # noqa: PLC0415
+    from spark_2pc_sink.sink.stream.connections import StreamLimits  # noqa: PLC0415
+    from spark_2pc_sink.sink.stream.listener import StreamListener  # noqa: PLC0415
 
-    remedy = remedy_for(options.kafka)
-    verdict = try_executors(spark, options, tasks=tasks, can_send=can_send)
+    with StreamListener(stream_endpoint(spark, options), StreamLimits()) as listener:
+        verdict = try_executors(spark, listener, tasks=tasks)
     for sentence in verdict.faults.values():
-        yield Finding(_SUBJECT, "problem", sentence, remedy)
+        yield Finding(_SUBJECT, "problem", sentence, REMEDY)
     for sentence in verdict.warnings.values():
-        yield Finding(_SUBJECT, "warning", sentence, remedy)
+        yield Finding(_SUBJECT, "warning", sentence, REMEDY)
     if not (verdict.faults or verdict.warnings):
-        yield Finding(_SUBJECT, "ok", "each can run the sink's tasks and reaches what they need")
+        yield Finding(_SUBJECT, "ok", "each can run the sink's tasks and reaches the driver")

@@ -145,7 +145,4 @@ class BatchWork(Protocol):
         """
 
     def discard(self) -> None:
-        """Forget what the last `produce` left in memory, and remove what it has staged, where that can be done now.
-
-        The attempt is over, decided or not. What cannot be removed is in nobody's way, and is no error.
-        """
+        """Forget what the last `produce` left in memory and in temporary files. The attempt is over, decided or not."""

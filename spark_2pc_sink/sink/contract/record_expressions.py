@@ -16,7 +16,6 @@ from spark_2pc_sink.serialisation.serialiser import Serialiser
 from spark_2pc_sink.sink.contract.made_columns import MadeColumn, made_columns
 from spark_2pc_sink.sink.contract.record_json import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.contract.record_key import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
-from spark_2pc_sink.sink.contract.stage_attempt import ATTEMPT_SQL
 from spark_2pc_sink.sink.table.column_plan import OWN_PREFIX
 from spark_2pc_sink.sink.table.spark_sql import literal, quoted
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
@@ -42,7 +41,8 @@ TOMBSTONE = "_2pc_tombstone"
 PARTS: Final[Mapping[str, Part]] = {KEY: "key", VALUE: "value"}
 #: The value of a record with a format, unless the user or a column says otherwise.
 WHOLE_STRUCT: Final = "struct(*)"
-ATTEMPT = "_2pc_attempt"
+#: True for a row of which no record is made: another one of its upsert key has a greater order.
+SUPERSEDED = "_2pc_superseded"
 
 #: Types whose text is unambiguous, so that a key of them may be written as text.
 _TEXT_TYPES = ARROW_TEXT_TYPES | {"date"}
@@ -442,16 +442,6 @@ def shared_columns(expressions: RecordExpressions) -> list[str]:
 def is_everything(selected: list[str], frame: DataFrame) -> bool:
     """True where a select would give the frame as it is; Spark takes milliseconds of a small batch to analyze one."""
     return selected == [f"{quoted(name)} AS {quoted(name)}" for name in frame.columns]
-
-
-def attempt_sql() -> str:
-    """The column by which a task that sends is told which attempt of its stage it is."""
-    return f"{ATTEMPT_SQL} AS {ATTEMPT}"
-
-
-def chooses_partitions(expressions: RecordExpressions) -> bool:
-    """False when any task may write any row, wherever it likes."""
-    return bool(expressions.key or expressions.partition or expressions.topic)
 
 
 def _with_default(topic: str, default: str | None) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,8 +14,8 @@ from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA
 if TYPE_CHECKING:
     from spark_2pc_sink.errors import DualWriteError, RecordRefusedError
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
-    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.task_plan import TaskPlan
+    from spark_2pc_sink.sink.stream.frames import LaneTotals
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class SiftPlan:
     Attributes:
         tasks: how rows become records, and COPY bytes.
         records: try to make records of the rows; False where it is known that all of them become some.
-        staged: stage the rows that can be encoded, for the database to try.
+        staged: send the rows that can be encoded to the driver, for the database to try.
         output_of_records: what refused rows say of the topic.
         output_of_rows: what they say of the table.
         most: give up beyond so many.
@@ -40,9 +41,9 @@ class SiftPlan:
     refusal: RecordRefusedError | None = None
 
     @property
-    def ticket(self) -> TransactionTicket:
-        """See `TaskPlan.ticket`."""
-        return self.tasks.ticket
+    def transactional_id(self) -> str:
+        """See `TaskPlan`."""
+        return self.tasks.transactional_id
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class SiftReceipt:
         task_attempt: tells the attempts of one task apart.
         rows: rows read from Spark.
         refused: those that do not become a record, or no COPY bytes; one more than `SiftPlan.most` means too many.
-        staged_parts: in how many parts it has staged the others.
+        sent: what it has sent of the others, by lane.
         error: why it gave up.
     """
 
@@ -62,7 +63,7 @@ class SiftReceipt:
     task_attempt: int
     rows: int = 0
     refused: tuple[RefusedRow, ...] = ()
-    staged_parts: int = 0
+    sent: Mapping[int, LaneTotals] = field(default_factory=dict)
     error: DualWriteError | None = None
 
     def to_result(self) -> pa.RecordBatch:

@@ -5,10 +5,9 @@ the processor's caches. Spark's 10 000 rows are few where they have 50 bytes, an
 number follows the mean of the batch before. The first batch of a run has no such mean: bytes are counted there, which
 alone bounds its Arrow batches, and light rows need not stop at 10 000.
 
-Bytes: they are counted only where Spark is told a bound. One is needed: 10 000 shuffle batches, which are large, are
-whole gigabytes. But Spark asks every column for its size after every row, which was a quarter of the time of its tasks.
-So it does not count where the batch before was shared out, succeeded, and would have had room without a bound; a
-batch that turns out to be far larger gives itself up and is tried again with one.
+Bytes: they are counted only where Spark is told a bound, and Spark asks every column for its size after every row,
+which was a quarter of the time of its tasks. So it does not count where the batch before was shared out, succeeded, and
+would have had room without a bound.
 """
 
 from __future__ import annotations
@@ -27,12 +26,9 @@ _ROWS_DEFAULT: Final = 10_000
 #: With it Spark does not count; the default of some versions is less.
 _UNBOUNDED: Final = str(2**31 - 1)
 #: What an Arrow batch weighs at most: where bytes are counted, and by the mean of the batch before where they are not.
-#: A few shuffle batches, or 4 000 rows of 2 KB: enough that the cost of an Arrow batch is lost in it. With 32 MiB such
-#: rows cost a worker a third more time.
+#: 4 000 rows of 2 KB: enough that the cost of an Arrow batch is lost in it. With 32 MiB such rows cost a worker a third
+#: more time.
 ARROW_BATCH_BYTES: Final = 8 * 1024 * 1024
-#: The bound is lifted only if the batch before had no more bytes of shuffle batches than this: without a bound a task
-#: may get all of its shuffle batches at once. An encode task that then makes more gives up.
-UNBOUNDED_BYTES_MAX: Final = 512 * 1024 * 1024
 #: The bound is lifted only if as many rows as Spark puts into one Arrow batch weigh no more than this, by the mean of
 #: the batch before.
 UNBOUNDED_ROWS_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -63,11 +59,7 @@ class ArrowBatchLimits:
             # One without rows says nothing of the next, whose bytes may not be counted.
             known = results.arrow_bytes > 0
             rows = _aimed_rows(results.arrow_bytes / results.rows) if known else min(rows, _ROWS_DEFAULT)
-        roomy = (
-            rows > 0
-            and results.shuffle_bytes <= UNBOUNDED_BYTES_MAX
-            and results.arrow_bytes * rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
-        )
+        roomy = rows > 0 and results.arrow_bytes * rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
         return replace(self, rows=rows, roomy=roomy)
 
     def settings(self) -> dict[str, str]:
@@ -86,14 +78,11 @@ class ArrowBatchSize:
         #: The settings that nobody else has set, and what they are now; None before the first batch.
         self._ours: dict[str, str] | None = None
 
-    def apply(self, spark: SparkSession) -> int | None:
+    def apply(self, spark: SparkSession) -> None:
         """Set them for the next job.
 
         Args:
             spark: the session of the stream.
-
-        Returns:
-            Bytes of shuffle batches above which an encode task has to give up; None for no limit.
         """
         if self._ours is None:
             self._ours = self._look(spark)
@@ -102,7 +91,6 @@ class ArrowBatchSize:
             if value != self._ours[name]:
                 spark.conf.set(name, value)
         self._ours = wanted
-        return UNBOUNDED_BYTES_MAX if self._limits.roomy and _SETTING in self._ours else None
 
     def note(self, results: TaskResults) -> None:
         """A job has succeeded.

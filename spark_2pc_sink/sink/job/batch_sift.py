@@ -1,18 +1,20 @@
 """The sift of a batch: the jobs that find its bad rows, after an attempt has failed with one of them.
 
 The error of the attempt says where to look. What a task refused, tasks find. What the database refused is found by it:
-tasks stage the rows once more, and `TableTries` tries them meanwhile. Each lane has a job of its own; only a batch that
+tasks send the rows once more, and `TableTries` tries them meanwhile. Each lane has a job of its own; only a batch that
 has failed pays for it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import (
+    BatchRetryError,
     ConstraintError,
     RecordRefusedError,
     RecordTooLargeError,
@@ -28,6 +30,7 @@ from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 from spark_2pc_sink.sink.tasks.sift_task import run_sift_task
 from spark_2pc_sink.sink.tasks.task_functions import task_function
+from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +44,10 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
     from spark_2pc_sink.sink.contract.task_plan import TaskPlan
     from spark_2pc_sink.sink.job.lane_work import LaneWork
+    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
+    from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamListener
     from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
+    from spark_2pc_sink.sink.transfer.record_forwarder import RecordForwarder
 
 #: Errors of one row that tasks find.
 _OF_TASKS: Final = (RecordRefusedError, RecordTooLargeError, UnstorableValueError)
@@ -55,34 +61,40 @@ def is_about_rows(error: Exception) -> bool:
     return isinstance(error, (*_OF_TASKS, ConstraintError))
 
 
+@dataclass(frozen=True)
+class SiftJobs:
+    """How the jobs of a search are run.
+
+    Attributes:
+        at_once: how many tasks run at one time.
+        map_in_arrow: runs a function of tasks over rows.
+        listener: where tasks send what they make.
+        forwarder: answers the questions of tasks about topics.
+    """
+
+    at_once: int
+    map_in_arrow: Callable[[DataFrame, TaskFunction, str], DataFrame]
+    listener: StreamListener
+    forwarder: Callable[[AttemptInput], RecordForwarder]
+
+
 class BatchSift:
     """Looks for bad rows in one batch.
 
     Args:
         batch: without the rows that are left out already.
-        tasks: how many run at one time.
-        lanes: of the sink.
-        plans: of each lane what tasks do with its rows, as if there were no other.
-        map_in_arrow: runs a function of tasks over rows.
+        lanes: of the sink, each with what tasks do with its rows as if there were no other.
+        jobs: how they are run.
         most: look no further when more rows than these are refused.
         exact: tell rows by their identity, and not by their fingerprint.
     """
 
     def __init__(
-        self,
-        batch: DataFrame,
-        tasks: int,
-        lanes: Sequence[LaneWork],
-        plans: Sequence[TaskPlan],
-        map_in_arrow: Callable[[DataFrame, TaskFunction, str], DataFrame],
-        *,
-        most: int,
-        exact: bool,
+        self, batch: DataFrame, lanes: Sequence[tuple[LaneWork, TaskPlan]], jobs: SiftJobs, *, most: int, exact: bool
     ) -> None:
         self._batch = batch
-        self._tasks = tasks
-        self._lanes = list(zip(lanes, plans, strict=True))
-        self._map_in_arrow = map_in_arrow
+        self._lanes = lanes
+        self._jobs = jobs
         self._most = most
         self._name_sql = identity_sql if exact else fingerprint_sql
 
@@ -95,13 +107,17 @@ class BatchSift:
 
         Raises:
             DataError: it is about no single row.
-            BatchRetryError: a task ran again, or what it has staged is gone.
+            BatchRetryError: a task ran again.
         """
         if isinstance(error, ConstraintError):
             return self._by_database(open_decision)
         refusal = error if isinstance(error, RecordRefusedError) and not error.lacks_key else None
-        receipts = [self._receipts(lane, plan, staged=False, refusal=refusal) for lane, plan in self._lanes]
+        receipts = [self._in_tasks(lane, plan, refusal) for lane, plan in self._lanes]
         return [[row for receipt in of_lane for row in receipt.refused] for of_lane in receipts]
+
+    def _in_tasks(self, lane: LaneWork, plan: TaskPlan, refusal: RecordRefusedError | None) -> list[SiftReceipt]:
+        with self._jobs.listener.open_attempt() as source, AttemptThreads(source, self._jobs.forwarder(source).task):
+            return self._receipts(lane, plan, source, staged=False, refusal=refusal)
 
     def _by_database(self, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
         """All tables in one transaction, since rows of one may refer to another's."""
@@ -109,22 +125,30 @@ class BatchSift:
         for lane, plan in self._lanes:
             if lane.loader is None or lane.lane.rows is None:
                 continue
-            tries = TableTries(lane.loader.table, plan, open_decision, f"table {lane.lane.rows.table}", self._most)
-            with tries:
-                receipts = self._receipts(lane, plan, staged=True)
-            tables.append(tries.finish(receipts))
+            table = f"table {lane.lane.rows.table}"
+            with self._jobs.listener.open_attempt() as source:
+                tries = TableTries(source, lane.loader.table, open_decision, table, self._most)
+                with AttemptThreads(source, tries.task, self._jobs.forwarder(source).task):
+                    self._receipts(lane, plan, source, staged=True)
+                tables.append(tries.finish())
             if tables[-1].too_many:
                 break
         else:
-            for table in tables:
-                table.finish()
-        return [table.refused for table in tables]
+            for each in tables:
+                each.finish()
+        return [each.refused for each in tables]
 
     def _receipts(
-        self, lane: LaneWork, plan: TaskPlan, *, staged: bool, refusal: RecordRefusedError | None = None
+        self,
+        lane: LaneWork,
+        plan: TaskPlan,
+        source: StreamAttempt,
+        *,
+        staged: bool,
+        refusal: RecordRefusedError | None = None,
     ) -> list[SiftReceipt]:
         sifted = SiftPlan(
-            tasks=plan,
+            tasks=replace(plan, stream=source.address),
             # An attempt that PostgreSQL has refused has made records of all rows.
             records=not staged and lane.lane.records is not None,
             staged=staged,
@@ -134,14 +158,19 @@ class BatchSift:
             refusal=refusal,
         )
         rows = self._rows_of(lane, staged=staged)
-        answers = self._map_in_arrow(rows, task_function(run_sift_task, sifted), RESULT_DDL)
-        return read_sift_receipts(answers.toArrow())
+        answers = self._jobs.map_in_arrow(rows, task_function(run_sift_task, sifted), RESULT_DDL)
+        receipts = read_sift_receipts(answers.toArrow())
+        source.close_input()
+        said = {receipt.task: (receipt.task_attempt, dict(receipt.sent)) for receipt in receipts}
+        if said != source.finished:
+            raise BatchRetryError(reason=f"tasks of a search say that they sent {said}, and {source.finished} arrived")
+        return receipts
 
     def _rows_of(self, lane: LaneWork, *, staged: bool) -> DataFrame:
         """What tasks get of a lane, with the columns of `row_identity`; they are none of the lane's expressions."""
         batch, name = self._batch, packed_name(lane.lane.index)
         identity = f"{self._name_sql(batch.schema)} AS {IDENTITY}"
-        packed = batch.coalesce(self._tasks).selectExpr(
+        packed = batch.coalesce(self._jobs.at_once).selectExpr(
             lane.packed(batch, kafka_only=False), identity, f"monotonically_increasing_id() AS {NUMBER}"
         )
         if lane.lane.source.explosion is None:
@@ -168,4 +197,4 @@ class BatchSift:
                     UNCHANGED_COLUMN: F.overlay(flags, F.when(known.isNull(), "1").otherwise("0"), F.lit(place)),
                 }
             )
-        return rows.coalesce(self._tasks)
+        return rows.coalesce(self._jobs.at_once)

@@ -24,7 +24,7 @@ from spark_2pc_sink.sink.bad_rows.dead_letter_records import (
     letter_records,
     too_small,
 )
-from spark_2pc_sink.sink.contract.topics import name_fault
+from spark_2pc_sink.sink.transfer.record_forwarder import name_fault
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.record_list import cut_contents, encode_listed_batch
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.bad_rows.bad_row import BadRows
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-    from spark_2pc_sink.sink.contract.topics import Connections
     from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
+    from spark_2pc_sink.sink.transfer.record_forwarder import Connections
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Final
 
@@ -17,28 +17,20 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.job import gateway_log
 from spark_2pc_sink.sink.job.executor_versions import ENCODERS, LIBRARIES, PYSPARK, breaks_tasks, other_encoders
 from spark_2pc_sink.sink.job.session_facts import beside_server, is_connect
-from spark_2pc_sink.sink.tasks.executor_probe import Sides, probe, reach
-from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
+from spark_2pc_sink.sink.tasks.executor_probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
-    from spark_2pc_sink.options import KafkaOptions, SinkOptions
+    from spark_2pc_sink.sink.stream.listener import StreamListener
 
 _PACKAGE: Final = "spark_2pc_sink"
 #: Of the driver. By its name: the package itself is above this module.
 _VERSION: Final[str] = import_module(_PACKAGE).__version__
 _OPTION: Final = "executors"
-REMEDY: Final = (
-    "docs/cluster.md shows how executors get a Python with the package; they need ways to the brokers' advertised "
-    "listeners and, for batches whose rows are staged, to the database"
-)
-_KERBEROS: Final = (
-    "For Kerberos pass --conf spark.executorEnv.KRB5_CLIENT_KTNAME with a keytab on each node, or "
-    "spark.executorEnv.KRB5CCNAME; docs/logins.md"
-)
+REMEDY: Final = "docs/cluster.md shows how executors get a Python with the package, and a way to the driver's port"
 #: What Python says of a module that is missing, PySpark's worker of a Python of another minor version, and Java of a
 #: Python that is not there.
 _BROKEN_PYTHON: Final = re.compile(
@@ -56,17 +48,17 @@ class ExecutorAnswer:
         host: its name.
         python: path of its Python.
         version: of the package; '' where it is not there.
-        versions: of the libraries, by name; '' where it is not known.
         missing: why the package cannot be imported there; '' where it can.
-        unreached: by the side, ``kafka`` or ``database``, why it was not reached.
+        unreached: why it does not reach the driver's port; '' where it does.
+        versions: of the libraries, by name; '' where it is not known.
     """
 
     host: str
     python: str
     version: str
     missing: str
+    unreached: str
     versions: Mapping[str, str] = field(hash=False)
-    unreached: Mapping[str, str] = field(hash=False)
 
 
 @dataclass(frozen=True)
@@ -82,89 +74,47 @@ class ExecutorVerdict:
     warnings: Mapping[str, str]
 
 
-def check_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_send: bool) -> None:
-    """Try all executors.
+def check_executors(spark: SparkSession, listener: StreamListener, transactional_id: str, *, tasks: int) -> None:
+    """Try all executors, and log what is weak.
 
     Args:
         spark: a session.
-        options: of the sink.
+        listener: what they have to reach.
+        transactional_id: of the sink, for its log.
         tasks: how many can run at a time.
-        can_send: tasks can bring their rows to the driver; else they stage all of them.
 
     Raises:
-        ConfigurationError: on some host the sink's tasks cannot run, or cannot reach a side that they need.
+        ConfigurationError: on some host the sink's tasks cannot run, or cannot reach the driver.
     """
-    refuse_faults(try_executors(spark, options, tasks=tasks, can_send=can_send), options)
-
-
-def check_late_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_send: bool) -> bool:
-    """Try all executors in the middle of a run.
-
-    A side that the driver does not reach either is down: its batch waits for it, and no executor is to blame.
-
-    Returns:
-        False where that was so, and what executors reach is still to be found out.
-
-    Raises:
-        ConfigurationError: see `check_executors`.
-    """
-    sides = _sides(options)
-    answers = _ask(spark, sides, tasks)
-    down = reach(sides).keys() if any(answer.unreached for answer in answers) else frozenset[str]()
-    excused = [
-        replace(answer, unreached={side: why for side, why in answer.unreached.items() if side not in down})
-        for answer in answers
-    ]
-    verdict = judge(excused, _ours(spark), must_stage=must_stage(options, can_send=can_send))
-    refuse_faults(verdict, options)
-    return not down
-
-
-def refuse_faults(verdict: ExecutorVerdict, options: SinkOptions) -> None:
-    """Log what is weak, and refuse executors where a batch would fail.
-
-    Raises:
-        ConfigurationError: there are such.
-    """
-    log = sink_log(__name__, options.transactional_id)
+    verdict = try_executors(spark, listener, tasks=tasks)
+    log = sink_log(__name__, transactional_id)
     for warning in verdict.warnings.values():
         log.warning("executors: %s", warning)
     if verdict.faults:
         hosts, said = ", ".join(verdict.faults), "; ".join(verdict.faults.values())
-        raise ConfigurationError(option=_OPTION, value=hosts, rule=said, remedy=remedy_for(options.kafka))
+        raise ConfigurationError(option=_OPTION, value=hosts, rule=said, remedy=REMEDY)
 
 
-def remedy_for(kafka: KafkaOptions) -> str:
-    """How executors get what they lack.
-
-    Args:
-        kafka: how they log in to the brokers.
-    """
-    return f"{REMEDY}. {_KERBEROS}" if kafka.sasl_mechanism == "GSSAPI" else REMEDY
-
-
-def try_executors(spark: SparkSession, options: SinkOptions, *, tasks: int, can_send: bool) -> ExecutorVerdict:
+def try_executors(spark: SparkSession, listener: StreamListener, *, tasks: int) -> ExecutorVerdict:
     """Ask all executors, and judge their answers; see `check_executors`.
 
     Raises:
         ConfigurationError: the Python of an executor is another minor version, so that it could not be asked.
     """
-    answers = _ask(spark, _sides(options), tasks)
-    return judge(answers, _ours(spark), must_stage=must_stage(options, can_send=can_send))
+    return judge(_ask(spark, listener, tasks), _ours(spark))
 
 
-def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str], *, must_stage: bool) -> ExecutorVerdict:
+def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str]) -> ExecutorVerdict:
     """Judge what executors have answered.
 
     Args:
         answers: of all tasks.
         ours: releases of the driver's libraries, by name.
-        must_stage: no limit was given below which rows need no database.
     """
     found = sorted(answers, key=lambda answer: answer.host)
     return ExecutorVerdict(
-        _by_host(found, lambda answer: _fault(answer, ours, must_stage=must_stage)),
-        _by_host(found, lambda answer: _weakness(answer, ours, must_stage=must_stage)),
+        _by_host(found, lambda answer: _fault(answer, ours)),
+        _by_host(found, lambda answer: _weakness(answer, ours)),
     )
 
 
@@ -212,7 +162,7 @@ def _by_host(answers: Iterable[ExecutorAnswer], say: Callable[[ExecutorAnswer], 
     return {host: sentence for host, sentence in said.items() if sentence}
 
 
-def _fault(answer: ExecutorAnswer, ours: Mapping[str, str], *, must_stage: bool) -> str:
+def _fault(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
     """Why a batch would fail there, in one sentence; '' where it would not."""
     broken = breaks_tasks(ours, answer.versions)
     if broken:
@@ -221,23 +171,18 @@ def _fault(answer: ExecutorAnswer, ours: Mapping[str, str], *, must_stage: bool)
         return f"{answer.host}: {answer.python} cannot import {_PACKAGE}: {answer.missing}"
     if answer.version != _VERSION:
         return f"{answer.host}: {answer.python} has {_PACKAGE} {answer.version}, and the driver {_VERSION}"
-    sides = ("kafka", "database") if must_stage else ("kafka",)
-    unreached = [f"does not reach {side} ({answer.unreached[side]})" for side in sides if side in answer.unreached]
-    return f"{answer.host}: {' and '.join(unreached)}" if unreached else ""
+    return f"{answer.host}: {answer.unreached}" if answer.unreached else ""
 
 
-def _weakness(answer: ExecutorAnswer, ours: Mapping[str, str], *, must_stage: bool) -> str:
+def _weakness(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
     """What is weaker there than it could be, in one sentence; '' for nothing."""
-    said = []
-    if not must_stage and "database" in answer.unreached:
-        why = answer.unreached["database"]
-        said.append(f"does not reach the database ({why}), so batches above inline_copy_bytes_max will fail")
     others = other_encoders(ours, answer.versions)
-    if others:
-        said.append(
-            f"{answer.python} encodes with other libraries than the driver ({others}): install the same on both"
-        )
-    return f"{answer.host}: {' and '.join(said)}" if said else ""
+    if not others:
+        return ""
+    return (
+        f"{answer.host}: {answer.python} encodes with other libraries than the driver ({others}): install the same on "
+        "both"
+    )
 
 
 def _ours(spark: SparkSession) -> dict[str, str]:
@@ -246,11 +191,6 @@ def _ours(spark: SparkSession) -> dict[str, str]:
     A client of Spark Connect runs no tasks: its Spark and its libraries may be others than the server's.
     """
     return {} if is_connect(spark) and not beside_server() else _versions_here()
-
-
-def must_stage(options: SinkOptions, *, can_send: bool) -> bool:
-    """Is there no limit below which rows need no database?"""
-    return not (can_send and options.inline_copy_bytes_max)
 
 
 def _versions_here() -> dict[str, str]:
@@ -265,20 +205,14 @@ def _versions_here() -> dict[str, str]:
     return versions
 
 
-def _sides(options: SinkOptions) -> Sides:
-    session = StagingSession.of(options, options.transactional_id)
-    has_table = any(lane.rows is not None for lane in options.lanes)
-    return Sides(options.kafka, tuple(options.topics), session if has_table else None)
-
-
-def _ask(spark: SparkSession, sides: Sides, tasks: int) -> list[ExecutorAnswer]:
+def _ask(spark: SparkSession, listener: StreamListener, tasks: int) -> list[ExecutorAnswer]:
     from pyspark import cloudpickle  # noqa: PLC0415 - Spark is imported where it is needed
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     gateway_log.install()
-    # Without Arrow: it may be what is missing.
-    pickled: bytes = cloudpickle.dumps(sides)  # type: ignore[no-untyped-call]
-    asked = F.udf(probe(pickled, LIBRARIES), "string", useArrow=False)
-    with naming_executors():
+    with listener.open_attempt() as attempt, naming_executors():
+        pickled: bytes = cloudpickle.dumps(attempt.address)  # type: ignore[no-untyped-call]
+        # Without Arrow: it may be what is missing.
+        asked = F.udf(probe(pickled, LIBRARIES), "string", useArrow=False)
         found = spark.range(0, tasks, 1, tasks).select(asked("id").alias("answer")).collect()
     return [ExecutorAnswer(**json.loads(row.answer)) for row in found]

@@ -10,17 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.sink.job.executor_check import (
-    check_executors,
-    check_late_executors,
-    must_stage,
-    naming_executors,
-)
+from spark_2pc_sink.sink.job.executor_check import check_executors, naming_executors
 from spark_2pc_sink.sink.job.session_facts import has_executors
-from spark_2pc_sink.sink.job.tried_executors import Needs, tried_executors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +22,42 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
+    from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
+
+
+class TriedExecutors:
+    """The executors that have passed the check: another query of the application does not try them again.
+
+    Since then one may have lost its way to the driver. So when a batch has failed for good, all are tried again. One
+    object serves one process.
+    """
+
+    def __init__(self) -> None:
+        self._passed: dict[tuple[str, StreamEndpoint], frozenset[str]] = {}
+
+    def have_passed(self, application: str, endpoint: StreamEndpoint, executors: frozenset[str] | None) -> bool:
+        """Are these the executors that have passed?
+
+        Args:
+            application: Spark's id of it.
+            endpoint: what they have to reach.
+            executors: as `SessionFacts.executors` names them; None where that cannot be asked.
+        """
+        return executors is not None and executors == self._passed.get((application, endpoint))
+
+    def note(self, application: str, endpoint: StreamEndpoint, executors: frozenset[str] | None) -> None:
+        """These have passed, and no others count any more."""
+        if executors is not None:
+            self._passed[application, endpoint] = executors
+
+    def forget(self) -> None:
+        """A batch has failed: try all again."""
+        self._passed.clear()
+
+
+#: Of this process, whose queries share the executors of their application.
+tried_executors: Final = TriedExecutors()
 
 
 class ExecutorWatch:
@@ -37,19 +65,21 @@ class ExecutorWatch:
 
     Args:
         spark: the session of the first batch.
-        options: of the sink.
+        transactional_id: of the sink.
         facts: of the session.
-        can_send: tasks can bring their rows to the driver; else they stage all of them.
+        listener: what executors have to reach.
     """
 
-    def __init__(self, spark: SparkSession, options: SinkOptions, facts: SessionFacts, *, can_send: bool) -> None:
+    def __init__(
+        self, spark: SparkSession, transactional_id: str, facts: SessionFacts, listener: StreamListener
+    ) -> None:
         self._spark = spark
-        self._options = options
+        self._transactional_id = transactional_id
         self._facts = facts
-        self._can_send = can_send
+        self._listener = listener
         self._has_executors = has_executors(spark)
         self._tried: frozenset[str] = frozenset()
-        self._log = sink_log(__name__, options.transactional_id)
+        self._log = sink_log(__name__, transactional_id)
 
     def begin(self) -> None:
         """Try all of them, before the first batch; unless the same ones have passed for the same before.
@@ -59,14 +89,10 @@ class ExecutorWatch:
         """
         if not self._has_executors:
             return
-        known, tasks = self._facts.executors(), self._facts.tasks_at_once()
-        needs = Needs.of(
-            self._facts.application(), self._options, must_stage=must_stage(self._options, can_send=self._can_send)
-        )
-        if not tried_executors.have_passed(needs, known):
-            with self._described():
-                check_executors(self._spark, self._options, tasks=tasks, can_send=self._can_send)
-            tried_executors.note(needs, known)
+        known, application = self._facts.executors(), self._facts.application()
+        if not tried_executors.have_passed(application, self._listener.endpoint, known):
+            self._check()
+            tried_executors.note(application, self._listener.endpoint, known)
         self._tried = known or frozenset()
 
     @contextmanager
@@ -95,18 +121,15 @@ class ExecutorWatch:
         known = self._facts.executors() if self._has_executors else None
         if known is None or known <= self._tried:
             return
-        self._log.info("executors have joined, and are tried: %s", ", ".join(sorted(known - self._tried)))
-        if self._try_late():
-            self._tried = known
+        self._log.info("new executors joined; checking them: %s", ", ".join(sorted(known - self._tried)))
+        self._check()
+        self._tried = known
 
     def naming(self) -> AbstractContextManager[None]:
         """In a job of a batch: name the hosts whose Python could not run its tasks; see `naming_executors`."""
-        return naming_executors(self._try_late) if self._has_executors else nullcontext()
+        return naming_executors(self._check) if self._has_executors else nullcontext()
 
-    def _try_late(self) -> bool:
+    def _check(self) -> None:
         tasks = self._facts.tasks_at_once()
-        with self._described():
-            return check_late_executors(self._spark, self._options, tasks=tasks, can_send=self._can_send)
-
-    def _described(self) -> AbstractContextManager[None]:
-        return self._facts.described(f"{self._options.transactional_id}: check executors")
+        with self._facts.described(f"{self._transactional_id}: check executors"):
+            check_executors(self._spark, self._listener, self._transactional_id, tasks=tasks)

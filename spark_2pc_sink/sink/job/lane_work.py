@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
 
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.lane_frames import packed, packed_name, rows_of
-from spark_2pc_sink.sink.contract.task_plan import LanePlan, UpsertRecordsPlan
+from spark_2pc_sink.sink.contract.task_plan import LanePlan
+from spark_2pc_sink.sink.table.spark_sql import quoted
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from spark_2pc_sink.options import Lane
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
+    from spark_2pc_sink.sink.contract.task_plan import RowEncoderPlan
     from spark_2pc_sink.sink.transfer.table_loader import TableLoader
+
+
+#: Decides which task gets a row; rows of one upsert key have the same.
+_PLACE: Final = "_2pc_place"
+#: Types that Spark has no hash of, or that contain one.
+_NOT_HASHED: Final = ("map<", "variant")
 
 
 @dataclass(frozen=True)
@@ -45,12 +56,22 @@ class LaneWork:
         return self.expressions.topic is not None
 
     @property
-    def upsert_records(self) -> UpsertRecordsPlan | None:
-        """How records follow the table where its order chooses among rows; None without keys to keep them by."""
+    def follows_order(self) -> bool:
+        """True where records follow the table's order among rows of one key: there are keys to keep records by."""
         records, rows = self.lane.records, self.lane.rows
-        if records is None or rows is None or rows.order_by is None or self.expressions.key is None:
-            return None
-        return UpsertRecordsPlan(keys=tuple(rows.keys), leave_out=records.superseded == "leave_out")
+        ordered_rows = records is not None and rows is not None and rows.order_by is not None
+        return ordered_rows and self.expressions.key is not None
+
+    @property
+    def leaves_out(self) -> bool:
+        """True where superseded rows have no record; else their records are sent before those that stay."""
+        records = self.lane.records
+        return self.follows_order and records is not None and records.superseded == "leave_out"
+
+    @property
+    def upsert_keys(self) -> tuple[str, ...]:
+        """The columns of the upsert keys."""
+        return () if self.lane.rows is None else tuple(self.lane.rows.keys)
 
     def plan(self, row_encoder: RowEncoderPlan | None, *, packed_with_others: bool) -> LanePlan:
         """What tasks do with the rows.
@@ -68,31 +89,30 @@ class LaneWork:
             row_encoder=row_encoder,
             json=self.expressions.json,
             key_column=self.expressions.key_column,
-            upsert_records=self.upsert_records,
+            leaves_out=self.leaves_out,
             guarded=self.expressions.guarded,
             serialisers=self.expressions.serialisers,
         )
 
-    def alone(self, batch: DataFrame, more: list[str], *, kafka_only: bool) -> DataFrame:
-        """The rows of the lane: one column for each thing that is needed to encode one, and ``more``.
+    def alone(self, batch: DataFrame, *, kafka_only: bool) -> DataFrame:
+        """The rows of the lane: one column for each thing that is needed to encode one.
 
         Args:
             batch: the batch.
-            more: SQL for further columns.
             kafka_only: without what only the table needs.
         """
         rows = rows_of(batch, self.lane.source)
         loader = self._loader(kafka_only=kafka_only)
         if loader is None:
-            return rows.selectExpr(*self._record_columns(), *more)
+            return rows.selectExpr(*self._record_columns())
         json_columns = loader.json_columns
         record = record_expressions.record_sql(self.expressions, json_columns)
         columns, encoded = loader.select_lists()
         if encoded is None:
-            selected = [*record, *columns, *more]
+            selected = [*record, *columns]
             return rows if record_expressions.is_everything(selected, rows) else rows.selectExpr(*selected)
         return rows.selectExpr(*record, *columns).selectExpr(
-            *record_expressions.record_columns(self.expressions, json_columns), *encoded, *more
+            *record_expressions.record_columns(self.expressions, json_columns), *encoded
         )
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
@@ -113,11 +133,107 @@ class LaneWork:
         """What records are made of, and put into order by."""
         columns = record_expressions.record_sql(self.expressions)
         columns += record_expressions.shared_columns(self.expressions)
-        if self.upsert_records is not None:
+        if self.follows_order:
             columns += record_expressions.upsert_order_columns(
-                self.expressions, self.upsert_records.keys, str(self.lane.order_by)
+                self.expressions, self.upsert_keys, str(self.lane.order_by)
             )
         return columns
+
+    def field(self, name: str, *, packed_with_others: bool) -> Column:
+        """A column of what was selected for the lane."""
+        return F.col(f"{packed_name(self.lane.index)}.{quoted(name)}" if packed_with_others else quoted(name))
+
+
+def selected(batch: DataFrame, lanes: Sequence[LaneWork], *, kafka_only: bool) -> DataFrame:
+    """What tasks get of a batch: the rows of one lane, or a column for each of several."""
+    if len(lanes) == 1:
+        return lanes[0].alone(batch, kafka_only=kafka_only)
+    return batch.selectExpr(*(lane.packed(batch, kafka_only=kafka_only) for lane in lanes))
+
+
+def ordered(rows: DataFrame, lanes: Sequence[LaneWork], tasks: int) -> DataFrame:
+    """Bring rows of one upsert key to one task, where records follow an order; else the rows as they are.
+
+    Of several rows with one upsert key the table keeps the one with the greatest upsert_order_by. So the records of the
+    others, which are superseded, have to be sent before it or not at all.
+
+    Args:
+        rows: from `selected`.
+        lanes: of the sink.
+        tasks: how many share the rows; 1 where they are in one partition already.
+    """
+    following = [lane for lane in lanes if lane.follows_order]
+    if not following:
+        return rows
+    packed_rows = len(lanes) > 1
+    if packed_rows:
+        rows = _one_lane_each(rows, lanes)
+    rows = rows.withColumn(_PLACE, _place(rows, lanes))
+    if tasks > 1:
+        rows = rows.repartition(tasks, F.col(_PLACE))
+    for lane in following:
+        if lane.leaves_out:
+            rows = _with_superseded(rows, lane, packed_with_others=packed_rows)
+    orders = [lane.field(ORDER_COLUMN, packed_with_others=packed_rows) for lane in following if not lane.leaves_out]
+    if orders:
+        rows = rows.sortWithinPartitions(*(order.asc_nulls_first() for order in orders))
+    return rows.drop(_PLACE)
+
+
+def _place(rows: DataFrame, lanes: Sequence[LaneWork]) -> Column:
+    """The same for rows of one lane with one upsert key, whatever the order of their evaluation is."""
+    if len(lanes) == 1:
+        return F.xxhash64(*(lanes[0].field(key, packed_with_others=False) for key in lanes[0].upsert_keys))
+    parts: list[Column] = []
+    for lane in lanes:
+        names = lane.upsert_keys if lane.follows_order else _hashed_names(rows, packed_name(lane.lane.index))
+        parts += [lane.field(name, packed_with_others=True) for name in names]
+    return F.xxhash64(*parts)
+
+
+def _hashed_names(rows: DataFrame, column: str) -> list[str]:
+    fields = rows.select(f"{column}.*").schema.fields
+    described = ((field.name, field.dataType.simpleString()) for field in fields)
+    return [name for name, kind in described if not any(mark in kind for mark in _NOT_HASHED)]
+
+
+def _with_superseded(rows: DataFrame, lane: LaneWork, *, packed_with_others: bool) -> DataFrame:
+    """Mark rows for which another one of their key has a greater order; a row without a record key has no other."""
+    key_name = lane.expressions.key_column or record_expressions.KEY
+    keyless = lane.field(key_name, packed_with_others=packed_with_others).isNull()
+    keys = [lane.field(key, packed_with_others=packed_with_others) for key in lane.upsert_keys]
+    order = lane.field(ORDER_COLUMN, packed_with_others=packed_with_others)
+    rank = F.rank().over(Window.partitionBy(F.col(_PLACE), *keys, keyless).orderBy(order.desc_nulls_last()))
+    superseded = (rank > F.lit(1)) & ~keyless
+    if not packed_with_others:
+        return rows.withColumn(record_expressions.SUPERSEDED, superseded)
+    name = packed_name(lane.lane.index)
+    marked = rows.withColumn(record_expressions.SUPERSEDED, superseded)
+    with_field = F.col(name).withField(record_expressions.SUPERSEDED, F.col(record_expressions.SUPERSEDED))
+    return marked.withColumn(name, with_field).drop(record_expressions.SUPERSEDED)
+
+
+def _one_lane_each(rows: DataFrame, lanes: Sequence[LaneWork]) -> DataFrame:
+    """The rows of all lanes, each in a row of its own: those of one lane can then go where its key says."""
+    names = [packed_name(lane.lane.index) for lane in lanes]
+    exploded = [lane.lane.source.explosion is not None for lane in lanes]
+    absent = [
+        f"CASE WHEN false THEN {f'get({name}, 0)' if several else name} END"
+        for name, several in zip(names, exploded, strict=True)
+    ]
+
+    def alone(place: int, value: str) -> str:
+        values = [value if number == place else null for number, null in enumerate(absent)]
+        fields = (f"'{name}', {each}" for name, each in zip(names, values, strict=True))
+        return f"named_struct({', '.join(fields)})"
+
+    arrays = [
+        f"coalesce(transform({name}, x -> {alone(place, 'x')}), array())"
+        if exploded[place]
+        else f"CASE WHEN {name} IS NULL THEN array() ELSE array({alone(place, name)}) END"
+        for place, name in enumerate(names)
+    ]
+    return rows.selectExpr(f"inline(concat({', '.join(arrays)}))")
 
 
 def expressions_by_lane(lanes: Iterable[LaneWork]) -> dict[int, RecordExpressions]:

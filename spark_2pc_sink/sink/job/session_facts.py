@@ -1,32 +1,36 @@
 """The Spark session of a batch: what the sink asks of it beyond its DataFrames.
 
 Classic Spark runs the driver's JVM beside this process, and it answers everything. A session of Spark Connect is a
-client of a server: it has DataFrames and settings, and neither a SparkContext nor accumulators nor plans.
+client of a server: it has DataFrames and settings, and neither a SparkContext nor plans.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
+import socket
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.sink.job.repeatability import Repeatability
+from spark_2pc_sink.sink.stream.listener import StreamEndpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_2pc_sink.sink.contract.row_transfer import TransferSender
-    from spark_2pc_sink.sink.transfer.copy_channel import CopyChannel
+    from spark_2pc_sink.options import SinkOptions
 
 _CONNECT: Final = "pyspark.sql.connect."
 _DESCRIPTION: Final = "spark.job.description"
 _SPECULATION: Final = "spark.speculation"
+_LOOPBACK: Final = "127.0.0.1"
+_DRIVER_HOST: Final = "spark.driver.host"
+_BIND_ADDRESS: Final = "spark.driver.bindAddress"
+#: Where one of these is true, Spark encrypts what its processes send to each other, and so must the sink.
+_ENCRYPTING: Final = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 #: Set by Spark for the Python process beside the server in which foreachBatch's function runs.
 WORKER_URL: Final = "SPARK_CONNECT_LOCAL_URL"
 #: Spark makes a range of as many partitions as tasks can run at a time, and at most one for each number.
@@ -71,10 +75,6 @@ class SessionFacts(ABC):
         """All settings that were ever set in a session, as one text; None where that cannot be asked."""
 
     @abstractmethod
-    def sender(self, channel: CopyChannel) -> TransferSender | None:
-        """Brings the COPY bytes of tasks to the driver when they end; None where nothing does, and tasks stage them."""
-
-    @abstractmethod
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
         """Refuse a frame that is not the same frame when it is evaluated again; see `Repeatability.check`."""
 
@@ -114,10 +114,6 @@ class ClassicSession(SessionFacts):
     def settings_of(self, spark: SparkSession) -> str | None:
         """See `SessionFacts.settings_of`."""
         return str(spark._jsparkSession.sessionState().conf().settings().toString())  # noqa: SLF001 - PySpark has no such question
-
-    def sender(self, channel: CopyChannel) -> TransferSender | None:
-        """See `SessionFacts.sender`: an accumulator."""
-        return channel.sender(self._spark.sparkContext)
 
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
         """See `SessionFacts.check_repeatable`."""
@@ -174,11 +170,6 @@ class ConnectSession(SessionFacts):
         del spark
         return None
 
-    def sender(self, channel: CopyChannel) -> TransferSender | None:
-        """See `SessionFacts.sender`: a client has no accumulators."""
-        del channel
-        return None
-
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
         """See `SessionFacts.check_repeatable`: no client sees plans, which is said once."""
         del frame, where
@@ -226,20 +217,43 @@ def beside_server() -> bool:
     return WORKER_URL in os.environ
 
 
-def runs_here(spark: SparkSession) -> bool:
-    """True where tasks run on the machine of this process, by Spark's master."""
-    if is_connect(spark) and not beside_server():
-        return False
-    return not has_executors(spark)
-
-
 def has_executors(spark: SparkSession) -> bool:
     """True where tasks run in processes that may have another Python than this one, by Spark's master."""
     master = str(spark.conf.get("spark.master", ""))
     return master != "local" and not master.startswith("local[")
 
 
-def local_directory(spark: SparkSession) -> Path:
-    """Where Spark puts what tasks spill, and so where there is room; of several the first."""
-    setting = spark.conf.get("spark.local.dir", None)
-    return Path((os.environ.get("SPARK_LOCAL_DIRS") or setting or tempfile.gettempdir()).partition(",")[0])
+def stream_endpoint(spark: SparkSession, options: SinkOptions) -> StreamEndpoint:
+    """Where this process listens for what tasks send.
+
+    Tasks know the driver's host by spark.driver.host. With a master local[n] they run on this machine, and nothing else
+    can connect. A client of Spark Connect is elsewhere: it gives the address by which it reaches the server.
+
+    Args:
+        spark: a session.
+        options: of the sink, for the ports.
+    """
+    ports = (
+        (0,)
+        if options.driver_port == 0
+        else tuple(range(options.driver_port, options.driver_port + options.driver_port_range))
+    )
+    here = not is_connect(spark) or beside_server()
+    if here and not has_executors(spark):
+        return StreamEndpoint(_LOOPBACK, _LOOPBACK, ports)
+    host = str(spark.conf.get(_DRIVER_HOST, None) or socket.gethostname())
+    bind_host = str(spark.conf.get(_BIND_ADDRESS, None) or host)
+    if not here:
+        host = bind_host = _own_address(host)
+    encrypted = any(str(spark.conf.get(name, "false")).lower() == "true" for name in _ENCRYPTING)
+    return StreamEndpoint(bind_host, host, ports, encrypted=encrypted)
+
+
+def _own_address(peer: str) -> str:
+    """The address of this machine on the way to another one; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((peer, 1))
+        except OSError:
+            return socket.gethostname()
+        return str(probe.getsockname()[0])

@@ -30,9 +30,8 @@ _HOW: Final = frozenset(
     {
         *("accept_replay", "adopt", "batch_attempts_max", "claim_deadline_ms", "claim_lock_timeout_ms"),
         *("commit_timeout_ms", "connect_deadline_ms", "connect_timeout_s", "create_table", "decision_margin_ms"),
-        *("history_batches", "history_table", "idle_in_transaction_timeout_ms", "inline_copy_bytes_max", "kafka"),
-        *("local_files", "lock_timeout_ms", "reason", "settle_deadline_ms", "staging_schema"),
-        "statement_timeout_ms",
+        *("driver_port", "driver_port_range", "history_batches", "history_table", "idle_in_transaction_timeout_ms"),
+        *("kafka", "lock_timeout_ms", "reason", "settle_deadline_ms", "statement_timeout_ms"),
     }
 )
 

@@ -1,39 +1,37 @@
-"""The tries of a table: what tasks stage for a search is written while they still run.
-
-A thread tries each part that has arrived (`TableSift`); what arrives last is tried when the job is over, and compared
-with what its tasks say.
-"""
+"""The tries of a table: what tasks send for a search of bad rows is written while they still run."""
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
+import psycopg2
+
+from jdbc_state.connections import driver_connection
+from jdbc_state.watchdog import cut
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
-from spark_2pc_sink.sink.transfer.beside_job import BesideJob
-from spark_2pc_sink.sink.transfer.looks import LookPace
+from spark_2pc_sink.sink.stream.attempt_input import Ended
+from spark_2pc_sink.sink.stream.frames import FrameKind
+from spark_2pc_sink.sink.transfer.background_task import BackgroundTask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import TracebackType
+    from collections.abc import Callable
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.contract.row_transfer import StagedParts
-    from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
-    from spark_2pc_sink.sink.contract.task_plan import TaskPlan
+    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
     from spark_2pc_sink.sink.table.table_writer import TableRows
+
+#: Seconds without rows after which the server is sent a query, so that it does not end the transaction for being idle.
+_IDLE_S: Final = 1.0
 
 
 class TableTries:
-    """Tries the rows of one lane. A context manager round the job that stages them.
-
-    Each look for parts is a statement, so that the server does not end the transaction for being idle.
+    """Tries the rows of one lane in a thread, by its `task`.
 
     Args:
+        source: where the tasks' frames come from.
         table: opens the table for the rows of one try.
-        plan: of the tasks, for one lane.
         open_decision: gives the connection of a transaction that will be rolled back.
         output: what refused rows say of the table.
         most: look no further when more rows than these are refused.
@@ -41,83 +39,51 @@ class TableTries:
 
     def __init__(
         self,
+        source: AttemptInput,
         table: Callable[[Connection], TableRows],
-        plan: TaskPlan,
         open_decision: Callable[[], Connection],
         output: str,
         most: int,
     ) -> None:
-        [lane] = plan.lanes
-        if lane.row_encoder is None:
-            raise LocalProtocolError(operation="sift", state="no table", rule="only rows for a table are staged")
-        self._staging = lane.row_encoder.staging
+        self._source = source
         self._table = table
         self._open_decision = open_decision
         self._output = output
         self._most = most
-        self._opened: tuple[Connection, TableSift, StagedParts] | None = None
-        ended = threading.Event()
-        self._ended = ended
-        self._beside = BesideJob(
-            self._take_arriving,
-            end=ended.set,
-            connection=lambda: None if self._opened is None else self._opened[0],
-            name="spark_2pc_sink sift",
-        )
+        self._connection: Connection | None = None
+        self._sift: TableSift | None = None
+        self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink sift", self._cut)
 
-    def __enter__(self) -> TableTries:
-        self._beside.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """See `BesideJob.__exit__`."""
-        self._beside.__exit__(kind, error, trace)
-
-    def finish(self, receipts: Iterable[SiftReceipt]) -> TableSift:
-        """Try what is left, now that the job is over.
-
-        Args:
-            receipts: of all its tasks.
+    def finish(self) -> TableSift:
+        """What was refused, once the thread has ended.
 
         Raises:
-            BatchRetryError: what was tried is not what they say.
             DataError: see `TableSift.take`.
         """
-        self._try_arrived()
-        table, staged = self._open()
-        if table.too_many:
-            return table
-        made = {
-            receipt.task: (receipt.task_attempt, receipt.staged_parts) for receipt in receipts if receipt.staged_parts
-        }
-        if made != staged.taken:
-            raise BatchRetryError(
-                reason=f"tasks staged rows as {made} says, (task attempt, parts) of each, and {staged.taken} were read"
-            )
-        return table
+        self.task.finish()
+        return self._opened()[1]
 
-    def _take_arriving(self) -> None:
-        pace = LookPace(self._staging.look_s)
-        while not self._ended.wait(pace.pause_s):
-            pace.look(self._try_arrived)
+    def _work(self) -> None:
+        with self._source.failing():
+            while not isinstance(taken := self._source.take(FrameKind.ROWS, _IDLE_S), Ended):
+                connection, sift = self._opened()
+                if taken is None:
+                    with driver_connection(connection).cursor() as cursor:
+                        cursor.execute("SELECT 1")
+                    continue
+                for part in SiftedPart.all_of(taken.payload):
+                    if not sift.too_many:
+                        sift.take(part)
+                self._source.done(taken)
 
-    def _try_arrived(self) -> bool:
-        """True when there was something."""
-        table, staged = self._open()
-        found = False
-        for stream in () if table.too_many else staged.arrived():
-            found = True
-            table.take(SiftedPart.of(stream))
-            if table.too_many or self._beside.given_up:
-                break
-        return found
+    def _opened(self) -> tuple[Connection, TableSift]:
+        if self._connection is None or self._sift is None:
+            self._connection = self._open_decision()
+            self._sift = TableSift(self._connection, self._table, output=self._output, most=self._most)
+        return self._connection, self._sift
 
-    def _open(self) -> tuple[TableSift, StagedParts]:
-        if self._opened is None:
-            connection = self._open_decision()
-            table = TableSift(connection, self._table, output=self._output, most=self._most)
-            self._opened = connection, table, self._staging.staged(connection)
-        _, table, staged = self._opened
-        return table, staged
+    def _cut(self) -> None:
+        if self._connection is not None:
+            # A connection that has just broken by itself cannot be cut any more, and need not be.
+            with suppress(psycopg2.Error, OSError):
+                cut(driver_connection(self._connection))

@@ -6,8 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import UnknownTopicError
-from spark_2pc_sink.producer.leader_lookup import TopicLimits, topic_limits
-from spark_2pc_sink.sink.contract.topics import name_fault
+from spark_2pc_sink.producer.encoding_options import TopicLimits
+from spark_2pc_sink.producer.leader_lookup import topic_limits
+from spark_2pc_sink.sink.transfer.record_forwarder import name_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -151,7 +151,7 @@ class ColumnPlan:
 
     @property
     def copied_names(self) -> tuple[str, ...]:
-        """The columns of a task's stream, and of a staging table."""
+        """The columns of the rows that tasks send."""
         return tuple(column.name for column in self.copied)
 
     @property

@@ -17,7 +17,7 @@ from pgpq.schema import Jsonb
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.sink.table.column_plan import OWN_PREFIX, ColumnPlan, PlannedColumn
 from spark_2pc_sink.sink.table.copy_payloads import PGPQ_ELEMENT_OIDS, array_payload, timestamp_payload, uuid_payload
-from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
+from spark_2pc_sink.sink.table.copy_stream import TRAILER
 from spark_2pc_sink.sink.table.type_mapping import Encoding
 
 #: Of a value or key in an error message; messages travel to the driver and into logs.
@@ -25,7 +25,7 @@ SHOWN_CHARACTERS_MAX = 80
 
 
 class CopyEncoder:
-    """Encodes the batches of one task; what it returns, put together in order, is one complete stream.
+    """Encodes the batches of one task; what it returns, put together in order, are their rows without a frame.
 
     Call `encode` for each batch and then `finish` once: rows are held back until then. The state is the order of
     these calls; anything else is refused.
@@ -53,8 +53,7 @@ class CopyEncoder:
     def encode(self, batch: Any) -> bytes:
         """Check and encode all rows of a ``pyarrow.RecordBatch``, which may have other columns too.
 
-        The first answer begins with the header. Later ones may be empty: pgpq hands out about a MiB at a time, always
-        whole rows.
+        Answers may be empty: pgpq hands out about a MiB at a time, always whole rows.
 
         Raises:
             UnstorableValueError: a value cannot be stored; nothing of this batch was encoded.
@@ -64,16 +63,16 @@ class CopyEncoder:
             raise LocalProtocolError(operation="encode", state="finished", rule="a finished stream takes no more rows")
         deleting = self._deleting(batch)
         arrays = [self._prepared(batch, column, deleting) for column in self._plan.copied]
-        header = b""
         if self._encoder is None:
             self._schema, self._encoder = self._start(arrays)
-            header = bytes(self._encoder.write_header())
-        encoded = self._encoder.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+            # Not sent: `CopyReader` writes one for all tasks. The encoder wants to be asked for it.
+            self._encoder.write_header()
+        encoded = bytes(self._encoder.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
         self._rows += batch.num_rows
-        return header + encoded
+        return encoded
 
     def finish(self) -> bytes:
-        """The rows held back, and the trailer. Without any row before it, a complete stream of no rows.
+        """The rows held back; empty where there are none.
 
         Raises:
             LocalProtocolError: called twice.
@@ -81,7 +80,7 @@ class CopyEncoder:
         if self._finished:
             raise LocalProtocolError(operation="finish", state="finished", rule="a stream ends once")
         self._finished = True
-        return HEADER + TRAILER if self._encoder is None else bytes(self._encoder.finish())
+        return b"" if self._encoder is None else bytes(self._encoder.finish())[: -len(TRAILER)]
 
     def _start(self, arrays: list[Any]) -> tuple[Any, ArrowToPostgresBinaryEncoder]:
         schema = pa.schema(

@@ -1,8 +1,8 @@
-"""The frame of PostgreSQL's COPY BINARY format, and how several streams become one COPY.
+"""The frame of PostgreSQL's COPY BINARY format, and how the rows of many tasks become one COPY.
 
-A stream is a header of 19 bytes (signature, flags, length of an extension that does not exist), rows, and a trailer
-of two bytes (PostgreSQL's documentation, COPY, "Binary Format"). Rows name neither table nor columns, so the rows of
-many streams, each made in its own task, can follow one another behind one header.
+A COPY is a header of 19 bytes (signature, flags, length of an extension that does not exist), rows, and a trailer of
+two bytes (PostgreSQL's documentation, COPY, "Binary Format"). Rows name neither table nor columns, so the rows of many
+tasks can follow one another after one header. Everything but `CopyReader` handles rows without the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2 import sql
 
-from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
 
 #: Signature, flags 0, header extension of 0 bytes.
@@ -27,20 +26,19 @@ TRAILER = b"\xff\xff"
 READ_BYTES = 256 * 1024
 
 
-#: One complete stream, whole or in the pieces in which a `CopyEncoder` returned it: header in the first, trailer in the
-#: last. A piece is anything that has the buffer protocol, such as bytes or a pyarrow.Buffer.
-Stream = Sequence[Any]
+#: COPY bytes of whole rows: anything that has the buffer protocol, such as bytes or a memoryview.
+Rows = Any
 
 
 class CopyReader:
-    """What ``copy_expert`` reads: the rows of all streams behind one header, in front of one trailer.
+    """What ``copy_expert`` reads: all rows after one header, and then the trailer.
 
     Args:
-        streams: complete streams; those without any byte are passed over. Taken one at a time and never put together.
+        pieces: COPY bytes of whole rows. Taken one at a time, when the one before has been read.
     """
 
-    def __init__(self, streams: Iterable[Stream]) -> None:
-        self._slices = _slices(streams)
+    def __init__(self, pieces: Iterable[Rows]) -> None:
+        self._slices = _slices(pieces)
         self._failure: Exception | None = None
 
     @property
@@ -52,7 +50,7 @@ class CopyReader:
         """The next bytes, at most `READ_BYTES` of them; empty at the end. ``size`` is what psycopg2 would like.
 
         Raises:
-            LocalProtocolError: a stream has no header or no trailer.
+            Exception: what the iterable of pieces raises.
         """
         del size  # psycopg2 takes what it is given
         try:
@@ -62,17 +60,23 @@ class CopyReader:
             raise
 
 
-def copy_streams(
-    cursor: psycopg2.extensions.cursor, table: TableName, columns: Sequence[str], streams: Iterable[Stream]
+def copy_rows(
+    cursor: psycopg2.extensions.cursor, table: TableName, columns: Sequence[str], pieces: Iterable[Rows]
 ) -> int:
-    """Copy the rows of all streams into a table by one command, and say how many there were.
+    """Copy rows into a table by one command, and return how many there were.
+
+    Args:
+        cursor: inside a transaction.
+        table: where to.
+        columns: what each row has.
+        pieces: COPY bytes of whole rows.
 
     Raises:
-        LocalProtocolError: a stream has no header or no trailer.
         psycopg2.Error: PostgreSQL refused a row, or the connection failed.
+        Exception: what the iterable of pieces raises.
     """
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table.identifier, identifiers(columns))
-    reader = CopyReader(streams)
+    reader = CopyReader(pieces)
     source: Any = reader  # of a file's methods, COPY FROM calls read() only
     try:
         cursor.copy_expert(statement, source, READ_BYTES)
@@ -83,30 +87,10 @@ def copy_streams(
     return cursor.rowcount
 
 
-def rows_only(stream: Stream) -> list[memoryview]:
-    """The pieces of a complete stream without its header and trailer; none for a stream without any byte.
-
-    Raises:
-        LocalProtocolError: it has no header or no trailer, for instance because ``CopyEncoder.finish`` was left out.
-    """
-    pieces = [view for view in (memoryview(piece).cast("B") for piece in stream) if len(view)]
-    if not pieces:
-        return []
-    if pieces[0][: len(HEADER)] != HEADER or pieces[-1][-len(TRAILER) :] != TRAILER:
-        raise LocalProtocolError(
-            operation="copy",
-            state=f"a stream of {sum(map(len, pieces))} bytes without header or trailer",
-            rule="it is what a CopyEncoder gave from its first encode() to its finish(), nothing left out",
-        )
-    pieces[0] = pieces[0][len(HEADER) :]
-    pieces[-1] = pieces[-1][: -len(TRAILER)]
-    return pieces
-
-
-def _slices(streams: Iterable[Stream]) -> Iterator[bytes]:
+def _slices(pieces: Iterable[Rows]) -> Iterator[bytes]:
     yield HEADER
-    for stream in streams:
-        for rows in rows_only(stream):
-            for start in range(0, len(rows), READ_BYTES):
-                yield bytes(rows[start : start + READ_BYTES])
+    for piece in pieces:
+        rows = memoryview(piece).cast("B")
+        for start in range(0, len(rows), READ_BYTES):
+            yield bytes(rows[start : start + READ_BYTES])
     yield TRAILER

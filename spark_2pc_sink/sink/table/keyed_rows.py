@@ -23,12 +23,12 @@ from spark_2pc_sink.sink.table.table_writer import BatchRows, altered_error, cou
 from spark_2pc_sink.sink.written_rows import WrittenRows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sqlalchemy import Connection
 
     from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-    from spark_2pc_sink.sink.table.copy_stream import Stream
+    from spark_2pc_sink.sink.table.copy_stream import Rows
     from spark_2pc_sink.sink.table.table_tree import TableTree
 
 #: Memory for sorting the rows of an upsert, unless the server allows more: with PostgreSQL's default of 4 MB they go
@@ -55,9 +55,9 @@ class KeyedRows(BatchRows):
         with self._connection.cursor() as cursor, refused_rows(plan.table):
             cursor.execute(statements.gathered_ddl(plan))
 
-    def copy(self, stream: Stream) -> int:
+    def copy(self, pieces: Iterable[Rows]) -> int:
         """See `TableRows.copy`."""
-        return self._copy(stream, statements.gathered(self._plan))
+        return self._copy(pieces, statements.gathered(self._plan))
 
     def delete(self) -> None:
         """See `TableRows.delete`."""

@@ -1,7 +1,7 @@
 """The table writer: rows of a batch into the target table, inside the transaction that decides.
 
 Everything here runs on the driver, on a SQLAlchemy connection whose transaction someone else began and will commit:
-nothing here commits or rolls back more than its own savepoint. Rows arrive as COPY BINARY streams that tasks encoded
+nothing here commits or rolls back more than its own savepoint. Rows arrive as COPY bytes that tasks encoded
 (`CopyEncoder`). No session state is used, so all of it works behind PgBouncer in transaction mode.
 
 Errors that say something about rows become `ConstraintError` or `DuplicateKeyError`; deadlocks, serialization
@@ -10,6 +10,7 @@ failures and lost connections pass as psycopg2 raised them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 import psycopg2.errors
@@ -19,7 +20,7 @@ from psycopg2 import sql
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.table.catalog import changed_column, driver_connection
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-from spark_2pc_sink.sink.table.copy_stream import Stream, copy_streams
+from spark_2pc_sink.sink.table.copy_stream import Rows, copy_rows
 from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
 from spark_2pc_sink.sink.table.row_errors import refused_rows
 from spark_2pc_sink.sink.table.table_tree import TableTree, read_tree, refuse_unfit
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
 class TableRows(Protocol):
     """The rows of a batch on their way into the target; begun by making it, which locks the target as COPY does."""
 
-    def copy(self, stream: Stream) -> int:
-        """Take the rows of one complete COPY BINARY stream, and say how many there were.
+    def copy(self, pieces: Iterable[Rows]) -> int:
+        """Take rows, and return how many there were.
+
+        Args:
+            pieces: COPY bytes of whole rows; one is asked for when the one before has been sent.
 
         Raises:
             ConstraintError: the table refused a row.
-            LocalProtocolError: the stream is not complete.
+            Exception: what the iterable of pieces raises.
         """
 
     def delete(self) -> None:
@@ -80,7 +84,7 @@ class BatchRows:
 
     Args:
         connection: inside the deciding transaction.
-        plan: the plan with which the streams are encoded.
+        plan: the plan with which the rows are encoded.
 
     Raises:
         BatchRetryError: the table was altered since it was planned.
@@ -112,11 +116,11 @@ class BatchRows:
             with self._connection.cursor() as cursor:
                 cursor.execute(sql.SQL("DROP TABLE {}").format(_texts(self._plan).identifier))
 
-    def _copy(self, stream: Stream, table: TableName) -> int:
+    def _copy(self, pieces: Iterable[Rows], table: TableName) -> int:
         plan = self._plan
         into = _texts(plan) if plan.casts else table
         with self._connection.cursor() as cursor, refused_rows(plan.table, casts=plan.casts):
-            copied = copy_streams(cursor, into, plan.copied_names, [stream])
+            copied = copy_rows(cursor, into, plan.copied_names, pieces)
             if plan.casts:
                 cursor.execute(_cast_statement(plan, table))
                 copied = cursor.rowcount
@@ -159,9 +163,9 @@ class BatchRows:
 class AppendedRows(BatchRows):
     """Rows that go into the target as they are."""
 
-    def copy(self, stream: Stream) -> int:
+    def copy(self, pieces: Iterable[Rows]) -> int:
         """See `TableRows.copy`."""
-        return self._copy(stream, self._plan.table)
+        return self._copy(pieces, self._plan.table)
 
     def delete(self) -> None:
         """See `TableRows.delete`: there are no keys."""

@@ -1,50 +1,62 @@
-"""The task that encodes rows for others to send: rows in, shuffle batches out, and no effect on Kafka.
+"""The task of a batch: rows in, and out of it COPY bytes and record batches for the driver, and one receipt for Spark.
 
-So Spark may run it again as it likes. Only its COPY bytes leave it another way: when it has ended well
-(`copy_channel`), or, where they are many, while it runs (`staging`). The driver notices a second attempt of either, and
-gives the attempt of the batch up.
+A task has no effect on Kafka or the database, so Spark may run it again: what an attempt has sent is dropped, or the
+attempt of the batch is given up. The driver runs the same code for a batch of a few rows, which it has collected.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_2pc_sink.errors import BatchRetryError, DualWriteError
-from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
-from spark_2pc_sink.sink.contract.receipts import EncodeReceipt, TaskReceipt
-from spark_2pc_sink.sink.contract.task_plan import owner_of
+from spark_2pc_sink.errors import DualWriteError, LocalProtocolError
+from spark_2pc_sink.producer.record_encoder import RecordEncoder
+from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract.receipts import TaskReceipt
+from spark_2pc_sink.sink.stream.frames import FrameKind, RecordsHeader
+from spark_2pc_sink.sink.stream.task_stream import StreamOutput, TaskStream
+from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.tasks.row_digest import row_digest
 from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
-from spark_2pc_sink.sink.tasks.shuffle_batches import RowIndex, ShuffleBatch, ShuffleRows
-from spark_2pc_sink.sink.tasks.shuffle_files import ShuffleFile
-from spark_2pc_sink.sink.tasks.task_input import TaskInput
-from spark_2pc_sink.sink.tasks.upsert_records import IndexBuilder, PartitionedIndex, row_index
+from spark_2pc_sink.sink.tasks.task_input import completed_rows, unpacked
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
+    from spark_2pc_sink.producer.record_encoder import EncodedBatch
+    from spark_2pc_sink.sink.contract.task_plan import LanePlan, RowEncoderPlan, TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.contract.topics import Topics
+
+#: An Arrow batch with fewer rows for each partition waits for more: each cut takes as long as encoding some of them.
+_ROWS_EACH: Final = 128
+#: Bytes of Arrow batches that wait, at most; as much as `record_encoder.KEPT_BYTES_MAX`, which they become.
+_WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
+#: Rows for the table are encoded in pieces of so many Arrow bytes: the driver writes one while the next is encoded.
+_PIECE_BYTES: Final = 1024 * 1024
 
 
 def run_encode_task(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
-    """Encode the rows of one Spark partition; yields rows of `spark_2pc_sink.sink.tasks.shuffle_batches`.
+    """Encode the rows of one Spark partition, and send the result to the driver; yields one receipt.
 
     Args:
         batches: the rows, with the columns that `record_expressions` names.
-        plan: what to do.
+        plan: what to do, with a stream.
         identity: of the task.
     """
-    encoding = _EncodeTask(plan, identity)
+    if plan.stream is None:
+        raise LocalProtocolError(operation="encode", state="no stream", rule="a task sends what it makes")
     try:
-        yield from encoding.encode(batches)
+        with TaskStream(plan.stream, identity.task, identity.task_attempt) as stream:
+            receipt = encode(batches, plan, identity, stream)
     except DualWriteError as error:
-        yield from encoding.give_up(error)
+        receipt = TaskReceipt(identity.task, identity.task_attempt, error=error)
+    yield receipt.to_result()
 
 
 def run_reread_task(
@@ -54,151 +66,191 @@ def run_reread_task(
 
     Args:
         batches: the rows, with the columns that `record_expressions` names.
-        plan: what to do, for Kafka only.
+        plan: what to do; a stream in it is used to ask for topics.
         identity: of the task.
     """
-    lanes = _encoders(plan)
-    digest = EMPTY_DIGEST
     try:
-        with TaskInput(plan, identity) as rows:
-            for lane, batch in rows.read(batches):
-                for part in lanes[lane.index].partitioner.split_batch(batch):
-                    encoded = lanes[lane.index].encoder.append(part.partition, part.rows)
-                    digest = combine_digests(digest, *(each.digest for each in encoded))
-            for each in lanes.values():
-                digest = combine_digests(digest, *(encoded.digest for encoded in each.encoder.finish()))
-        receipt = TaskReceipt(task=identity.task, encoded=(rows.receipt(digest),), digest=digest)
+        if plan.stream is None:
+            receipt = encode(batches, plan, identity, _Nowhere(None))
+        else:
+            with TaskStream(plan.stream, identity.task, identity.task_attempt) as stream:
+                receipt = encode(batches, plan, identity, _Nowhere(stream))
     except DualWriteError as error:
-        receipt = TaskReceipt(task=identity.task, error=error)
+        receipt = TaskReceipt(identity.task, identity.task_attempt, error=error)
     yield receipt.to_result()
 
 
-#: An Arrow batch with fewer rows for each partition waits for more: each cut takes as long as encoding some of them.
-_ROWS_EACH: Final = 128
-#: Bytes of Arrow batches that wait, at most; as much as `record_encoder.KEPT_BYTES_MAX`, which they become.
-_WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
+def encode(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity, output: StreamOutput
+) -> TaskReceipt:
+    """Encode rows, in a task or in the driver.
+
+    Args:
+        batches: the rows, with the columns that `record_expressions` names.
+        plan: what to do.
+        identity: of the task; any for the driver.
+        output: where to.
+
+    Raises:
+        UnstorableValueError, RecordTooLargeError: a row cannot be encoded.
+        BatchRetryError: the driver does not take the result.
+    """
+    topics = replace(plan.topics, ask=plan.topics.ask or output.ask)
+    lanes = [_LaneEncoder(plan, lane, topics, output) for lane in plan.lanes]
+    rows = arrow_bytes = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        rows += batch.num_rows
+        arrow_bytes += batch.nbytes
+        for each in lanes:
+            each.encode(batch)
+    for each in lanes:
+        each.finish()
+    output.finish()
+    return TaskReceipt(
+        task=identity.task,
+        task_attempt=identity.task_attempt,
+        rows=rows,
+        lane_rows={each.plan.index: each.row_count for each in lanes},
+        left_out={each.plan.index: each.left_out for each in lanes if each.left_out},
+        sent=output.totals,
+        digest=combine_digests(*(each.digest for each in lanes)),
+        row_digest=combine_digests(*(each.row_digest for each in lanes)),
+        arrow_bytes=arrow_bytes,
+    )
+
+
+class _Nowhere(StreamOutput):
+    """The output of a task of which only the receipt is asked for.
+
+    Args:
+        stream: to the driver, which answers questions; None where none comes.
+    """
+
+    def __init__(self, stream: TaskStream | None) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def ask(self, question: bytes) -> bytes:
+        """See `StreamOutput.ask`."""
+        if self._stream is None:
+            raise LocalProtocolError(operation="ask", state="no stream", rule="the driver has told all topics")
+        return self._stream.ask(question)
+
+    def _put(
+        self, kind: FrameKind, payload: memoryview, *, lane: int = 0, count: int = 0, details: bytes = b""
+    ) -> None:
+        pass
+
+    def _end(self) -> None:
+        if self._stream is not None:
+            self._stream.finish()
 
 
 class _LaneEncoder:
-    """Encodes the records of one lane. Rows without a key may go to any partition.
+    """The rows of one lane: completed, encoded for topic and table, and sent.
 
     Args:
         plan: of the task.
         lane: of that plan.
+        topics: of the task.
+        output: where to.
     """
 
-    def __init__(self, plan: TaskPlan, lane: LanePlan) -> None:
+    def __init__(self, plan: TaskPlan, lane: LanePlan, topics: Topics, output: StreamOutput) -> None:
         self.plan = lane
-        self.partitioner = RowPartitioner(
-            lane.topic, plan.topics.partition_count, lambda _, count: tuple(range(count)), plan.topics.fault_of
-        )
-        self.encoder = RecordEncoder(plan.kafka, timestamp_ms=plan.timestamp_ms, limits=plan.topics.limits_of)
-        self.index = None if lane.upsert_records is None else IndexBuilder()
-        self._counts = plan.topics.partition_count
+        self.row_count = self.left_out = 0
+        self.digest = self.row_digest = EMPTY_DIGEST
+        self._output = output
+        self._count_of = topics.partition_count
+        self._partitioner = RowPartitioner(lane.topic, topics.partition_count)
+        self._records = RecordEncoder(plan.encoding, timestamp_ms=plan.timestamp_ms, limits=topics.limits_of)
+        self._rows = None if lane.row_encoder is None else RowPieces(lane.row_encoder)
         self._waiting: list[pa.RecordBatch] = []
 
-    def gathered(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take an Arrow batch; yields those that wait, as one, once they have enough rows for each partition."""
-        self._waiting.append(batch)
-        rows = sum(each.num_rows for each in self._waiting)
-        enough = self.plan.topic is None or rows >= _ROWS_EACH * self._counts(self.plan.topic)
+    def encode(self, batch: pa.RecordBatch) -> None:
+        """Take an Arrow batch as Spark hands it over."""
+        rows = batch if self.plan.packed is None else unpacked(batch.column(self.plan.packed))
+        self.row_count += rows.num_rows
+        if not rows.num_rows:
+            return
+        if self.plan.told_as is not None:
+            self.row_digest = combine_digests(self.row_digest, row_digest(self.plan.told_as, rows))
+        completed = completed_rows(self.plan, rows)
+        if self.plan.sends:
+            self._gather(self._without_superseded(completed))
+        if self._rows is not None:
+            for data, count in self._rows.encode(completed):
+                self._output.rows(self.plan.index, data, count)
+
+    def finish(self) -> None:
+        """All rows have come: send what is left of them."""
+        self._encode_waiting()
+        self._send(self._records.finish())
+        if self._rows is not None:
+            data, count = self._rows.finish()
+            if data:
+                self._output.rows(self.plan.index, data, count)
+
+    def _without_superseded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if not self.plan.leaves_out:
+            return rows
+        stays = rows.filter(pc.invert(rows.column(record_expressions.SUPERSEDED)))
+        self.left_out += rows.num_rows - stays.num_rows
+        return stays
+
+    def _gather(self, rows: pa.RecordBatch) -> None:
+        """Encode what waits once it has enough rows for each partition."""
+        if rows.num_rows:
+            self._waiting.append(rows)
+        row_count = sum(each.num_rows for each in self._waiting)
+        enough = self.plan.topic is None or row_count >= _ROWS_EACH * self._count_of(self.plan.topic)
         if enough or sum(each.nbytes for each in self._waiting) >= _WAITING_BYTES_MAX:
-            yield from self.rest()
+            self._encode_waiting()
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Those that wait, in their order."""
+    def _encode_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if len(waiting) == 1:
-            yield from waiting
-        elif waiting:
-            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        if len(waiting) > 1:
+            waiting = pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        for rows in waiting:
+            for part in self._partitioner.split_batch(rows):
+                self._send(self._records.append(part.partition, part.rows))
 
-
-def _encoders(plan: TaskPlan) -> dict[int, _LaneEncoder]:
-    return {lane.index: _LaneEncoder(plan, lane) for lane in plan.lanes if lane.sends}
-
-
-class _EncodeTask:
-    """One attempt of one encode task."""
-
-    def __init__(self, plan: TaskPlan, identity: TaskIdentity) -> None:
-        self._plan = plan
-        self._identity = identity
-        self._lanes = _encoders(plan)
-        folder = plan.shuffle_folder
-        self._file = None if folder is None else ShuffleFile(folder, identity.task, identity.task_attempt)
-        self._rows = ShuffleRows()
-        self._shuffle_batches = 0
-        self._shuffle_bytes = 0
-        self._digest = EMPTY_DIGEST
-
-    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with TaskInput(self._plan, self._identity) as rows:
-            # The receipt follows when the file is closed: who has it reads the shuffle batches.
-            with self._file or nullcontext():
-                for lane, batch in rows.read(batches):
-                    for gathered in self._lanes[lane.index].gathered(batch):
-                        yield from self._encode(self._lanes[lane.index], gathered)
-                for each in self._lanes.values():
-                    for gathered in each.rest():
-                        yield from self._encode(each, gathered)
-                    yield from self._records(each, each.encoder.finish())
-            for each in self._lanes.values():
-                made = () if each.index is None else each.index.finish()
-                for owner, index in made:
-                    yield from self._shuffled(index, owner, each.plan.index)
-            rows.finish()
-            yield from self._shuffled(self._receipt(rows))
-            yield from self._rows.finish()
-
-    def give_up(self, error: DualWriteError) -> Iterator[pa.RecordBatch]:
-        """The receipt of an attempt of which nothing may be used."""
-        yield from self._shuffled(EncodeReceipt(self._identity.task, self._identity.task_attempt, error=error))
-        yield from self._rows.finish()
-
-    def _encode(self, lane: _LaneEncoder, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        upsert_records = lane.plan.upsert_records
-        partitioned = None if upsert_records is None else PartitionedIndex(row_index(upsert_records, batch))
-        for part in lane.partitioner.split_batch(batch):
-            if lane.index is not None and partitioned is not None:
-                lane.index.append(part.partition, partitioned.of(part))
-            yield from self._records(lane, lane.encoder.append(part.partition, part.rows))
-
-    def _shuffled(
-        self, content: EncodedBatch | RowIndex | EncodeReceipt, owner: int | None = None, lane: int = 0
-    ) -> Iterator[pa.RecordBatch]:
-        """Put the next shuffle batch on its way to the task ``owner``; the receipt goes to any one."""
-        if isinstance(content, RowIndex):
-            self._count(content.nbytes)
-        elif isinstance(content, EncodedBatch) and self._file is None:
-            self._count(len(content.payload))
-        salt = self._plan.salts[self._identity.task % self._plan.tasks if owner is None else owner]
-        number, self._shuffle_batches = self._shuffle_batches, self._shuffle_batches + 1
-        made = ShuffleBatch(self._identity.task, self._identity.task_attempt, number, content, lane)
-        yield from self._rows.add(made.cells(salt, self._file))
-
-    def _count(self, shuffle_bytes: int) -> None:
-        self._shuffle_bytes += shuffle_bytes
-        limit = self._plan.shuffle_bytes_max
-        if limit is not None and self._shuffle_bytes > limit:
-            raise BatchRetryError(
-                reason=f"the batch is far larger than the one before: encode task {self._identity.task} has made more "
-                f"than {limit} bytes, which are only moved where Spark counts the bytes of Arrow batches"
-            )
-
-    def _records(self, lane: _LaneEncoder, batches: Iterable[EncodedBatch]) -> Iterator[pa.RecordBatch]:
+    def _send(self, batches: Iterable[EncodedBatch]) -> None:
         for batch in batches:
-            self._digest = combine_digests(self._digest, batch.digest)
-            owner = owner_of(batch.partition.topic, batch.partition.partition, self._plan.tasks)
-            yield from self._shuffled(batch, owner, lane.plan.index)
-            index = None if lane.index is None else lane.index.encoded(batch, owner)
-            if index is not None:
-                yield from self._shuffled(index, owner, lane.plan.index)
+            self.digest = combine_digests(self.digest, batch.digest)
+            header = RecordsHeader(batch.partition, batch.record_count, batch.digest, batch.row_key)
+            self._output.records(self.plan.index, header, batch.payload)
 
-    def _receipt(self, rows: TaskInput) -> EncodeReceipt:
-        return replace(
-            rows.receipt(self._digest),
-            shuffle_batches=self._shuffle_batches,
-            partition_counts=dict(self._plan.topics.counts),
-            shuffle_bytes=self._shuffle_bytes,
-        )
+
+class RowPieces:
+    """COPY bytes of rows in pieces of about a MiB, each of whole rows.
+
+    Args:
+        plan: of the lane.
+    """
+
+    def __init__(self, plan: RowEncoderPlan) -> None:
+        self._encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
+        self._sent = 0
+
+    def encode(self, rows: pa.RecordBatch) -> Iterator[tuple[bytes, int]]:
+        """Take rows; yields pieces, each with the number of rows that it completes.
+
+        Raises:
+            UnstorableValueError: a value that the table cannot hold.
+        """
+        step = max(1, rows.num_rows * _PIECE_BYTES // max(rows.nbytes, 1))
+        for start in range(0, rows.num_rows, step):
+            data = self._encoder.encode(rows.slice(start, step))
+            if data:
+                yield data, self._counted()
+
+    def finish(self) -> tuple[bytes, int]:
+        """What was held back, and its rows."""
+        return self._encoder.finish(), self._counted()
+
+    def _counted(self) -> int:
+        count, self._sent = self._encoder.rows - self._sent, self._encoder.rows
+        return count

@@ -1,4 +1,4 @@
-"""A probe of an executor's Python: can it run the sink's tasks, and reach both sides?
+"""A probe of an executor's Python: can it run the sink's tasks, and reach the driver?
 
 Spark pickles a function of a function with all that it contains. So this one also runs where the package is missing, as
 long as it imports nothing before it is called.
@@ -6,60 +6,17 @@ long as it imports nothing before it is called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
-
-from spark_2pc_sink.errors import DualWriteError
-from spark_2pc_sink.extras import MissingExtraError
-from spark_2pc_sink.producer.cluster import Cluster
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark_2pc_sink.options import KafkaOptions
-    from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
 
-#: An executor that has not reached Kafka after this says so.
-REACH_MS_MAX: Final = 15_000
-
-
-@dataclass(frozen=True)
-class Sides:
-    """What an executor has to reach. Can be pickled.
-
-    Attributes:
-        kafka: how to reach the brokers.
-        topics: those that are known before a batch.
-        session: how a task that stages rows connects to the database; None where there is no table.
-    """
-
-    kafka: KafkaOptions
-    topics: tuple[str, ...]
-    session: StagingSession | None
-
-
-def reach(sides: Sides) -> dict[str, str]:
-    """Ask both sides something; for each that does not answer, by its name, why."""
-    unreached = {}
-    try:
-        # It looks for the files and the packages that a login needs.
-        with Cluster(replace(sides.kafka, max_block_ms=min(sides.kafka.max_block_ms, REACH_MS_MAX))) as cluster:
-            cluster.partition_counts(sides.topics)
-    except (DualWriteError, MissingExtraError) as error:
-        unreached["kafka"] = str(error)
-    if sides.session is not None:
-        try:
-            sides.session.connect().close()
-        except DualWriteError as error:
-            unreached["database"] = str(error)
-    return unreached
-
-
-def probe(sides: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
+def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
     """The function that a task calls; it answers JSON.
 
     Args:
-        sides: `Sides`, pickled by itself: an executor without the package could not read it.
+        address: `StreamAddress`, pickled by itself: an executor without the package could not read it.
         libraries: whose releases are asked for, by the names under which they are installed.
     """
 
@@ -83,11 +40,11 @@ def probe(sides: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
         answer["versions"] = versions
         try:
             answer["version"] = importlib.import_module("spark_2pc_sink").__version__
-            ours = importlib.import_module("spark_2pc_sink.sink.tasks.executor_probe")
-            importlib.import_module("spark_2pc_sink.sink.tasks.encode_and_send_task")
+            stream = importlib.import_module("spark_2pc_sink.sink.stream.task_stream")
+            importlib.import_module("spark_2pc_sink.sink.tasks.encode_task")
         except ImportError as error:
-            return json.dumps(answer | {"missing": str(error), "unreached": {}})
-        unreached = ours.reach(pickle.loads(sides))  # noqa: S301 - by our own driver
+            return json.dumps(answer | {"missing": str(error), "unreached": ""})
+        unreached = stream.unreachable(pickle.loads(address)) or ""  # noqa: S301 - by our own driver
         return json.dumps(answer | {"missing": "", "unreached": unreached})
 
     return run

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from spark_2pc_sink.errors import UnknownTopicError, UnstorableValueError
+from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.producer.arrow_partitioner import ArrowPartitioner, PartitionRows, RecordColumns
 from spark_2pc_sink.sink.contract import record_expressions
-from spark_2pc_sink.sink.contract.topics import name_fault
+from spark_2pc_sink.sink.contract.topics import TopicRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -27,22 +27,12 @@ class RowPartitioner(ArrowPartitioner):
 
     Args:
         topic: of rows that name none; None when every row names its own.
-        partition_count: how many partitions a topic has.
-        free_partitions: of a topic and its number of partitions, those that rows without a key may go to.
-        fault_of: why no row may name a topic; None where one may.
+        partition_count: how many partitions a topic has; see `Topics.partition_count`.
     """
 
-    def __init__(
-        self,
-        topic: str | None,
-        partition_count: Callable[[str], int],
-        free_partitions: Callable[[str, int], tuple[int, ...]],
-        fault_of: Callable[[str], str | None] = name_fault,
-    ) -> None:
+    def __init__(self, topic: str | None, partition_count: Callable[[str], int]) -> None:
         super().__init__(topic)
         self._count = partition_count
-        self._free = free_partitions
-        self._fault_of = fault_of
 
     def split_batch(self, batch: pa.RecordBatch) -> Iterator[PartitionRows]:
         """The rows of a batch by partition; see `split`.
@@ -50,7 +40,7 @@ class RowPartitioner(ArrowPartitioner):
         Raises:
             UnstorableValueError: a row names no topic, one that does not exist or a partition that its topic does not
                 have, or has a header without a key.
-            UnknownTopicError: the sink's own topic does not exist.
+            BatchRetryError: the driver does not say whether a topic exists.
         """
         topics, key = record_column(batch, record_expressions.TOPIC), record_column(batch, record_expressions.KEY)
         if topics is not None and topics.null_count:
@@ -77,25 +67,21 @@ class RowPartitioner(ArrowPartitioner):
         A topic that rows name and that does not exist is the fault of that value: to run the batch again would not
         help.
         """
-        if columns.topic is None:
+        try:
             return self._count(topic)
-        fault, remedy = self._fault_of(topic), "Correct the expression that makes the column"
-        if fault is None:
-            try:
-                return self._count(topic)
-            except UnknownTopicError:
-                fault = "Kafka has no topic of this name, and the sink creates none"
-                remedy = "Create the topic, or correct the expression that makes the column"
-        raise UnstorableValueError(
-            column="topic",
-            row_key=describe_row(columns.key, row),
-            value=repr(topic),
-            rule=fault,
-            remedy=remedy,
-        )
+        except TopicRefusedError as error:
+            raise UnstorableValueError(
+                column="topic",
+                row_key=describe_row(columns.key, row),
+                value=repr(topic),
+                rule=error.rule,
+                remedy=error.remedy,
+            ) from error
 
-    def _free_partitions(self, topic: str, count: int) -> tuple[int, ...]:
-        return self._free(topic, count)
+    def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
+        """See `ArrowPartitioner`: rows without a key may go anywhere."""
+        del topic
+        return range(count)
 
     def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> UnstorableValueError:
         return UnstorableValueError(

@@ -1,26 +1,26 @@
 """The task that looks for bad rows: rows in, one receipt out, and no effect on Kafka.
 
 It tries what the tasks of an attempt do, by their code, and where that refuses some rows it tries halves of them: so
-whatever they refuse is found for each row, and for the reason that they give. Rows that can be encoded may be staged,
-each part of them behind their names (`RowNames`), for the database to try.
+whatever they refuse is found for each row, and for the reason that they give. Rows that can be encoded may be sent to
+the driver, each part of them with their names (`SiftedPart`), for the database to try.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.errors import DataError, DualWriteError
-from spark_2pc_sink.producer.error_policy import content_digests
+from spark_2pc_sink.errors import DataError, DualWriteError, LocalProtocolError
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
 from spark_2pc_sink.sink.bad_rows.bisection import find_refused
 from spark_2pc_sink.sink.bad_rows.row_names import RowNames
 from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
+from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
 from spark_2pc_sink.sink.tasks.task_input import completed_rows
-from spark_2pc_sink.wire.record_contents import contents_of
+from spark_2pc_sink.wire.record_contents import content_digests, contents_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
-    from spark_2pc_sink.sink.contract.row_transfer import PartStore
     from spark_2pc_sink.sink.contract.sift_plan import SiftPlan
     from spark_2pc_sink.sink.contract.task_plan import TaskIdentity
 
@@ -43,51 +42,44 @@ def run_sift_task(
         plan: what to look for.
         identity: of the task.
     """
+    address = plan.tasks.stream
+    if address is None:
+        raise LocalProtocolError(operation="sift", state="no stream", rule="a task sends what it makes")
     try:
-        receipt = _SiftTask(plan, identity).sift(batches)
+        with TaskStream(address, identity.task, identity.task_attempt) as stream:
+            receipt = _SiftTask(plan, identity, stream).sift(batches)
     except DualWriteError as error:
         receipt = SiftReceipt(identity.task, identity.task_attempt, error=error)
-        plan.tasks.topics.connections.drop()
     yield receipt.to_result()
 
 
 class _SiftTask:
     """One attempt of the task."""
 
-    def __init__(self, plan: SiftPlan, identity: TaskIdentity) -> None:
+    def __init__(self, plan: SiftPlan, identity: TaskIdentity, stream: TaskStream) -> None:
         self._plan = plan
         self._identity = identity
+        self._stream = stream
         tasks = plan.tasks
         [self._lane] = tasks.lanes
-        # Rows without a key may go to any partition.
-        self._partitioner = RowPartitioner(
-            self._lane.topic, tasks.topics.partition_count, lambda _, count: tuple(range(count)), tasks.topics.fault_of
-        )
+        self._topics = replace(tasks.topics, ask=stream.ask)
+        self._partitioner = RowPartitioner(self._lane.topic, self._topics.partition_count)
         self._rows = 0
         self._refused: list[RefusedRow] = []
-        self._parts = 0
-        # Of the Arrow batch at hand: what was encoded of it, and the names of those rows.
-        self._streams: list[tuple[bytes, RowNames]] = []
 
     def sift(self, batches: Iterable[pa.RecordBatch]) -> SiftReceipt:
-        encoder = self._lane.row_encoder
-        staged = None
-        if self._plan.staged and encoder is not None:
-            staged = encoder.staging.store(self._identity.task, self._identity.task_attempt)
-        with staged or nullcontext() as store:
-            for batch in batches:
-                self._rows += batch.num_rows
-                self._sift(batch)
-                if store is not None:
-                    self._stage(store)
-                if len(self._refused) > self._plan.most:
-                    break
+        for batch in batches:
+            self._rows += batch.num_rows
+            self._sift(batch)
+            if len(self._refused) > self._plan.most:
+                break
+        self._stream.finish()
         return SiftReceipt(
             task=self._identity.task,
             task_attempt=self._identity.task_attempt,
             rows=self._rows,
             refused=tuple(self._refused),
-            staged_parts=self._parts,
+            sent=self._stream.totals,
         )
 
     def _sift(self, batch: pa.RecordBatch) -> None:
@@ -114,7 +106,7 @@ class _SiftTask:
 
     def _make_records(self, rows: pa.RecordBatch) -> None:
         tasks = self._plan.tasks
-        encoder = RecordEncoder(tasks.kafka, timestamp_ms=tasks.timestamp_ms, limits=tasks.topics.limits_of)
+        encoder = RecordEncoder(tasks.encoding, timestamp_ms=tasks.timestamp_ms, limits=self._topics.limits_of)
         for part in self._partitioner.split_batch(rows):
             self._check_made(encoder.append(part.partition, part.rows))
         self._check_made(encoder.finish())
@@ -133,13 +125,6 @@ class _SiftTask:
         if plan is None:
             return
         encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
-        stream = encoder.encode(rows) + encoder.finish()
+        encoded = encoder.encode(rows) + encoder.finish()
         if self._plan.staged:
-            self._streams.append((stream, names))
-
-    def _stage(self, store: PartStore) -> None:
-        """Store each stream as a part."""
-        for stream, names in self._streams:
-            store.put(self._parts, [*names.packed(), stream])
-            self._parts += 1
-        self._streams.clear()
+            self._stream.rows(self._lane.index, names.packed(encoded), len(names))

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeAlias
 
-    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-
     TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -28,8 +26,8 @@ class _Plan(Protocol):
     """What a task is told to do."""
 
     @property
-    def ticket(self) -> TransactionTicket:
-        """See `TaskPlan.ticket`."""
+    def transactional_id(self) -> str:
+        """The sink's id, for the log."""
 
 
 _AnyPlan = TypeVar("_AnyPlan", bound=_Plan)
@@ -42,7 +40,7 @@ def task_function(
 
     def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         remaining = iter(batches)
-        with at_work_for(plan.ticket.transactional_id):
+        with at_work_for(plan.transactional_id):
             yield from run(remaining, plan, _task_identity())
         # A task that has given up has not read all of them. Spark ends a worker process that leaves some, and the next
         # task waits while a new one imports everything.
@@ -94,4 +92,4 @@ def _task_identity() -> TaskIdentity:
         message = "this runs inside Spark tasks only"
         raise RuntimeError(message)
     _garbage_collection.spare()
-    return TaskIdentity(context.partitionId(), context.taskAttemptId(), context.attemptNumber())
+    return TaskIdentity(context.partitionId(), context.taskAttemptId())

@@ -1,1 +1,1 @@
-"""COPY bytes on their way from tasks to the driver: inline, or staged in a table or a file."""
+"""What tasks send, on its way through the driver: records to the brokers, rows into the tables."""

@@ -7,25 +7,21 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import text
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.transfer.copy_thread import CopyTarget
+from spark_2pc_sink.sink.transfer.table_copy import CopyTarget
 from spark_2pc_sink.sink.transfer.table_loader import TableLoader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from pyspark.sql import DataFrame
     from sqlalchemy import Connection
 
     from jdbc_state.connections import Database
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.table.column_plan import ColumnPlan
     from spark_2pc_sink.sink.table.identifiers import TableName
 
-#: Where there is no table: nothing is looked for.
-_LOOK_S: Final = 1.0
 #: Which of some tables refers to which, by a constraint that is checked with each row.
 _REFERENCES: Final = text(
     "SELECT DISTINCT conrelid, confrelid FROM pg_catalog.pg_constraint WHERE contype = 'f' AND NOT condeferred "
@@ -50,7 +46,6 @@ class LaneTables:
         }
         self._ordered: tuple[ColumnPlan, ...] = ()
         self._waiting: frozenset[int] = frozenset()
-        self._cleared = 0
 
     def prepare(self, batch: DataFrame, expressions: Mapping[int, RecordExpressions], *, create: bool) -> None:
         """Match rows and tables; see `TableLoader.prepare`.
@@ -77,36 +72,14 @@ class LaneTables:
                 self._waiting = waiting_lanes(plans, references_of(connection, [plan.table for plan in plans]))
             self._ordered = plans
 
-    def targets(self, ticket: TransactionTicket, folder: Path | None) -> list[CopyTarget]:
-        """Where the rows of an attempt go, in the order in which tables are written; see `TableLoader.staging`."""
-        return [
-            CopyTarget(index, loader.table, loader.staging(ticket, folder).staged, waits=index in self._waiting)
-            for index, loader in self.loaders.items()
-        ]
-
-    def look_s(self, ticket: TransactionTicket, folder: Path | None) -> float:
-        """Seconds after which staged rows are looked for; see `Staging`."""
-        looks = (loader.staging(ticket, folder).look_s for loader in self.loaders.values())
-        return min(looks, default=_LOOK_S)
+    def targets(self) -> list[CopyTarget]:
+        """Where the rows of an attempt go, in the order in which tables are written."""
+        return [CopyTarget(index, loader.table, waits=index in self._waiting) for index, loader in self.loaders.items()]
 
     def forget(self) -> None:
         """Match rows and tables anew before the next attempt."""
         for loader in self.loaders.values():
             loader.forget()
-
-    def drop_leftover_staging(self, generation: int) -> None:
-        """Drop the staging tables of older claims of this sink, once for each claim; see `TableLoader.drop_staging`."""
-        if generation != self._cleared and all(loader.plan is not None for loader in self.loaders.values()):
-            self._cleared = generation
-            self._drop_staging((generation, 0))
-
-    def drop_staging(self, ticket: TransactionTicket) -> None:
-        """Drop the staging tables of an attempt that is over, and what earlier ones have left."""
-        self._drop_staging((ticket.generation, ticket.transaction))
-
-    def _drop_staging(self, ended: tuple[int, int]) -> None:
-        for loader in {loader.staging_schema: loader for loader in self.loaders.values()}.values():
-            loader.drop_staging(ended)
 
 
 def references_of(connection: Connection, tables: Sequence[TableName]) -> set[tuple[int, int]]:

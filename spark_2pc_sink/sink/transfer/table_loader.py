@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
-from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import LocalProtocolError, StateStoreError
+from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.sink.contract import record_expressions
 from spark_2pc_sink.sink.contract.lane_frames import rows_of
-from spark_2pc_sink.sink.contract.row_transfer import RowEncoderPlan
+from spark_2pc_sink.sink.contract.task_plan import RowEncoderPlan
 from spark_2pc_sink.sink.table.added_columns import add_columns, missing_columns
 from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import (
@@ -32,18 +31,9 @@ from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
-from spark_2pc_sink.sink.transfer.staging_files import FileStaging
-from spark_2pc_sink.sink.transfer.staging_tables import (
-    DROP_LOCK_TIMEOUT_MS,
-    StagingSession,
-    TableStaging,
-    drop_ended_staging,
-    owner_of,
-)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
@@ -51,14 +41,7 @@ if TYPE_CHECKING:
 
     from jdbc_state.connections import Database
     from spark_2pc_sink.options import Lane, SinkOptions
-    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.contract.row_transfer import Staging, TransferSender
-
-#: COPY bytes that all tasks that run at one time may send through the driver's memory, unless the user says otherwise.
-INLINE_BYTES_MAX: Final = 128 * 1024 * 1024
-
-_log = sink_log(__name__)
 
 
 class TableLoader:
@@ -77,9 +60,6 @@ class TableLoader:
         self._rows = lane.rows
         self._lane = lane
         self._database = database
-        self._owner = owner_of(
-            options.transactional_id, state_schema=options.state_schema, state_table=options.state_table
-        )
         self._schema: StructType | None = None
         self._plan: ColumnPlan | None = None
         self._selected: list[str] = []
@@ -201,24 +181,9 @@ class TableLoader:
         """What is written where; None before the table is there."""
         return self._plan
 
-    def encoder_plan(self, tasks: int, sender: TransferSender | None, staging: Staging) -> RowEncoderPlan:
-        """How a task encodes rows.
-
-        Args:
-            tasks: how many run at a time: they share the inline limit.
-            sender: brings transfers to the driver; None where tasks stage all rows.
-            staging: where a task puts rows that are too many for a transfer.
-        """
-        given = self._options.inline_copy_bytes_max
-        return RowEncoderPlan(
-            columns=self._planned(),
-            staging=staging,
-            sender=sender,
-            # Not more than a part unless it is wished: rows that wait for a task's end are written later.
-            inline_bytes_max=min(staging.part_bytes, INLINE_BYTES_MAX // tasks) if given is None else given // tasks,
-            row_key=self._row_key,
-            lane=self._lane.index,
-        )
+    def encoder_plan(self) -> RowEncoderPlan:
+        """How a task encodes rows."""
+        return RowEncoderPlan(self._planned(), self._row_key)
 
     def table(self, connection: Connection) -> TableRows:
         """The writer of rows into the table, through ``connection``, in the transaction that decides.
@@ -229,54 +194,9 @@ class TableLoader:
         kind = KeyedRows if self._planned().upsert_keys else AppendedRows
         return kind(connection, self._planned())
 
-    def staging(self, ticket: TransactionTicket, folder: Path | None) -> Staging:
-        """Where the tasks of an attempt stage rows: in files where they can.
-
-        Args:
-            ticket: of the attempt.
-            folder: one that the driver and all tasks see; None where there is none.
-        """
-        if folder is not None:
-            return FileStaging(folder / f"rows-{self._lane.index}")
-        session = StagingSession.of(self._options, ticket.application_name)
-        return TableStaging(session, self.staging_schema, self._owner, ticket, self._lane.index)
-
     def forget(self) -> None:
         """Match batch and table anew before the next attempt: the table may have been altered."""
         self._schema = None
-
-    @property
-    def staging_schema(self) -> str:
-        """Where staging tables are made."""
-        return self._options.staging_schema or self._planned().table.schema or "public"
-
-    def drop_staging(self, ended: tuple[int, int]) -> None:
-        """Drop the staging tables of the sink in this schema whose attempts are over.
-
-        Nothing depends on it, as no name is used twice, and anyone who reads the whole database (pg_dump) may hold a
-        lock on one for hours. So what cannot be dropped at once is left: to the next attempt that stages, and to the
-        next claim.
-
-        Args:
-            ended: see `drop_ended_staging`.
-        """
-        try:
-            with self._database.requests(
-                "dropping staging tables", lock_timeout_ms=DROP_LOCK_TIMEOUT_MS, patient=False
-            ) as connection:
-                result = drop_ended_staging(
-                    connection,
-                    schema=self.staging_schema,
-                    owner=self._owner,
-                    ended=ended,
-                )
-        except StateStoreError as error:
-            _log.warning("staging tables may be left, to be dropped later: %s", error)
-            return
-        if result.dropped:
-            _log.info("dropped %d staging tables", len(result.dropped))
-        if result.left:
-            _log.warning("%d staging tables are left, to be dropped later: %s", result.left, "; ".join(result.reasons))
 
     def _transaction(self, operation: str) -> AbstractContextManager[Connection]:
         return self._database.transaction(

@@ -69,8 +69,6 @@ class Job:
             key="id",
             table="public.target",
             create_table=True,
-            # As in a cluster: what goes from task to task goes through Spark's shuffle.
-            local_files=False,
             on_batch=self._written,
         )
         step_observer.reached = self._reached

@@ -44,7 +44,7 @@ PAGE: Final = ROOT / "ARCHITECTURE.md"
 ROOMS: Final = (
     *("cli", "monitoring", "monitoring/dashboard", "runbook", "verification"),
     *("sink", "sink/check", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/bad_rows"),
-    *("sink/table", "service", "transactions", "recovery", "producer", "serialisation"),
+    *("sink/table", "sink/stream", "service", "transactions", "recovery", "producer", "serialisation"),
     *("reference", "reference/network", "reference/handlers", "reference/groups"),
     *("reference/transactions", "reference/metadata", "reference/config", "reference/log", "reference/storage"),
     *("reference/protocol", "reference/coordinator", "reference/internal_topics"),
@@ -162,8 +162,9 @@ def micro_batch(kafka: str, database: str, topic: str) -> Walk:
     return {
         "The driver, in Spark's call of the sink": longest(found, "sink/sink", ""),
         "A task that reads rows and encodes them": longest(found, "sink/tasks", "/encode_task:"),
-        "A task that sends record batches": longest(found, "sink/tasks", "/send_task:"),
-        "The driver's copy thread, meanwhile": longest(found, "sink/transfer/beside_job", ""),
+        "The driver's thread that receives, meanwhile": longest(found, "sink/stream/connections", ""),
+        "Its thread that forwards records": longest(found, "sink/transfer/background_task", "/record_forwarder:"),
+        "Its thread that copies rows": longest(found, "sink/transfer/background_task", "/table_copy:"),
     }
 
 

@@ -14,7 +14,7 @@ from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.conflict_rule import REPLACE, ConflictRule
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.table.copy_stream import Stream
+from spark_2pc_sink.sink.table.copy_stream import Rows
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
 from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows
@@ -54,23 +54,23 @@ def rows(url: str, query: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in connection.exec_driver_sql(query)]
 
 
-def append(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream]) -> int:
+def append(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[Rows]]) -> int:
     """Rows of streams into the target; how many there were."""
     return _write(AppendedRows(connection, plan), streams).given
 
 
-def upsert(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream]) -> tuple[int, int]:
+def upsert(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[Rows]]) -> tuple[int, int]:
     """The same by key; how many rows there were, and how many were written."""
     done = write_by_key(connection, plan, streams)
     return done.given, done.written
 
 
-def write_by_key(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Stream]) -> WrittenRows:
+def write_by_key(connection: sa.Connection, plan: ColumnPlan, streams: Iterable[Sequence[Rows]]) -> WrittenRows:
     """The same by key, with all counts."""
     return _write(KeyedRows(connection, plan), streams)
 
 
-def _write(target: TableRows, streams: Iterable[Stream]) -> WrittenRows:
+def _write(target: TableRows, streams: Iterable[Sequence[Rows]]) -> WrittenRows:
     rows = sum([target.copy(stream) for stream in streams])
     target.delete()
     target.write()

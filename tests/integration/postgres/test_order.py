@@ -25,10 +25,11 @@ from spark_2pc_sink.sink.table.catalog import read_target
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.late_rows import order_in_table
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
-from spark_2pc_sink.sink.tasks.superseded_rows import find_superseded
 from tests.integration.postgres.database_tables import ORDERS, create, plan_of, rows, run, stream, transaction, upsert
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.harness.providers import Database
 
 LONG = t.LongType()
@@ -49,21 +50,24 @@ def put(url: str, plan: ColumnPlan, batch: pa.RecordBatch) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=8, deadline=None)
 @given(data=st.data())
-def test_the_database_and_the_way_to_kafka_choose_the_same_rows(database: str, kind: str, data: st.DataObject) -> None:
-    """Of values of each type, and they refuse to choose among the same rows."""
+def test_the_database_and_spark_choose_the_same_rows(
+    spark: SparkSession, database: str, kind: str, data: st.DataObject
+) -> None:
+    """Of values of each type, and they refuse to choose among the same rows. Records go by Spark's order."""
     spark_type, arrow_type, values = KINDS[kind]
     given_rows = data.draw(st.lists(st.tuples(st.integers(0, 2), st.none() | values), min_size=1, max_size=8))
     run(database, "DROP TABLE IF EXISTS orders")
     create(database, ORDERS, keys=["id"])
     plan = plan_of(database, keys=["id"], order=spark_type)
     keys = pa.array([key for key, _ in given_rows], pa.int64())
-    order = order_keys(pa.array([value for _, value in given_rows], arrow_type))
+    order = pa.array([value for _, value in given_rows], arrow_type)
     names = [f"row {number}" for number in range(len(given_rows))]
-    batch = pa.record_batch({"id": keys, "item": names, ORDER_COLUMN: order})
-    lost = find_superseded(keys, order).lost
-    kept = [(key, name) for key, name, out in zip(keys.to_pylist(), names, lost.tolist(), strict=True) if not out]
+    batch = pa.record_batch({"id": keys, "item": names, ORDER_COLUMN: order_keys(order)})
+    frame = spark.createDataFrame(pa.table({"id": keys, "item": names, "order": order})).coalesce(1)
+    rank = "rank() OVER (PARTITION BY id ORDER BY order DESC NULLS LAST) AS rank"
+    kept = [(row.id, row.item) for row in frame.selectExpr("*", rank).collect() if row.rank == 1]
     if len({key for key, _ in kept}) < len(kept):
         with pytest.raises(DuplicateKeyError, match="same greatest value"):
             put(database, plan, batch)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_2pc_sink.sink.job.job_shape import SmallBatches
+from spark_2pc_sink.sink.job.small_batches import SmallBatches
 from tests.harness.streams import FileStream
 from tests.integration.sink.one_batch import OneBatch
 from tests.integration.sink.targets import SCHEMA, Target
@@ -49,11 +49,8 @@ def first_batch_by_tasks(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         monkeypatch.setattr(SmallBatches, "try_first", lambda _: None)
 
 
-@pytest.fixture(params=["tasks", "tasks without files", "driver"])
+@pytest.fixture(params=["tasks", "driver"])
 def written_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Who encodes and sends the rows: tasks, or the driver as with a batch that is known to be small."""
     monkeypatch.setattr(SmallBatches, "expected", request.param == "driver")
-    if request.param == "tasks without files":
-        # As in a cluster, by Spark's master: not by the option, of which the tests that ask for this know nothing.
-        monkeypatch.setattr("spark_2pc_sink.sink.query_run.runs_here", lambda _: False)
     return str(request.param)

@@ -56,7 +56,7 @@ class OneBatch:
         return done.stdout, done.stderr
 
     def assert_all_there(self, count: int) -> None:
-        """Every number below ``count`` is on both sides, once, and no staging table is left."""
+        """Every number below ``count`` is on both sides, once, and no table of the sink is left."""
         written = rows(self.database, "SELECT id FROM target")
         assert_same_multiset(written, [(number,) for number in range(count)], what="rows")
         committed = [record.value for record in read_topic(self.kafka.bootstrap, self.topic)]

@@ -27,7 +27,7 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.record_expressions import analyze, choose_expressions
-from spark_2pc_sink.sink.job.job_shape import SmallBatches
+from spark_2pc_sink.sink.job.small_batches import SmallBatches
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.harness.streams import FileStream, make_sink, sink_options
 from tests.integration.postgres.database_tables import rows

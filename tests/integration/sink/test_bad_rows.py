@@ -136,12 +136,6 @@ def sides(
     return Sides(FileStream(spark, tmp_path, SCHEMA), {**options, "create_table": False, "bad_rows": "dead_letter"})
 
 
-@pytest.fixture
-def in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are staged in tables, as there."""
-    monkeypatch.setattr("spark_2pc_sink.sink.query_run.runs_here", lambda _: False)
-
-
 def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides, caplog: pytest.LogCaptureFixture) -> None:
     """A26: and no other place; all other rows are on both sides, also those that refer to one behind them."""
     sides.execute(TABLE)
@@ -285,7 +279,6 @@ def test_a_resend_ends_in_the_split_that_was_decided(sides: Sides, monkeypatch: 
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("in_a_cluster")
 def test_superseded_rows_of_an_upsert_are_not_bad(sides: Sides) -> None:
     """Unless the database cannot even read them. Where the winner is bad, the row that it had superseded wins."""
     sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int CHECK (amount > 0), doc jsonb)")
@@ -300,7 +293,6 @@ def test_superseded_rows_of_an_upsert_are_not_bad(sides: Sides) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("in_a_cluster")
 def test_a_row_that_is_bad_for_one_output_goes_to_none(sides: Sides) -> None:
     """Of a sink with several tables, of which one has a row for each element of an array."""
     sides.execute("CREATE TABLE orders (id bigint PRIMARY KEY, name text)")

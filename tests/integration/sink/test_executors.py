@@ -1,4 +1,4 @@
-"""The sink where tasks run in executors, which share nothing with the driver but Spark, Kafka and the database."""
+"""The sink where tasks run in executors, which share nothing with the driver but Spark and its port."""
 
 from __future__ import annotations
 
@@ -14,20 +14,27 @@ from tests.harness.cluster_main import ROWS
 if TYPE_CHECKING:
     from tests.integration.sink.one_batch import OneBatch
 
+#: Spark's own traffic is encrypted with a key that its processes share.
+ENCRYPTED: dict[str, str] = {
+    "spark.authenticate": "true",
+    "spark.authenticate.secret": "shared",
+    "spark.network.crypto.enabled": "true",
+}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.spark]
 
 
 @pytest.mark.parametrize("key", ["id", pytest.param(None, marks=pytest.mark.thorough)], ids=["keyed", "unkeyed"])
-def test_executors_write_and_stage(one_batch: OneBatch, key: str | None) -> None:
-    """Pieces go through the shuffle and rows through tables, of which nothing is left."""
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+def test_executors_send_to_the_driver(one_batch: OneBatch, key: str | None, encrypted: bool) -> None:
+    """By a connection that is encrypted where Spark's own are."""
     stdout, _ = one_batch.run(
         "tests.harness.cluster_main",
+        json.dumps(ENCRYPTED if encrypted else {}),
         environment={"SPARK_HOME": str(home_of_spark(one_batch.directory))},
         key=key,
-        inline_copy_bytes_max=0,
     )
-    (staged,) = [json.loads(line) for line in stdout.splitlines() if line.startswith("[")]
-    assert len(staged) > 1
+    (said,) = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
+    assert said == {"tasks": [2], "encrypted": encrypted}
     one_batch.assert_all_there(ROWS)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_2pc_sink.cli import exits, main
-from spark_2pc_sink.sink.job.job_shape import SmallBatches
+from spark_2pc_sink.sink.job.small_batches import SmallBatches
 from spark_2pc_sink.testing import wait_until
 from tests.conftest import or_skip
 from tests.harness.changing_role import ChangingRole, changing_role
@@ -45,7 +45,7 @@ def role(database: str, tmp_path: Path) -> Iterator[ChangingRole]:
 
 
 def after_each_batch(tokens: TokenBroker, role: ChangingRole) -> Callable[[Any], None]:
-    """Let the tokens of both, driver and tasks, expire, and the password change under connections that are kept."""
+    """Let the tokens expire, and the password change under connections that are kept."""
 
     def on_batch(_report: object) -> None:
         end_s = time.monotonic() + LIFETIME_S
@@ -66,7 +66,7 @@ def test_a_job_outlives_its_tokens_and_passwords(
     database: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Driver and tasks, which stage into tables and send; then a new run, which recovers; then commands."""
+    """The driver, which copies rows and forwards records; then a new run, which recovers; then commands."""
     monkeypatch.setattr(SmallBatches, "expected", False)
     stream, target = FileStream(spark, tmp_path, SCHEMA), Target(tokens.broker, database, transactional_id, "t")
     url, command = role.url.render_as_string(), f"cat {tmp_path / 'password'}"
@@ -78,15 +78,13 @@ def test_a_job_outlives_its_tokens_and_passwords(
             kafka=tokens.client_properties(),
             database=url,
             password_command=command,
-            local_files=False,
-            inline_copy_bytes_max=0,
             on_batch=after_each_batch(tokens, role),
         )
         stream.run(sink)
         sink.close()
     target.check([row for batch in range(sum(RUNS)) for row in rows_of(batch)])
-    # The driver needs one for each batch, and so does a task; those of other processes are not counted one by one.
-    assert tokens.issuer.issued - before >= 2 * sum(RUNS)
+    # The driver needs one for each batch.
+    assert tokens.issuer.issued - before >= sum(RUNS)
 
     properties = tmp_path / "client.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in tokens.client_properties().items()))

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(400), pytest.mark.spark]
 
 RUN_DEADLINE_S = 350
-IN_TASKS = ("reading", "staging", "sending", "sent")
+IN_TASKS = ("reading", "streaming", "sent")
 #: Between the steps no task runs; what it has left in an executor is not needed any more.
 BETWEEN_STEPS = ("PRODUCE", "PREPARE", "DECIDE", "COMPLETE")
 PLACES = [("KILL", place) for place in IN_TASKS + BETWEEN_STEPS]
-PLACES += [("PWR", place) for place in ("reading", "sending", "DECIDE")]
+PLACES += [("PWR", place) for place in ("reading", "streaming", "DECIDE")]
 
 
 @pytest.mark.parametrize(("name", "place"), PLACES)
@@ -32,7 +32,6 @@ def test_a_batch_outlives_an_executor(one_batch: OneBatch, name: str, place: str
         environment={"SPARK_HOME": str(home_of_spark(one_batch.directory))},
         key="id",
         deadline_s=RUN_DEADLINE_S,
-        inline_copy_bytes_max=0,
     )
     assert (one_batch.directory / "struck").exists(), stderr[-3000:]
     one_batch.assert_all_there(ROWS)

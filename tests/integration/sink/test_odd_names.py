@@ -1,4 +1,4 @@
-"""Names that only quotes allow, in all that the sink touches: tables, schemas, columns, staging, dead letters."""
+"""Names that only quotes allow, in all that the sink touches: tables, schemas, columns, dead letters."""
 
 from __future__ import annotations
 
@@ -36,23 +36,16 @@ def sql(*names: str) -> str:
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-@pytest.mark.parametrize(
-    "in_a_cluster", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["local", "cluster"]
-)
 def test_every_name_is_odd(
     mode: str,
-    in_a_cluster: bool,
     spark: SparkSession,
     tmp_path: Path,
     kafka: Broker,
     database: str,
     transactional_id: str,
     topic: MakeTopic,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """C16: what is read as something else than a name would be another table's."""
-    if in_a_cluster:
-        monkeypatch.setattr("spark_2pc_sink.sink.query_run.runs_here", lambda _: False)
     name = topic(partitions=2)
     options: dict[str, Any] = sink_options(
         broker=kafka, database=database, transactional_id=transactional_id, topic=name
@@ -63,7 +56,6 @@ def test_every_name_is_odd(
         "create_table": True,
         "state_schema": sql(f"state {ODD}"),
         "state_table": sql(f"s {ODD}"),
-        "staging_schema": sql(f"staging {ODD}"),
         "bad_rows": "dead_letter",
         "mode": mode,
     }
@@ -75,7 +67,7 @@ def test_every_name_is_odd(
         def run(statement: str) -> Any:
             return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
-        run(f"CREATE SCHEMA {sql(f'target {ODD}')}; CREATE SCHEMA {sql(f'staging {ODD}')}")
+        run(f"CREATE SCHEMA {sql(f'target {ODD}')}")
         stream = FileStream(spark, tmp_path, SCHEMA)
         stream.add([(1, "one", 1), (2, "two", 2)])
         stream.run(DualWriteSink(**options))

@@ -132,14 +132,14 @@ def orders(spark: SparkSession, tmp_path: Path) -> FileStream:
     return FileStream(spark, tmp_path, _parse_datatype_string(SCHEMA))  # type: ignore[arg-type]
 
 
-def test_one_decision_writes_all(orders: FileStream, shop: Shop, written_by: str) -> None:
-    """However a batch is shared out; one table refers to another, and tasks stage what they have."""
+@pytest.mark.usefixtures("written_by")
+def test_one_decision_writes_all(orders: FileStream, shop: Shop) -> None:
+    """However a batch is shared out; one table refers to another, whose rows have to come first."""
     reports: list[BatchReport] = []
-    staging: dict[str, Any] = {} if written_by == "driver" else {"inline_copy_bytes_max": 0}
     everything = orders_of(0) + orders_of(1)
     orders.add(orders_of(0))
     orders.add(orders_of(1))
-    orders.run(shop.sink(on_batch=reports.append, **staging), orders.frame(files_per_batch=2))
+    orders.run(shop.sink(on_batch=reports.append), orders.frame(files_per_batch=2))
     shop.check(everything)
     [report] = reports
     lines = sum(len(order[3] or []) for order in everything)

@@ -112,7 +112,7 @@ def problems(users: str, role: str) -> set[str]:
 def test_the_rights_that_readme_lists_are_enough(
     kind: str, spark: SparkSession, tmp_path: Path, database: str, role: str
 ) -> None:
-    """An upsert whose rows are staged in tables, as in a cluster, with two-phase commit; and a second run."""
+    """An upsert with two-phase commit; and a second run."""
     run(database, "CREATE TABLE orders (order_id bigint PRIMARY KEY, item text)")
     named = str(sa.make_url(database).database)
     run(database, *(each.replace("DATABASE shop", f'DATABASE "{named}"') for each in statements()))
@@ -138,9 +138,6 @@ def test_the_rights_that_readme_lists_are_enough(
                 key="order_id",
                 mode="upsert",
                 upsert_keys=["order_id"],
-                staging_schema="staging",
-                local_files=False,
-                inline_copy_bytes_max=0,
             )
             stream.run(sink)
         assert len(read_topic(administrators, "orders")) == 4

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
-from sqlalchemy import make_url
 
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, UnstorableValueError
-from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.driver import step_observer
-from spark_2pc_sink.sink.job import job_shape, spark_batch
-from spark_2pc_sink.sink.job.job_shape import FIRST_ROWS_MAX, SMALL_ROWS_MAX, balanced_salts
+from spark_2pc_sink.sink.job import small_batches, spark_batch
+from spark_2pc_sink.sink.job.small_batches import FIRST_ROWS_MAX, SMALL_ROWS_MAX
 from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.tasks.encode_and_send_task import write_alone
-from spark_2pc_sink.sink.transfer.copy_thread import CopyThread
-from spark_2pc_sink.sink.transfer.staging_files import StagedFiles
-from spark_2pc_sink.sink.transfer.staging_tables import StagedTables, StagingName
-from spark_2pc_sink.sink.written_rows import WrittenRows
+from spark_2pc_sink.sink.tasks.encode_task import encode
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.harness.streams import FileStream
-from tests.integration.postgres import database_tables
-from tests.integration.postgres.staging_places import owner
 from tests.integration.sink.targets import SCHEMA, Row, Target, record_rows, rows_of
 
 if TYPE_CHECKING:
@@ -35,11 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink.sink.contract.receipts import TaskReceipt
-    from spark_2pc_sink.sink.contract.row_transfer import StagedParts
-    from spark_2pc_sink.sink.contract.task_plan import TaskPlan
     from tests.conftest import MakeTopic
-
-STAGING_TABLES = "pg_class WHERE relname ~ '^_2pc' AND relkind = 'r'"
 
 
 @pytest.mark.parametrize("key", ["id", None], ids=["keyed", "unkeyed"])
@@ -88,14 +74,14 @@ def test_the_driver_writes_small_batches_until_one_is_large(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B30: the one that turns out to be large is shared out in the same transaction, before anything was sent."""
-    monkeypatch.setattr(job_shape, "SMALL_S_MAX", 60)
+    monkeypatch.setattr(small_batches, "SMALL_S_MAX", 60)
     by_driver: list[int] = []
 
-    def spy(batches: list[pa.RecordBatch], plan: TaskPlan) -> TaskReceipt:
+    def spy(batches: list[pa.RecordBatch], *arguments: Any) -> TaskReceipt:
         by_driver.append(sum(batch.num_rows for batch in batches))
-        return write_alone(batches, plan)
+        return encode(batches, *arguments)
 
-    monkeypatch.setattr(spark_batch, "write_alone", spy)
+    monkeypatch.setattr(spark_batch, "encode", spy)
     sizes = (10, 20, SMALL_ROWS_MAX, SMALL_ROWS_MAX + 1, 30)
     batches = [[(batch * 100_000 + n, "x", n) for n in range(size)] for batch, size in enumerate(sizes)]
     for rows in batches:
@@ -123,11 +109,11 @@ def test_the_driver_tries_a_first_batch_that_comes_straight_from_the_source(
 ) -> None:
     written: list[int] = []
 
-    def spy(batches: list[pa.RecordBatch], plan: TaskPlan) -> TaskReceipt:
+    def spy(batches: list[pa.RecordBatch], *arguments: Any) -> TaskReceipt:
         written.append(sum(batch.num_rows for batch in batches))
-        return write_alone(batches, plan)
+        return encode(batches, *arguments)
 
-    monkeypatch.setattr(spark_batch, "write_alone", spy)
+    monkeypatch.setattr(spark_batch, "encode", spy)
     rows: list[Row] = [(n, "x", n) for n in range(FIRST_ROWS_MAX)]
     stream.add(rows)
     stream.run(target.sink(key="id"), change(stream.frame()))
@@ -139,8 +125,8 @@ def test_the_driver_tries_a_first_batch_that_comes_straight_from_the_source(
 def test_a_first_batch_with_more_rows_than_are_tried_is_shared_out_in_the_same_transaction(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_shape, "SMALL_S_MAX", 60)
-    monkeypatch.setattr(spark_batch, "write_alone", None)
+    monkeypatch.setattr(small_batches, "SMALL_S_MAX", 60)
+    monkeypatch.setattr(spark_batch, "encode", None)
     rows: list[Row] = [(n, "x", n) for n in range(FIRST_ROWS_MAX + 1)]
     stream.add(rows)
     stream.run(target.sink(key="id"))
@@ -161,7 +147,7 @@ def test_rows_that_cannot_be_collected_are_shared_out(
         message = "Total size of serialized results is bigger than spark.driver.maxResultSize"
         raise RuntimeError(message)
 
-    monkeypatch.setattr(job_shape, "SMALL_S_MAX", 60)
+    monkeypatch.setattr(small_batches, "SMALL_S_MAX", 60)
     monkeypatch.setattr(type(stream.spark.range(1)), "limit", refuse)
     stream.add(rows_of(0))
     stream.add(rows_of(1))
@@ -247,100 +233,15 @@ def test_upsert_refuses_a_key_twice_in_a_batch(stream: FileStream, target: Targe
     target.check([])
 
 
-@pytest.mark.parametrize("files", [True, False], ids=["in files", "in tables"])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_batch_beyond_the_inline_limit_is_staged(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, mode: str, files: bool
-) -> None:
-    """C10: rows beyond the limit are staged, and nothing is left of that afterwards."""
-    staged = note_staged(monkeypatch)
+def test_a_batch_of_many_frames(stream: FileStream, target: Target, mode: str) -> None:
+    """C10: rows are copied while tasks still run, in several pieces of each task."""
     rows = rows_of(0, 60_000)
     stream.add(rows, partitions=3)
     upsert = {"mode": "upsert", "upsert_keys": ["id"]} if mode == "upsert" else {}
-    sink = target.sink(
-        key="id",
-        inline_copy_bytes_max=100_000,
-        local_files=files,
-        **upsert,
-    )
-    stream.run(sink, stream.frame(files_per_batch=10))
+    stream.run(target.sink(key="id", **upsert), stream.frame(files_per_batch=10))
     target.check(rows)
-    assert target.rows("relname", STAGING_TABLES) == []
-    assert [(type(one), sorted(one.taken)) for one in staged] == [(StagedFiles if files else StagedTables, [0, 1])]
-    assert not any(one._rows.exists() for one in staged if isinstance(one, StagedFiles))
-
-
-def test_who_reads_a_staging_table_does_not_hold_the_batch(
-    stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """C10: pg_dump locks every table there is when it begins, to its end. What it keeps goes with the next batch."""
-    backup = ExitStack()
-    held: list[str] = []
-
-    def left() -> list[str]:
-        return sorted(row[0] for row in target.rows("relname", STAGING_TABLES))
-
-    def reached(step: Step) -> None:
-        if step is Step.PREPARE and not held:
-            held.extend(left())
-            reader = backup.enter_context(database_tables.transaction(target.database))
-            reader.exec_driver_sql(f"LOCK TABLE {', '.join(held)} IN ACCESS SHARE MODE")
-
-    monkeypatch.setattr(step_observer, "reached", reached)
-    sink = target.sink(key="id", inline_copy_bytes_max=0, local_files=False, batch_attempts_max=1)
-    stream.add(rows_of(0))
-    with backup:
-        stream.run(sink)
-        target.check(rows_of(0))
-        assert left() == held != []
-        # By a new run, whose start finds them; of its own batch nothing is left.
-        stream.add(rows_of(1))
-        stream.run(sink)
-        assert left() == held
-        assert f"{len(held)} staging tables are left, to be dropped later" in caplog.text
-    stream.add(rows_of(2))
-    stream.run(sink)
-    target.check(rows_of(0) + rows_of(1) + rows_of(2))
-    assert left() == []
-
-
-def test_a_leftover_of_another_role_does_not_stop_a_start(
-    stream: FileStream, target: Target, caplog: pytest.LogCaptureFixture
-) -> None:
-    """C10: the job has run as somebody else before. What is its own is dropped all the same."""
-    role = f"app_{target.transactional_id}".replace("-", "_").lower()
-    leftovers = [str(StagingName(owner(target.transactional_id), 0, 1, task)) for task in (0, 1)]
-    database_tables.run(
-        target.database,
-        f"CREATE ROLE {role} LOGIN PASSWORD 'pw'",
-        f"GRANT ALL ON SCHEMA public TO {role}",
-        *(f"CREATE TABLE {leftover} ()" for leftover in leftovers),
-        f"ALTER TABLE {leftovers[1]} OWNER TO {role}",
-    )
-    as_role = make_url(target.database).set(username=role, password="pw").render_as_string(hide_password=False)
-    try:
-        stream.add(rows_of(0))
-        stream.run(target.sink(key="id", inline_copy_bytes_max=0, local_files=False, database=as_role))
-        target.check(rows_of(0))
-        assert target.rows("relname", STAGING_TABLES) == [(leftovers[0],)]
-        assert "1 staging tables are left, to be dropped later" in caplog.text
-        assert "must be owner of table" in caplog.text
-    finally:
-        database_tables.run(target.database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
-
-
-def note_staged(monkeypatch: pytest.MonkeyPatch) -> list[StagedParts]:
-    """What was staged, in the order of batches."""
-    staged: list[StagedParts] = []
-    original = CopyThread.finish
-
-    def finish(copy: CopyThread, *arguments: Any) -> WrittenRows:
-        rows = original(copy, *arguments)
-        staged.append(copy._staged[0])
-        return rows
-
-    monkeypatch.setattr(CopyThread, "finish", finish)
-    return staged
+    assert target.rows("count(*)", "pg_class WHERE relname ~ '^_2pc' AND relkind = 'r'") == [(0,)]
 
 
 @pytest.mark.usefixtures("written_by")
@@ -434,13 +335,13 @@ def test_a_comment_at_the_end_of_an_expression(stream: FileStream, target: Targe
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_columns_of_any_name(stream: FileStream, target: Target, mode: str) -> None:
-    """In a table that the sink makes, and by way of a staging table."""
+    """In a table that the sink makes."""
     names = ["50%", "%s", "%(x)s", "a.b", "c`d", "e f", ":g", 'h"i', "order", "Über"]
     stream.add([(1, "one", 0)])
     selected = (f"concat('{number}', name) AS {quoted(name)}" for number, name in enumerate(names))
     frame = stream.frame().selectExpr("id", *selected)
     keys = {"upsert_keys": ["id", "50%"]} if mode == "upsert" else {}
-    stream.run(target.sink(mode=mode, key="`a.b`", local_files=False, inline_copy_bytes_max=0, **keys), frame)
+    stream.run(target.sink(mode=mode, key="`a.b`", **keys), frame)
     row = {"id": 1, **{name: f"{number}one" for number, name in enumerate(names)}}
     assert [json.loads(record.value or b"") for record in target.records()] == [row]
     assert target.rows("to_jsonb(target)") == [(row,)]
@@ -521,15 +422,6 @@ def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, tmp_path
         assert "async" in str(error).lower()  # noqa: PT017
         return
     assert "asyncProgressTrackingEnabled" in str(failures[0])
-
-
-@pytest.mark.parametrize("tasks", [1, 2, 7, 64])
-def test_every_task_has_a_salt_that_sparks_own_partitioning_sends_to_it(spark: SparkSession, tasks: int) -> None:
-    """Balanced, none empty; compared with where Spark puts the rows."""
-    salts = balanced_salts(tasks)
-    frame = spark.createDataFrame([(salt,) for salt in salts], "salt int").repartition(tasks, "salt")
-    placed = frame.selectExpr("salt", "spark_partition_id() AS task").collect()
-    assert {row.salt: row.task for row in placed} == {salt: task for task, salt in enumerate(salts)}
 
 
 def test_calling_the_sink_outside_a_query_is_refused(spark: SparkSession, target: Target) -> None:

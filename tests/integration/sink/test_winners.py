@@ -78,18 +78,15 @@ def test_the_last_record_of_a_key_is_the_row_of_the_table(stream: FileStream, ta
     check(target, batches, superseded)
 
 
-@pytest.mark.parametrize("files", [True, False], ids=["in files", "in tables"])
 @SUPERSEDED
-def test_the_same_of_a_batch_that_is_staged(stream: FileStream, target: Target, superseded: str, files: bool) -> None:
-    """C9, C10: rows beyond the inline limit, of several tasks, in records of many batches."""
+def test_the_same_of_a_batch_of_many_frames(stream: FileStream, target: Target, superseded: str) -> None:
+    """C9, C10: rows of several tasks, in many record batches."""
     rows = versions_of(0, keys=10_000)
     stream.add(rows, partitions=PARTS)
     sink = target.sink(
         **UPSERT,
         kafka={"bootstrap.servers": target.broker.bootstrap, "batch.size": "20000", "compression.type": "zstd"},
         upsert_superseded=superseded,
-        inline_copy_bytes_max=0,
-        local_files=files,
     )
     stream.run(sink, stream.frame(files_per_batch=PARTS))
     check(target, [rows], superseded)

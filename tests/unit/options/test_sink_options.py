@@ -152,7 +152,8 @@ def test_what_is_required_is_named(name: str) -> None:
         ({"transactional_id": "a\nb"}, "printable characters"),
         ({"topic": "a b"}, "1 to 249 of the characters"),
         ({"table": "a.b.c"}, "'table' or 'schema.table'"),
-        ({"staging_schema": "a.b"}, "it is one name"),
+        ({"driver_port": 65_530}, "the last port would be 65545, above 65535"),
+        ({"driver_port": 70_000}, "65535"),
         ({"on_batch": "print"}, "a function of one argument"),
     ],
 )
@@ -178,11 +179,10 @@ def test_values_are_converted() -> None:
         columns={"id": "order_id"},
         table='Shop."Order items"',
         state_schema="Ops",
-        staging_schema='"Stage"',
         topic="orders.v1",
     )
     assert options.upsert_keys == ("id",)
-    assert (options.state_schema, options.staging_schema) == ("ops", "Stage")
+    assert options.state_schema == "ops"
     assert sink(kafka=options.kafka).kafka is options.kafka
 
 

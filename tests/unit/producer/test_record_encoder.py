@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.leader_lookup import TopicLimits
+from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
 from spark_2pc_sink.producer.record_encoder import TOGETHER_BYTES_MAX, EncodedBatch, RecordEncoder, RowBuffer
 from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.record_rows import Rows
@@ -28,7 +28,8 @@ PARTS = (
 
 
 def encoder() -> RecordEncoder:
-    return RecordEncoder(OPTIONS, timestamp_ms=1_700_000_000_000, limits=lambda _: TopicLimits(None, create_time=True))
+    limits = TopicLimits(None, create_time=True)
+    return RecordEncoder(EncodingOptions.of(OPTIONS), timestamp_ms=1_700_000_000_000, limits=lambda _: limits)
 
 
 def encoded(*parts: tuple[int, pa.Array | None, pa.Array]) -> list[EncodedBatch]:

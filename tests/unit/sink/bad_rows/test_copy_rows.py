@@ -1,4 +1,4 @@
-"""Rows of a COPY BINARY stream: any range of them is a stream of its own."""
+"""Rows in COPY bytes: any range of them can be taken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
 from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
 from spark_2pc_sink.sink.bad_rows.row_names import RowNames, fingerprint_bytes, fingerprint_of
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
-from spark_2pc_sink.sink.table.copy_stream import HEADER, TRAILER
 
 FIELDS = st.lists(st.one_of(st.none(), st.binary(max_size=20)), min_size=1, max_size=4)
 
@@ -26,19 +25,19 @@ def encoded(row: list[bytes | None]) -> bytes:
 
 
 @given(st.lists(FIELDS, min_size=1, max_size=12), st.data())
-def test_every_range_of_rows_is_a_stream(rows: list[list[bytes | None]], data: st.DataObject) -> None:
+def test_every_range_of_rows_can_be_taken(rows: list[list[bytes | None]], data: st.DataObject) -> None:
     """Nulls and empty values too."""
     tuples = [encoded(row) for row in rows]
-    copy_rows = CopyRows(HEADER + b"".join(tuples) + TRAILER, len(rows))
+    copy_rows = CopyRows(b"".join(tuples), len(rows))
     start = data.draw(st.integers(0, len(rows)))
     stop = data.draw(st.integers(start, len(rows)))
-    assert b"".join(copy_rows.between(start, stop)) == HEADER + b"".join(tuples[start:stop]) + TRAILER
+    assert b"".join(copy_rows.between(start, stop)) == b"".join(tuples[start:stop])
 
 
-def test_a_stream_of_other_rows_is_refused() -> None:
+def test_other_rows_than_were_promised_are_refused() -> None:
     """Names would be those of other rows."""
-    with pytest.raises(LocalProtocolError, match="a stream of 1 rows"):
-        CopyRows(HEADER + encoded([b"x"]) + TRAILER, 3).between(0, 1)
+    with pytest.raises(LocalProtocolError, match="COPY bytes of 1 rows"):
+        CopyRows(encoded([b"x"]), 3).between(0, 1)
 
 
 def test_a_part_keeps_the_names_of_its_rows() -> None:
@@ -46,8 +45,9 @@ def test_a_part_keeps_the_names_of_its_rows() -> None:
     identity = pa.array([bytes([number]) * 16 for number in range(3)], pa.binary())
     columns = [identity, pa.array([-1, 0, 1], pa.int64()), pa.array([True, True, False])]
     names = RowNames.of(pa.RecordBatch.from_arrays(columns, [IDENTITY, NUMBER, WINS]))
-    stream = HEADER + b"".join(encoded([bytes([number])]) for number in range(3)) + TRAILER
-    part = SiftedPart.of([*names.packed(), stream])
+    stream = b"".join(encoded([bytes([number])]) for number in range(3))
+    part, again = SiftedPart.all_of(memoryview(names.packed(stream) * 2))
+    assert again.names == names
     assert part.names == names
     assert [names[row] for row in range(3)] == [(bytes([number]) * 16, number - 1) for number in range(3)]
     assert (names.all_win, names.winners, names.between(0, 2).all_win) == (False, [0, 1], True)
@@ -56,7 +56,7 @@ def test_a_part_keeps_the_names_of_its_rows() -> None:
     assert [some.names[row] for row in range(2)] == [names[0], names[2]]
     assert some.names.winners == [0]
     assert len(part.only([]).names) == 0
-    assert b"".join(some.rows.between(1, 2)) == HEADER + encoded([b"\x02"]) + TRAILER
+    assert b"".join(some.rows.between(1, 2)) == encoded([b"\x02"])
 
 
 def test_fingerprints_are_names_too() -> None:
@@ -64,7 +64,7 @@ def test_fingerprints_are_names_too() -> None:
     fingerprints = [-(2**63), -1, 0, 2**63 - 1]
     columns = [pa.array(fingerprints, pa.int64()), pa.array(range(4), pa.int64()), pa.array([True] * 4)]
     names = RowNames.of(pa.RecordBatch.from_arrays(columns, [IDENTITY, NUMBER, WINS]).slice(1))
-    unpacked, rest = RowNames.unpack(b"".join([*names.packed(), b"rest"]))
+    [(unpacked, rest)] = RowNames.unpack(memoryview(names.packed(b"rest")))
     assert (unpacked, rest) == (names, b"rest")
     found = [unpacked[row] for row in range(3)]
     assert [(fingerprint_of(name), number) for name, number in found] == list(

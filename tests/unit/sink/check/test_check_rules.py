@@ -145,8 +145,6 @@ REFUSED = ConfigurationError(option="table", value="orders", rule="it is a view"
             "problem",
             "it is a view name a table",
         ),
-        ({"staging": {"s": None}}, "staging schema s", "problem", 'CREATE SCHEMA "s" AUTHORIZATION "job"'),
-        ({"staging": {"s": False}}, "staging schema s", "problem", 'ON SCHEMA "s" TO "job"'),
     ],
 )
 def test_what_is_said_of_a_database(changed: dict[str, Any], subject: str, level: Level, words: str) -> None:
@@ -156,7 +154,7 @@ def test_what_is_said_of_a_database(changed: dict[str, Any], subject: str, level
 
 
 def test_what_the_first_start_makes_is_no_problem() -> None:
-    facts = replace(DATABASE, state_there=False, tables=(TableFacts("t", created=True),), staging={"s": True})
+    facts = replace(DATABASE, state_there=False, tables=(TableFacts("t", created=True),))
     for letters in (TableFacts("d", created=True), TableFacts("d")):
         assert of_database(replace(facts, dead_letters=letters)) == []
 

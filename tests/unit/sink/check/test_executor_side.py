@@ -16,6 +16,7 @@ from spark_2pc_sink.sink.job.executor_check import ExecutorVerdict
 
 if TYPE_CHECKING:
     from spark_2pc_sink.sink.check.findings import Finding
+    from spark_2pc_sink.sink.stream.listener import StreamListener
 
 OPTIONS = SinkOptions.parse(
     transactional_id="orders",
@@ -27,7 +28,7 @@ OPTIONS = SinkOptions.parse(
 
 
 def session(master: str) -> Any:
-    return SimpleNamespace(conf={"spark.master": master})
+    return SimpleNamespace(conf={"spark.master": master, "spark.driver.host": "driver"})
 
 
 def findings(spark: Any) -> list[Finding]:
@@ -39,8 +40,8 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What trying the executors ends with: a verdict, or an error."""
     ends: list[Any] = []
 
-    def try_executors(spark: Any, options: SinkOptions, *, tasks: int, can_send: bool) -> ExecutorVerdict:
-        assert (options, tasks, can_send) == (OPTIONS, 4, True)
+    def try_executors(spark: Any, listener: StreamListener, *, tasks: int) -> ExecutorVerdict:
+        assert (listener.endpoint.host, tasks) == ("driver", 4)
         (end,) = ends
         if isinstance(end, Exception):
             raise end
@@ -65,7 +66,7 @@ def test_there_are_none_with_a_local_master(tried: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        (ExecutorVerdict({}, {}), [("ok", "each can run the sink's tasks and reaches what they need")]),
+        (ExecutorVerdict({}, {}), [("ok", "each can run the sink's tasks and reaches the driver")]),
         (ExecutorVerdict({"a": "a: broken"}, {"b": "b: weak"}), [("problem", "a: broken"), ("warning", "b: weak")]),
         (
             ConfigurationError(option="executors", value="a", rule="a: another Python", remedy="do"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -9,9 +10,19 @@ from unittest import mock
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.job import connect_query
+from spark_2pc_sink.options import SinkOptions
+from spark_2pc_sink.sink.job import connect_query, session_facts
 from spark_2pc_sink.sink.job.connect_query import ConnectQuery, session_id_here
-from spark_2pc_sink.sink.job.session_facts import WORKER_URL, ConnectSession, is_connect, runs_here
+from spark_2pc_sink.sink.job.session_facts import WORKER_URL, ConnectSession, is_connect, stream_endpoint
+from spark_2pc_sink.sink.stream.listener import StreamEndpoint
+
+OPTIONS = SinkOptions.parse(
+    transactional_id="orders",
+    kafka={"bootstrap.servers": "127.0.0.1:9092"},
+    database="postgresql+psycopg2://me@127.0.0.1/shop",
+    topic="orders",
+    table="orders",
+)
 
 
 def session(*queries: str) -> Any:
@@ -62,7 +73,6 @@ def test_a_client_s_session_says_once_what_is_not_checked(caplog: pytest.LogCapt
     for _ in range(2):
         facts.check_repeatable(mock.Mock(), "the batch")
     assert [message.partition(",")[0] for message in caplog.messages] == ["orders: Spark Connect shows no plans"]
-    assert facts.sender(mock.Mock()) is None
 
 
 def test_jobs_of_a_client_have_a_tag_which_is_taken_off_again() -> None:
@@ -75,9 +85,29 @@ def test_jobs_of_a_client_have_a_tag_which_is_taken_off_again() -> None:
 def test_tasks_run_here_only_beside_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client may be on another machine than a server with master local[n]."""
     spark: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session", "conf": {}})()
-    spark.conf = {"spark.master": "local[2]"}
+    spark.conf = {"spark.master": "local[2]", "spark.driver.host": "localhost"}
     assert is_connect(spark)
     monkeypatch.delenv(WORKER_URL, raising=False)
-    assert not runs_here(spark)
+    monkeypatch.setattr(session_facts, "_own_address", lambda peer: f"on the way to {peer}")
+    assert stream_endpoint(spark, OPTIONS).host == "on the way to localhost"
     monkeypatch.setenv(WORKER_URL, "sc://localhost:15002")
-    assert runs_here(spark)
+    assert stream_endpoint(spark, OPTIONS).host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "endpoint"),
+    [
+        ({}, {}, StreamEndpoint("driver", "driver")),
+        ({"spark.driver.bindAddress": "0.0.0.0"}, {}, StreamEndpoint("0.0.0.0", "driver")),  # noqa: S104
+        ({}, {"driver_port": 7100, "driver_port_range": 3}, StreamEndpoint("driver", "driver", (7100, 7101, 7102))),
+        ({"spark.network.crypto.enabled": "true"}, {}, StreamEndpoint("driver", "driver", encrypted=True)),
+        ({"spark.ssl.rpc.enabled": "TRUE"}, {}, StreamEndpoint("driver", "driver", encrypted=True)),
+    ],
+)
+def test_executors_reach_the_driver_as_they_reach_it_for_spark(
+    settings: dict[str, str], options: dict[str, Any], endpoint: StreamEndpoint
+) -> None:
+    """By Spark's own settings; encrypted where Spark's traffic is."""
+    conf = {"spark.master": "spark://host:7077", "spark.driver.host": "driver", **settings}
+    spark: Any = type("SparkSession", (), {"__module__": "pyspark.sql.session", "conf": conf})()
+    assert stream_endpoint(spark, replace(OPTIONS, **options)) == endpoint

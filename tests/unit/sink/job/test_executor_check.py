@@ -16,17 +16,17 @@ from pyspark.errors import PySparkException
 
 from spark_2pc_sink import __version__
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.sink.job.executor_check import (
     ExecutorAnswer,
     ExecutorVerdict,
     judge,
     naming_executors,
-    remedy_for,
 )
 from spark_2pc_sink.sink.job.executor_versions import LIBRARIES
-from spark_2pc_sink.sink.tasks.executor_probe import Sides, probe, reach
-from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
+from spark_2pc_sink.sink.stream.connections import StreamLimits
+from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
+from spark_2pc_sink.sink.stream.task_stream import StreamAddress
+from spark_2pc_sink.sink.tasks.executor_probe import probe
 from spark_2pc_sink.testing import free_port
 
 if TYPE_CHECKING:
@@ -37,27 +37,32 @@ OURS: Final = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pgpq": "0.12.1", "lz4":
 
 
 def answer(
-    host: str, *, version: str = __version__, missing: str = "", versions: Mapping[str, str] = OURS, **unreached: str
+    host: str,
+    *,
+    version: str = __version__,
+    missing: str = "",
+    versions: Mapping[str, str] = OURS,
+    unreached: str = "",
 ) -> ExecutorAnswer:
-    return ExecutorAnswer(host, "/usr/bin/python3", version, missing, versions, unreached)
+    return ExecutorAnswer(host, "/usr/bin/python3", version, missing, unreached, versions)
 
 
-def faults(*answers: ExecutorAnswer, must_stage: bool = True) -> list[str]:
-    return list(judge(answers, OURS, must_stage=must_stage).faults.values())
+def faults(*answers: ExecutorAnswer) -> list[str]:
+    return list(judge(answers, OURS).faults.values())
 
 
-def warnings(*answers: ExecutorAnswer, must_stage: bool = True) -> list[str]:
-    return list(judge(answers, OURS, must_stage=must_stage).warnings.values())
+def warnings(*answers: ExecutorAnswer) -> list[str]:
+    return list(judge(answers, OURS).warnings.values())
 
 
 def test_executors_that_have_all_are_taken() -> None:
-    assert judge([answer("a"), answer("b")], OURS, must_stage=True) == ExecutorVerdict({}, {})
+    assert judge([answer("a"), answer("b")], OURS) == ExecutorVerdict({}, {})
 
 
 def test_each_host_has_one_sentence() -> None:
     """Two executors of one host say the same; hosts come by name."""
     assert faults(
-        answer("c", kafka="no answer from broker:9092"),
+        answer("c", unreached="c to the driver at driver:7100: cannot connect"),
         answer("b", missing="No module named 'pgpq'"),
         answer("a", version="0.0.9"),
         answer("b", missing="No module named 'pgpq'"),
@@ -65,16 +70,8 @@ def test_each_host_has_one_sentence() -> None:
     ) == [
         f"a: /usr/bin/python3 has spark_2pc_sink 0.0.9, and the driver {__version__}",
         "b: /usr/bin/python3 cannot import spark_2pc_sink: No module named 'pgpq'",
-        "c: does not reach kafka (no answer from broker:9092)",
+        "c: c to the driver at driver:7100: cannot connect",
     ]
-
-
-def test_the_database_is_needed_unless_a_limit_was_given() -> None:
-    """``inline_copy_bytes_max``: executors without a way to the database, for batches of that size."""
-    assert faults(answer("a", database="refused")) == ["a: does not reach database (refused)"]
-    assert faults(answer("a", database="refused"), must_stage=False) == []
-    (said,) = warnings(answer("a", database="refused"), must_stage=False)
-    assert said == "a: does not reach the database (refused), so batches above inline_copy_bytes_max will fail"
 
 
 def test_another_minor_version_of_pyspark_is_refused() -> None:
@@ -132,47 +129,23 @@ def test_any_other_error_of_a_job_stays_as_it_is() -> None:
         raise PySparkException(f"{LOST}ValueError: 7")
 
 
-def sides(port: int) -> Sides:
-    kafka = KafkaOptions.parse({"bootstrap.servers": f"127.0.0.1:{port}", "max.block.ms": 300})
-    session = StagingSession(f"postgresql+psycopg2://job:secret@127.0.0.1:{port}/shop", "orders", 2, 1_000, 1_000)
-    return Sides(kafka, ("orders",), session)
-
-
-def test_the_probe_says_what_an_executor_does_not_reach() -> None:
-    found: Mapping[str, Any] = json.loads(probe(pickle.dumps(sides(free_port())), ("pgpq", "nowhere"))(0))
+def test_the_probe_says_that_an_executor_does_not_reach_the_driver() -> None:
+    """With host, port and the option that helps; the token is not shown."""
+    address = StreamAddress("127.0.0.1", free_port(), b"secret" * 5 + b"ab")
+    found: Mapping[str, Any] = json.loads(probe(pickle.dumps(address), ("pgpq", "nowhere"))(0))
     assert (found["host"], found["python"], found["version"]) == (socket.gethostname(), sys.executable, __version__)
     assert found["versions"] == {"pgpq": metadata.version("pgpq"), "nowhere": ""}
-    assert found["unreached"].keys() == {"kafka", "database"}
+    assert f"127.0.0.1:{address.port}: cannot connect" in found["unreached"]
+    assert "driver_port" in found["unreached"]
     assert "secret" not in str(found)
 
 
-@pytest.mark.parametrize(
-    ("login", "said"),
-    [
-        (
-            {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"},
-            "gssapi is not installed: run pip install 'spark-2pc-sink[gssapi]'",
-        ),
-        ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
-    ],
-)
-def test_the_probe_says_what_an_executor_lacks_to_log_in(
-    monkeypatch: pytest.MonkeyPatch, login: dict[str, str], said: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "gssapi", None)
-    kafka = KafkaOptions.parse({"bootstrap.servers": "127.0.0.1:1", **login})
-    found = reach(Sides(kafka, ("orders",), None))
-    assert found.keys() == {"kafka"}
-    assert said in found["kafka"]
-
-
-def test_the_remedy_says_how_executors_get_tickets() -> None:
-    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}
-    plain, kerberos = (remedy_for(KafkaOptions.parse({"bootstrap.servers": "h:1", **each})) for each in ({}, login))
-    assert "docs/cluster.md" in plain
-    assert kerberos.startswith(plain)
-    assert "spark.executorEnv.KRB5_CLIENT_KTNAME" in kerberos
-    assert "KRB5" not in plain
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_the_probe_reaches_a_driver_that_listens(encrypted: bool) -> None:
+    endpoint = StreamEndpoint("127.0.0.1", "127.0.0.1", encrypted=encrypted)
+    with StreamListener(endpoint, StreamLimits()) as listener, listener.open_attempt() as attempt:
+        for _ in range(2):
+            assert json.loads(probe(pickle.dumps(attempt.address), LIBRARIES)(0))["unreached"] == ""
 
 
 def test_the_probe_runs_where_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

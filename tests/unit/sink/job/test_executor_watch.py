@@ -11,22 +11,15 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job import executor_check
 from spark_2pc_sink.sink.job.executor_check import ExecutorAnswer
-from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch
-from spark_2pc_sink.sink.job.tried_executors import tried_executors
+from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch, tried_executors
+from spark_2pc_sink.sink.stream.connections import StreamLimits
+from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-OPTIONS: Final = SinkOptions.parse(
-    transactional_id="orders",
-    kafka={"bootstrap.servers": "127.0.0.1:9092"},
-    database="postgresql+psycopg2://me@127.0.0.1/shop",
-    topic="orders",
-    table="orders",
-)
 VERSION: Final = executor_check._VERSION
 DEADLINE_S: Final = 30
 
@@ -38,8 +31,8 @@ class Cluster:
         self.spark: Any = SimpleNamespace(conf={"spark.master": master})
         self.members: frozenset[str] | None = frozenset({"driver:1", "a:2"})
         self.answers: list[ExecutorAnswer] = []
-        self.down: dict[str, str] = {}
         self.asked = 0
+        self.port = 0
 
     def application(self) -> str:
         return "app-1"
@@ -73,17 +66,17 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     tried_executors.forget()
     made = Cluster()
     monkeypatch.setattr(executor_check, "_ask", made.ask)
-    monkeypatch.setattr(executor_check, "reach", lambda _: made.down)
     return made
 
 
 def watch_over(cluster: Cluster) -> ExecutorWatch:
     facts: Any = cluster
-    return ExecutorWatch(cluster.spark, OPTIONS, facts, can_send=True)
+    listener = StreamListener(StreamEndpoint("127.0.0.1", "127.0.0.1", (cluster.port,)), StreamLimits())
+    return ExecutorWatch(cluster.spark, "orders", facts, listener)
 
 
-def answer(host: str, *, missing: str = "", **unreached: str) -> ExecutorAnswer:
-    return ExecutorAnswer(host, "/usr/bin/python3", VERSION, missing, {}, unreached)
+def answer(host: str, *, missing: str = "", unreached: str = "") -> ExecutorAnswer:
+    return ExecutorAnswer(host, "/usr/bin/python3", VERSION, missing, unreached, {})
 
 
 def test_they_are_tried_again_only_where_one_has_joined(cluster: Cluster) -> None:
@@ -103,32 +96,18 @@ def test_they_are_tried_again_only_where_one_has_joined(cluster: Cluster) -> Non
 def test_each_that_has_joined_and_cannot_run_tasks_has_its_sentence(cluster: Cluster) -> None:
     watch = watch_over(cluster)
     watch.begin()
-    cluster.join(answer("c", kafka="no answer from broker:9092"), answer("b", missing="No module named 'pgpq'"))
-    cluster.join(answer("d", database="refused"))
+    cluster.join(
+        answer("c", unreached="it cannot connect to driver:7100"), answer("b", missing="No module named 'pgpq'")
+    )
+    cluster.join(answer("d", unreached="refused"))
     with pytest.raises(ConfigurationError) as refused:
         watch.look()
     assert refused.value.value == "b, c, d"
     assert refused.value.rule == (
         "b: /usr/bin/python3 cannot import spark_2pc_sink: No module named 'pgpq'; "
-        "c: does not reach kafka (no answer from broker:9092); d: does not reach database (refused)"
+        "c: it cannot connect to driver:7100; d: refused"
     )
     assert "docs/cluster.md" in refused.value.remedy
-
-
-def test_no_executor_is_to_blame_where_the_driver_does_not_reach_a_side_either(cluster: Cluster) -> None:
-    """The batch waits for a broker that restarts. What the executor reaches is found out afterwards."""
-    watch = watch_over(cluster)
-    watch.begin()
-    cluster.down = {"kafka": "no answer"}
-    cluster.join(answer("b", kafka="no answer"))
-    watch.look()
-    cluster.down = {}
-    with pytest.raises(ConfigurationError, match="b: does not reach kafka"):
-        watch.look()
-    cluster.down = {"kafka": "no answer"}
-    cluster.answers = [answer("b", kafka="no answer", database="refused")]
-    with pytest.raises(ConfigurationError, match="b: does not reach database"):
-        watch.look()
 
 
 LOST: Final = "Lost task 1.3 in stage 2.0 (TID 9) (10.0.0.7 executor 3): org.apache.spark.api.python.PythonException:\n"
@@ -219,6 +198,13 @@ def test_a_second_query_of_the_application_does_not_ask_those_that_have_passed(c
     for _ in range(2):
         watch_over(cluster).begin()
     assert cluster.asked == 1
+
+
+def test_another_port_of_the_driver_may_be_closed_to_those_that_have_passed(cluster: Cluster) -> None:
+    for port in (7100, 7200, 7100):
+        cluster.port = port
+        watch_over(cluster).begin()
+    assert cluster.asked == 2
 
 
 def test_those_that_have_not_passed_are_asked_again(cluster: Cluster) -> None:

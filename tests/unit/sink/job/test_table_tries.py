@@ -1,18 +1,17 @@
-"""Tries of a table: begun while tasks still stage rows, each part once, and nothing left running behind the job."""
+"""Tries of a table: while tasks still send rows, each part once, and nothing is left running after the job."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
-from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
 from spark_2pc_sink.sink.job import table_tries
 from spark_2pc_sink.sink.job.table_tries import TableTries
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
+from spark_2pc_sink.sink.stream.task_stream import LocalStream
+from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
 from spark_2pc_sink.testing import wait_until
 
 
@@ -24,127 +23,73 @@ class JobFailedError(Exception):
     """What Spark raises."""
 
 
-class Staged:
-    """What tasks have staged so far."""
-
-    look_s = 0.001
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self.taken: dict[int, tuple[int, int]] = {}
-
-    def staged(self, _connection: object) -> Staged:
-        return self
-
-    def arrived(self) -> Iterator[str]:
-        while self.parts:
-            self.taken[0] = (7, self.taken.get(0, (7, 0))[1] + 1)
-            yield self.parts.pop(0)
-
-
 class Table:
     """Takes the place of `TableSift`."""
 
-    made: Table
-
     def __init__(self, connection: object, _table: object, *, output: str, most: int) -> None:
         assert (connection, output) == ("connection", "table t")
-        self.tried: list[str] = []
-        self.threads: set[str] = set()
+        self.tried: list[bytes] = []
         self.most = most
-        Table.made = self
 
     @property
     def too_many(self) -> bool:
         return len(self.tried) > self.most
 
-    def take(self, part: str) -> None:
-        if part == "fails":
+    def take(self, part: bytes) -> None:
+        if part == b"!":
             raise TryFailedError
-        self.threads.add(threading.current_thread().name)
         self.tried.append(part)
 
 
 @pytest.fixture
-def staged(monkeypatch: pytest.MonkeyPatch) -> Staged:
-    """No database: parts are their own rows."""
+def source(monkeypatch: pytest.MonkeyPatch) -> AttemptInput:
+    """No database: each byte is a part."""
     monkeypatch.setattr(table_tries, "TableSift", Table)
-    monkeypatch.setattr(table_tries, "SiftedPart", SimpleNamespace(of=lambda part: part))
-    return Staged()
+    parts = SimpleNamespace(all_of=lambda sent: [bytes([byte]) for byte in sent])
+    monkeypatch.setattr(table_tries, "SiftedPart", parts)
+    return AttemptInput(2**20, 2)
 
 
-def tries(staged: Staged, *, most: int = 100) -> TableTries:
-    plan: Any = SimpleNamespace(lanes=[SimpleNamespace(row_encoder=SimpleNamespace(staging=staged))])
+def tries(source: AttemptInput, *, most: int = 100) -> TableTries:
     opened: list[Any] = ["connection"]
     table: Any = None
-    return TableTries(table, plan, opened.pop, "table t", most)
+    return TableTries(source, table, opened.pop, "table t", most)
 
 
-def said(parts: int) -> list[SiftReceipt]:
-    return [SiftReceipt(0, 7, staged_parts=parts), SiftReceipt(1, 8)]
+def send(source: AttemptInput, task: int, parts: bytes) -> None:
+    stream = LocalStream(source, task, 7)
+    stream.rows(0, parts, len(parts))
+    stream.finish()
 
 
-def test_parts_are_tried_while_the_job_runs_and_the_last_behind_it(staged: Staged) -> None:
+def test_parts_are_tried_while_the_job_runs(source: AttemptInput) -> None:
     """The transaction is opened once."""
-    with tries(staged) as running:
-        staged.parts += ["first", "second"]
-        wait_until(lambda: staged.taken == {0: (7, 2)}, deadline_s=10, what="the parts to be tried")
-    staged.parts.append("last")
-    table: Any = running.finish(said(3))
-    assert table.tried == ["first", "second", "last"]
-    assert table.threads == {"spark_2pc_sink sift", threading.current_thread().name}
+    running = tries(source)
+    with AttemptThreads(source, running.task):
+        send(source, 0, b"ab")
+        wait_until(lambda: source.held_bytes == 0, deadline_s=10, what="the parts to be tried")
+        send(source, 1, b"c")
+    table: Any = running.finish()
+    assert table.tried == [b"a", b"b", b"c"]
 
 
-def test_what_was_tried_is_what_the_tasks_say(staged: Staged) -> None:
-    """A task that ran again has staged its rows twice, or others."""
-    with tries(staged) as running:
-        staged.parts.append("part")
-    with pytest.raises(BatchRetryError, match=r"tasks staged rows as \{0: \(7, 2\)\} says.*and \{0: \(7, 1\)\} were"):
-        running.finish(said(2))
+def test_no_more_is_tried_than_is_wanted(source: AttemptInput) -> None:
+    """What comes after that is taken, so that tasks end, and not looked at."""
+    running = tries(source, most=1)
+    with AttemptThreads(source, running.task):
+        send(source, 0, b"abcd")
+    table: Any = running.finish()
+    assert (table.tried, source.held_bytes) == ([b"a", b"b"], 0)
 
 
-def test_no_more_is_tried_than_is_wanted(staged: Staged) -> None:
-    """Nor is it compared with the tasks, since not all of it was read."""
-    staged.parts += ["a", "b", "c", "d"]
-    with tries(staged, most=1) as running:
-        wait_until(lambda: len(staged.parts) == 2, deadline_s=10, what="two parts to be tried")
-    table: Any = running.finish(said(4))
-    assert table.tried == ["a", "b"]
+def test_the_error_of_a_try_ends_the_tasks(source: AttemptInput) -> None:
+    with pytest.raises(TryFailedError), AttemptThreads(source, tries(source).task):
+        send(source, 0, b"!")
+    assert isinstance(source.failure, TryFailedError)
 
 
-def test_the_error_of_a_try_comes_with_the_end_of_the_job(staged: Staged) -> None:
-    staged.parts.append("fails")
-    with pytest.raises(TryFailedError), tries(staged):
-        wait_until(lambda: not staged.parts, deadline_s=10, what="the part to be tried")
-
-
-def test_a_job_that_failed_leaves_nothing_running(staged: Staged) -> None:
-    with pytest.raises(JobFailedError), tries(staged) as running:
+def test_a_job_that_failed_leaves_nothing_running(source: AttemptInput) -> None:
+    running = tries(source)
+    with pytest.raises(JobFailedError), AttemptThreads(source, running.task):
         raise JobFailedError
-    assert not running._beside._thread.is_alive()
-
-
-def test_rows_for_no_table_are_refused() -> None:
-    plan: Any = SimpleNamespace(lanes=[SimpleNamespace(row_encoder=None)])
-    nobody: Any = None
-    with pytest.raises(LocalProtocolError, match="no table"):
-        TableTries(nobody, plan, nobody, "", 1)
-
-
-@pytest.mark.parametrize(("parts", "pause_s"), [([], 0.2), (["a"], Staged.look_s)])
-def test_a_look_that_takes_long_and_finds_nothing_is_followed_by_a_pause(
-    staged: Staged, monkeypatch: pytest.MonkeyPatch, parts: list[str], pause_s: float
-) -> None:
-    clock = SimpleNamespace(monotonic=iter(range(100, 200)).__next__)
-    monkeypatch.setattr("spark_2pc_sink.sink.transfer.looks.time", clock)
-    pauses: list[float] = []
-
-    def wait(pause: float) -> bool:
-        pauses.append(pause)
-        return len(pauses) == 2
-
-    staged.parts = parts
-    searching: Any = tries(staged)
-    searching._ended = SimpleNamespace(wait=wait)
-    searching._take_arriving()
-    assert pauses == [Staged.look_s, pause_s]
+    assert not running.task._thread.is_alive()

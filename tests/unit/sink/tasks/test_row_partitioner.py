@@ -7,12 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.errors import UnknownTopicError, UnstorableValueError
-from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.sink.contract.record_expressions import KEY, PARTITION, TOPIC, VALUE
-from spark_2pc_sink.sink.contract.topics import Topics
+from spark_2pc_sink.sink.contract.topics import TopicRefusedError
 from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
-from spark_2pc_sink.wire.error_codes import describe_error
 
 COUNTS = {"orders": 4, "returns": 2}
 
@@ -20,10 +18,10 @@ COUNTS = {"orders": 4, "returns": 2}
 def partitions_of(topic: str | None, columns: dict[str, Any]) -> dict[str, int]:
     def count(name: str) -> int:
         if name not in COUNTS:
-            raise UnknownTopicError(api="Metadata", code=3, name=describe_error(3).name, detail=name)
+            raise TopicRefusedError("Kafka has no topic of this name", "Create the topic")
         return COUNTS[name]
 
-    partitioner = RowPartitioner(topic, count, lambda _, number: tuple(range(number)))
+    partitioner = RowPartitioner(topic, count)
     return {str(part.partition): len(part.rows) for part in partitioner.split_batch(pa.record_batch(columns))}
 
 
@@ -46,17 +44,3 @@ def test_a_row_that_can_go_nowhere_is_named(columns: dict[str, Any], said: str) 
     """A topic or partition that a value names and Kafka lacks is that value's fault."""
     with pytest.raises(UnstorableValueError, match=said):
         partitions_of("orders", {VALUE: [b"v"] * 3, **columns})
-
-
-def test_a_row_that_names_the_topic_of_dead_letters_can_go_nowhere() -> None:
-    """The driver gives sequence numbers there: the records of a task would be taken for repetitions."""
-    topics = Topics(KafkaOptions.parse({"bootstrap.servers": "h:1"}), dead_letters="bad")
-    partitioner = RowPartitioner(None, COUNTS.__getitem__, lambda _, number: tuple(range(number)), topics.fault_of)
-    columns = pa.record_batch({VALUE: [b"v"] * 2, TOPIC: ["orders", "bad"], KEY: ["a", "b"]})
-    with pytest.raises(UnstorableValueError, match=r"dead letters go there, and nothing else.*key='b'|key='b'"):
-        list(partitioner.split_batch(columns))
-
-
-def test_that_the_topic_of_the_sink_is_missing_is_no_rows_fault() -> None:
-    with pytest.raises(UnknownTopicError):
-        partitions_of("refunds", {VALUE: [b"v"]})

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.task_plan import TaskIdentity
 from spark_2pc_sink.sink.tasks import task_functions
 from spark_2pc_sink.sink.tasks.task_functions import GarbageCollection, task_function
@@ -25,7 +24,7 @@ PRODUCER: Any = None
 class Plan:
     """What a task is told."""
 
-    ticket = TransactionTicket("orders", PRODUCER, 2, 1, 1, "app", kafka_only=False)
+    transactional_id = "orders"
 
 
 def test_a_task_that_gives_up_reads_its_input_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""The stream from tasks to the driver: COPY bytes and record batches over one authenticated TCP connection per task."""

@@ -1,0 +1,407 @@
+"""What the tasks of one attempt have sent: held back, released to the consumers, and bounded. No sockets.
+
+The frames of a task attempt are held back until it ends, so that Spark can run the task again. A task attempt that
+sends more than may be held is committed: its frames are released as they come, and a second attempt of the task, or the
+loss of its connection, fails the attempt of the batch.
+
+All of it shares one ceiling, ``bytes_max``. Held bytes are at most half of it, so what lies above that half has been
+released, and goes down as the consumers proceed; or belongs to a frame whose bytes are on their way. So a task that
+waits for room gets it, whatever the others do: room is given in the order in which it was asked for, and a frame larger
+than half of the ceiling gets in when nothing but held bytes is left.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
+from spark_2pc_sink.sink.stream.frames import FrameKind, LaneTotals, RecordsHeader, unpacked_totals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from spark_2pc_sink.sink.stream.frames import Frame
+
+#: Of one task attempt, however large the ceiling is.
+HOLD_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class Ended(Enum):
+    """The type of `ENDED`."""
+
+    ENDED = "ended"
+
+
+#: `AttemptInput.take` returns it when nothing more will come.
+ENDED: Final = Ended.ENDED
+
+
+class StaleTaskError(BatchRetryError):
+    """A task attempt that a newer one has replaced, or that comes too late. The attempt of the batch goes on."""
+
+
+@dataclass(eq=False)
+class Sender:
+    """One task attempt as the driver sees it.
+
+    Attributes:
+        task: the Spark partition id.
+        task_attempt: Spark's id of the task attempt; a later attempt has a larger one.
+        committed: its frames are released as they come.
+        ended: it has sent all.
+        replaced: it was dropped.
+        reserved: bytes of the frame that it is sending.
+        held: frames that wait for its end, ``held_bytes`` in all.
+        totals: what has come so far.
+    """
+
+    task: int
+    task_attempt: int
+    committed: bool = False
+    ended: bool = False
+    replaced: bool = False
+    reserved: int = 0
+    held: list[Released] = field(default_factory=list)
+    held_bytes: int = 0
+    totals: dict[int, LaneTotals] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """A frame for a consumer, which gives its bytes back by `AttemptInput.done`.
+
+    Attributes:
+        kind: ROWS, RECORDS or QUESTION.
+        lane: index of the output.
+        sender: the task attempt.
+        count: rows or records.
+        records: where the record batch goes; None for other kinds.
+        payload: COPY bytes without header and trailer, an encoded record batch (writable), or a question.
+        frame_bytes: what it counts in the ceiling.
+    """
+
+    kind: FrameKind
+    lane: int
+    sender: Sender
+    count: int
+    records: RecordsHeader | None
+    payload: memoryview
+    frame_bytes: int
+
+    @property
+    def task(self) -> int:
+        """The Spark partition id."""
+        return self.sender.task
+
+    @property
+    def task_attempt(self) -> int:
+        """Spark's id of the task attempt."""
+        return self.sender.task_attempt
+
+
+class AttemptInput:
+    """What the tasks of one attempt have sent. Any thread may call any method.
+
+    Args:
+        bytes_max: ceiling over all frames that are held, queued, or being received.
+        tasks_at_once: how many tasks may run at a time; decides how much is held back of each.
+        wake: called, with the lock held, when a sender may have got room, or has an answer, or all must end.
+    """
+
+    def __init__(self, bytes_max: int, tasks_at_once: int, wake: Callable[[], None] = lambda: None) -> None:
+        self._bytes_max = bytes_max
+        self._hold_bytes_max = min(HOLD_BYTES_MAX, bytes_max // (2 * max(1, tasks_at_once)))
+        self._wake = wake
+        self._changed = threading.Condition()
+        self._senders: dict[int, Sender] = {}
+        self._queues: dict[FrameKind, deque[Released]] = {FrameKind.ROWS: deque(), FrameKind.RECORDS: deque()}
+        self._waiting: deque[Sender] = deque()
+        self._answers: dict[Sender, bytes] = {}
+        self._used = self._held = 0
+        self._input_closed = False
+        self._failure: Exception | None = None
+
+    # --- consumers and the driver --------------------------------------------------------------------------------
+
+    def take(self, kind: FrameKind, timeout_s: float) -> Released | Ended | None:
+        """The next frame for a consumer, those of one task in their order; None after ``timeout_s`` without one.
+
+        Args:
+            kind: ROWS; or RECORDS, whose consumer gets QUESTION too, and replies by `answer`.
+            timeout_s: seconds.
+
+        Raises:
+            Exception: the failure of the attempt.
+        """
+        end_s = monotonic() + timeout_s
+        with self._changed:
+            while True:
+                self._check()
+                if self._queues[kind]:
+                    return self._queues[kind].popleft()
+                if self._input_closed:
+                    return ENDED
+                left_s = end_s - monotonic()
+                if left_s <= 0:
+                    return None
+                self._changed.wait(left_s)
+
+    def done(self, released: Released) -> None:
+        """Give back the bytes of a frame that was taken; its payload must not be used any more."""
+        with self._changed:
+            self._give_back(released.frame_bytes)
+
+    def answer(self, released: Released, reply: bytes) -> None:
+        """Reply to a QUESTION, in at most ``QUESTION_BYTES_MAX`` bytes, and give its bytes back."""
+        with self._changed:
+            if not released.sender.replaced:
+                self._answers[released.sender] = reply
+            self._give_back(released.frame_bytes)
+            self._changed.notify_all()
+            self._wake()
+
+    def close_input(self) -> None:
+        """The job is over: no task is let in any more, and `take` returns `ENDED` when its queue is empty."""
+        with self._changed:
+            self._input_closed = True
+            self._changed.notify_all()
+
+    def fail(self, error: Exception) -> None:
+        """End the attempt: every task is told at once, and every later call of `take` raises the first ``error``."""
+        with self._changed:
+            self._fail(error)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """An exception of the block, for instance of a consumer's loop, fails the attempt and is raised on."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(error if isinstance(error, Exception) else BatchRetryError(reason="the driver was interrupted"))
+            raise
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the attempt has failed."""
+        return self._failure
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all frames that are held, queued, taken and not done, or being received."""
+        return self._used
+
+    @property
+    def finished(self) -> dict[int, tuple[int, dict[int, LaneTotals]]]:
+        """Of each task that has ended, its task attempt and what it has sent, by lane."""
+        with self._changed:
+            ended = (sender for sender in self._senders.values() if sender.ended)
+            return {sender.task: (sender.task_attempt, dict(sender.totals)) for sender in ended}
+
+    # --- senders -------------------------------------------------------------------------------------------------
+
+    def admit(self, task: int, task_attempt: int) -> Sender:
+        """Let a task attempt send; an earlier attempt of the task is dropped.
+
+        Raises:
+            StaleTaskError: a newer attempt of the task is known, or the job is over.
+            BatchRetryError: frames of an earlier attempt have been released, which fails the attempt of the batch.
+            Exception: the failure of the attempt.
+        """
+        with self._changed:
+            self._check()
+            known = self._senders.get(task)
+            if self._input_closed:
+                raise StaleTaskError(reason=f"attempt {task_attempt} of task {task} started after the job had ended")
+            if known is not None and task_attempt < known.task_attempt:
+                newer = known.task_attempt
+                raise StaleTaskError(reason=f"attempt {task_attempt} of task {task} was replaced by attempt {newer}")
+            if known is not None and known.committed:
+                error = BatchRetryError(
+                    reason=f"task {task} ran again as attempt {task_attempt}, and what attempt {known.task_attempt} "
+                    "had sent was already being written"
+                )
+                self._fail(error)
+                raise error
+            if known is not None:
+                self._drop(known)
+            self._senders[task] = sender = Sender(task, task_attempt)
+            return sender
+
+    def reserve(self, sender: Sender, frame_bytes: int) -> bool:
+        """Make room for the next frame of a sender; False if it must wait, until `next_waiting` names it.
+
+        Raises:
+            Exception: the failure of the attempt.
+        """
+        with self._changed:
+            self._check()
+            return self._reserve(sender, frame_bytes)
+
+    def _reserve(self, sender: Sender, frame_bytes: int) -> bool:
+        first = self._waiting[0] if self._waiting else sender
+        if first is not sender or not self._fits(frame_bytes):
+            if sender not in self._waiting:
+                self._waiting.append(sender)
+            return False
+        if self._waiting:
+            self._waiting.popleft()
+            self._room_changed()
+        sender.reserved = frame_bytes
+        self._used += frame_bytes
+        return True
+
+    def _fits(self, frame_bytes: int) -> bool:
+        return self._used + frame_bytes <= self._bytes_max or self._used == self._held
+
+    @property
+    def next_waiting(self) -> Sender | None:
+        """The sender that may try again first."""
+        with self._changed:
+            return self._waiting[0] if self._waiting else None
+
+    def receive(self, sender: Sender, frame: Frame) -> None:
+        """Take a complete frame, for which room was reserved.
+
+        Raises:
+            RemoteProtocolError: it may not come now, or END contradicts what has come.
+            StaleTaskError: a newer attempt has replaced the sender.
+            Exception: the failure of the attempt.
+        """
+        with self._changed:
+            self._check()
+            if sender.replaced:
+                raise StaleTaskError(reason=f"attempt {sender.task_attempt} of task {sender.task} was replaced")
+            if sender.ended or frame.kind is FrameKind.HELLO:
+                raise RemoteProtocolError(peer=f"task {sender.task}", detail=f"{frame.kind.name} came out of order")
+            frame_bytes, sender.reserved = sender.reserved, 0
+            if frame.kind is FrameKind.END:
+                self._give_back(frame_bytes)
+                self._end(sender, unpacked_totals(frame.payload))
+                return
+            released = _released(sender, frame, frame_bytes)
+            if frame.kind is FrameKind.QUESTION:
+                self._queues[FrameKind.RECORDS].appendleft(released)
+                self._changed.notify_all()
+                return
+            self._count(sender, released)
+            fits = sender.held_bytes + frame_bytes <= self._hold_bytes_max
+            if sender.committed or not fits or self._held + frame_bytes > self._bytes_max // 2:
+                self._commit(sender)
+                self._queues[frame.kind].append(released)
+                self._changed.notify_all()
+            else:
+                sender.held.append(released)
+                sender.held_bytes += frame_bytes
+                self._held += frame_bytes
+                # A frame above the ceiling waits for the moment when nothing but held bytes is left.
+                self._room_changed()
+
+    def taken_answer(self, sender: Sender) -> bytes | None:
+        """The reply to the question of a sender, once."""
+        with self._changed:
+            return self._answers.pop(sender, None)
+
+    def wait_for_room(self, sender: Sender, frame_bytes: int) -> None:
+        """As `reserve`, for a sender of this process, which has a thread of its own to wait in."""
+        with self._changed:
+            self._check()
+            while not self._reserve(sender, frame_bytes):
+                self._changed.wait()
+                self._check()
+
+    def wait_for_answer(self, sender: Sender) -> bytes:
+        """As `taken_answer`, for a sender of this process."""
+        with self._changed:
+            while sender not in self._answers:
+                self._check()
+                self._changed.wait()
+            return self._answers.pop(sender)
+
+    def lost(self, sender: Sender) -> None:
+        """The connection of a sender is gone. What it has sent is dropped; if it was committed, the attempt fails."""
+        with self._changed:
+            if sender.ended or sender.replaced or self._failure is not None:
+                return
+            if sender.committed:
+                self._fail(
+                    BatchRetryError(
+                        reason=f"the driver lost the connection to task {sender.task}, attempt {sender.task_attempt}, "
+                        "and what it had sent was already being written"
+                    )
+                )
+                return
+            self._drop(sender)
+            del self._senders[sender.task]
+
+    # --- with the lock held --------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+            for queue in self._queues.values():
+                queue.clear()
+            for sender in self._senders.values():
+                sender.held.clear()
+            self._changed.notify_all()
+            self._wake()
+
+    def _give_back(self, frame_bytes: int) -> None:
+        self._used -= frame_bytes
+        self._room_changed()
+
+    def _room_changed(self) -> None:
+        if self._waiting:
+            self._changed.notify_all()
+            self._wake()
+
+    def _drop(self, sender: Sender) -> None:
+        sender.replaced = True
+        if sender in self._waiting:
+            self._waiting.remove(sender)
+        self._answers.pop(sender, None)
+        self._held -= sender.held_bytes
+        self._give_back(sender.held_bytes + sender.reserved)
+        sender.held_bytes = sender.reserved = 0
+        sender.held.clear()
+        self._wake()
+
+    def _commit(self, sender: Sender) -> None:
+        sender.committed = True
+        self._held -= sender.held_bytes
+        sender.held_bytes = 0
+        for released in sender.held:
+            self._queues[released.kind].append(released)
+        sender.held.clear()
+        self._changed.notify_all()
+
+    def _end(self, sender: Sender, said: dict[int, LaneTotals]) -> None:
+        if said != sender.totals:
+            raise RemoteProtocolError(
+                peer=f"task {sender.task}", detail=f"it says that it has sent {said}, and {sender.totals} came"
+            )
+        self._commit(sender)
+        sender.ended = True
+
+    @staticmethod
+    def _count(sender: Sender, released: Released) -> None:
+        before = sender.totals.get(released.lane, LaneTotals())
+        if released.records is None:
+            after = before.with_rows(len(released.payload), released.count)
+        else:
+            after = before.with_records(released.records, len(released.payload))
+        sender.totals[released.lane] = after
+
+
+def _released(sender: Sender, frame: Frame, frame_bytes: int) -> Released:
+    records = RecordsHeader.unpack(frame.details, frame.count) if frame.kind is FrameKind.RECORDS else None
+    return Released(frame.kind, frame.lane, sender, frame.count, records, frame.payload, frame_bytes)

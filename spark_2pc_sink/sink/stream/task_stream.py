@@ -1,0 +1,408 @@
+"""The sending ends of the stream: a task's, over TCP, and that of a batch which the driver encodes itself.
+
+A task waits for the driver as long as the driver shows signs of life: it reads, or it sends `DriverMessage.ALIVE`. The
+driver does so every few seconds while it waits for the database or for Kafka. After ``io_deadline_s`` without any, the
+task gives up.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError, RemoteProtocolError
+from spark_2pc_sink.sink.stream.frames import (
+    FRAME_BYTES,
+    DriverMessage,
+    Frame,
+    FrameKind,
+    LaneTotals,
+    RecordsHeader,
+    next_message,
+    packed_header,
+    packed_hello,
+    packed_totals,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
+
+#: A payload below this is copied next to its header, and sent with others; a larger one is sent from where it is.
+_COPIED_BYTES_MAX: Final = 64 * 1024
+_CONNECT_S_MAX: Final = 15.0
+_REMEDY: Final = (
+    "Executors must reach this address: check spark.driver.host and spark.driver.bindAddress, and open the port to "
+    "them (driver_port or driver_port_range fixes it)"
+)
+
+
+@dataclass(frozen=True)
+class StreamAddress:
+    """Where the tasks of an attempt send to. Can be pickled; belongs into nothing that is shown.
+
+    Attributes:
+        host: as executors know the driver.
+        port: of the listener.
+        token: 32 random bytes of the attempt.
+        certificate: PEM of the only certificate that is accepted; None without encryption.
+        io_deadline_s: seconds without a sign of life of the driver after which a task gives up.
+    """
+
+    host: str
+    port: int
+    token: bytes = field(repr=False)
+    certificate: str | None = field(default=None, repr=False)
+    io_deadline_s: float = 60.0
+
+
+class StreamOutput(ABC):
+    """What a task writes to: rows are collected into frames, and what was sent is counted."""
+
+    def __init__(self) -> None:
+        self._collected: dict[int, tuple[bytearray, int]] = {}
+        self._totals: dict[int, LaneTotals] = {}
+
+    @property
+    def totals(self) -> dict[int, LaneTotals]:
+        """What was sent, by lane; complete after `finish`."""
+        return dict(self._totals)
+
+    def rows(self, lane: int, data: Any, count: int) -> None:
+        """Send rows of one output, after those sent before.
+
+        Args:
+            lane: index of the output.
+            data: COPY bytes of whole rows, without header and trailer; any buffer. Above 1 MiB it should be given in
+                parts, because it becomes one frame.
+            count: how many rows.
+
+        Raises:
+            BatchRetryError: the driver cannot be reached, or has given up the attempt.
+        """
+        view = memoryview(data).cast("B")
+        if not len(view):
+            return
+        large = len(view) >= FRAME_BYTES
+        if large or len(self._collected.get(lane, ((), 0))[0]) + len(view) > FRAME_BYTES:
+            self._send_rows(lane)
+        if large:
+            self._put_rows(lane, view, count)
+            return
+        collected, before = self._collected.get(lane) or (bytearray(), 0)
+        collected += view
+        self._collected[lane] = collected, before + count
+
+    def records(self, lane: int, header: RecordsHeader, payload: Any) -> None:
+        """Send an encoded record batch.
+
+        Args:
+            lane: index of the output.
+            header: where it goes.
+            payload: the batch without producer id, epoch and sequence; any buffer.
+
+        Raises:
+            BatchRetryError: as `rows`.
+        """
+        view = memoryview(payload).cast("B")
+        self._put(FrameKind.RECORDS, view, lane=lane, count=header.record_count, details=header.pack())
+        self._totals[lane] = self._totals.get(lane, LaneTotals()).with_records(header, len(view))
+
+    @abstractmethod
+    def ask(self, question: bytes) -> bytes:
+        """The driver's answer to a question; both have at most ``QUESTION_BYTES_MAX`` bytes.
+
+        Raises:
+            BatchRetryError: as `rows`.
+        """
+
+    def finish(self) -> None:
+        """Send what is left; when this returns, the driver has all of it, and another attempt of the task fails.
+
+        Raises:
+            BatchRetryError: as `rows`.
+        """
+        for lane in list(self._collected):
+            self._send_rows(lane)
+        self._end()
+
+    def _send_rows(self, lane: int) -> None:
+        if lane in self._collected:
+            collected, count = self._collected.pop(lane)
+            self._put_rows(lane, memoryview(collected), count)
+
+    def _put_rows(self, lane: int, data: memoryview, count: int) -> None:
+        self._put(FrameKind.ROWS, data, lane=lane, count=count)
+        self._totals[lane] = self._totals.get(lane, LaneTotals()).with_rows(len(data), count)
+
+    @abstractmethod
+    def _put(
+        self, kind: FrameKind, payload: memoryview, *, lane: int = 0, count: int = 0, details: bytes = b""
+    ) -> None:
+        """Send one frame."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Send END, and wait for the receipt."""
+
+
+class LocalStream(StreamOutput):
+    """The output of a batch that the driver encodes itself: the same frames, without a connection.
+
+    Args:
+        attempt: takes the frames; its consumers run in other threads.
+        task: the number that the batch has as a task.
+        task_attempt: its id.
+    """
+
+    def __init__(self, attempt: AttemptInput, task: int = 0, task_attempt: int = 0) -> None:
+        super().__init__()
+        self._attempt = attempt
+        self._sender = attempt.admit(task, task_attempt)
+
+    def ask(self, question: bytes) -> bytes:
+        """See `StreamOutput.ask`."""
+        self._put(FrameKind.QUESTION, memoryview(question))
+        return self._attempt.wait_for_answer(self._sender)
+
+    def _put(
+        self, kind: FrameKind, payload: memoryview, *, lane: int = 0, count: int = 0, details: bytes = b""
+    ) -> None:
+        frame = Frame(kind, lane, count, details, payload, len(details) + len(payload))
+        self._attempt.wait_for_room(self._sender, frame.frame_bytes)
+        self._attempt.receive(self._sender, frame)
+
+    def _end(self) -> None:
+        self._put(FrameKind.END, memoryview(packed_totals(self._totals)))
+
+
+class TaskStream(StreamOutput):
+    """The output of a task. A context manager: entering it connects, leaving it closes the connection.
+
+    Args:
+        address: of the driver, from the plan.
+        task: the Spark partition id.
+        task_attempt: Spark's id of the task attempt.
+
+    Raises:
+        BatchRetryError: the driver cannot be reached; on entering.
+    """
+
+    def __init__(self, address: StreamAddress, task: int, task_attempt: int) -> None:
+        super().__init__()
+        self._connection = _DriverConnection(address)
+        self._task, self._task_attempt = task, task_attempt
+        self._next_number = 0
+
+    def __enter__(self) -> TaskStream:
+        self._connection.open()
+        try:
+            self._put(FrameKind.HELLO, memoryview(packed_hello(self._task, self._task_attempt)))
+            # The driver knows of the attempt before it has rows: it drops what an earlier one has sent.
+            self._connection.flush()
+        except BaseException:
+            self._connection.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def ask(self, question: bytes) -> bytes:
+        """See `StreamOutput.ask`."""
+        self._put(FrameKind.QUESTION, memoryview(question))
+        self._connection.flush()
+        return self._connection.receive(DriverMessage.ANSWER)
+
+    def _put(
+        self, kind: FrameKind, payload: memoryview, *, lane: int = 0, count: int = 0, details: bytes = b""
+    ) -> None:
+        header = packed_header(
+            kind, self._next_number, len(payload), lane=lane, count=count, details_bytes=len(details)
+        )
+        self._next_number += 1
+        self._connection.send(header + details, payload)
+
+    def _end(self) -> None:
+        self._put(FrameKind.END, memoryview(packed_totals(self._totals)))
+        self._connection.flush()
+        self._connection.receive(DriverMessage.RECEIPT)
+
+
+def unreachable(address: StreamAddress) -> str | None:
+    """Why this process cannot send to the driver, with the option that helps; None if it can."""
+    connection = _DriverConnection(address)
+    try:
+        connection.open()
+    except BatchRetryError as error:
+        return str(error)
+    connection.close()
+    return None
+
+
+class _DriverConnection:
+    """A connection to the driver that never waits without a deadline."""
+
+    def __init__(self, address: StreamAddress) -> None:
+        self._address = address
+        self._socket: socket.socket | None = None
+        self._out = bytearray()
+        self._received = bytearray()
+        self._alive_s = 0.0
+        self._lost_by: OSError | None = None
+
+    def open(self) -> None:
+        """Connect, show the token, and wait until the driver accepts it.
+
+        Raises:
+            BatchRetryError: the driver cannot be reached, or does not accept the token.
+        """
+        address = self._address
+        connect_s = min(_CONNECT_S_MAX, address.io_deadline_s)
+        try:
+            plain = socket.create_connection((address.host, address.port), timeout=connect_s)
+        except OSError as error:
+            raise self._error(f"cannot connect within {connect_s:g} s: {error}", remedy=_REMEDY) from error
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._socket = plain if address.certificate is None else _encrypted(plain, address.certificate)
+            self._socket.settimeout(0)
+        except (OSError, ssl.SSLError) as error:
+            plain.close()
+            remedy = "The certificate is made for each run of the query: does another program listen on this port?"
+            raise self._error(f"TLS failed: {error}", remedy=remedy) from error
+        self._alive_s = monotonic()
+        try:
+            self.send(address.token, memoryview(b""))
+            self.flush()
+            self.receive(DriverMessage.WELCOME)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def send(self, head: bytes, payload: memoryview) -> None:
+        """Send ``head`` and ``payload``; small ones wait until there are more of them, or for `flush`."""
+        self._out += head
+        if len(payload) < _COPIED_BYTES_MAX:
+            self._out += payload
+            if len(self._out) >= FRAME_BYTES:
+                self.flush()
+            return
+        self.flush()
+        self._send_all(payload)
+
+    def flush(self) -> None:
+        """Send what waits."""
+        out, self._out = self._out, bytearray()
+        self._send_all(memoryview(out))
+
+    def receive(self, expected: DriverMessage) -> bytes:
+        """Wait for a message of the driver; its text.
+
+        Raises:
+            BatchRetryError: the driver has given up the attempt, or shows no sign of life.
+        """
+        while (text := self._take(expected)) is None:
+            self._wait(select.POLLIN)
+            self._read()
+        return text
+
+    def _send_all(self, data: memoryview) -> None:
+        while data:
+            # A refusal is seen before more is sent.
+            self._read()
+            self._take(None)
+            try:
+                sent = self._open_socket.send(data)
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                self._wait(select.POLLIN | select.POLLOUT)
+            except OSError as error:
+                self._read()
+                self._lost_by = self._lost_by or error
+            else:
+                data = data[sent:]
+                self._alive_s = monotonic()
+
+    @property
+    def _open_socket(self) -> socket.socket:
+        if self._socket is None:
+            raise LocalProtocolError(operation="send", state="closed", rule="a stream is used inside of its block")
+        return self._socket
+
+    def _wait(self, events: int) -> None:
+        deadline_s = self._address.io_deadline_s
+        left_s = self._alive_s + deadline_s - monotonic()
+        poll = select.poll()
+        poll.register(self._open_socket, events)
+        if left_s <= 0 or not poll.poll(left_s * 1000):
+            remedy = "Is its process stopped, or does a firewall drop idle connections?"
+            raise self._error(f"the driver has shown no sign of life for {deadline_s:g} s", remedy=remedy)
+
+    def _read(self) -> None:
+        """Take what the driver has sent, without waiting."""
+        try:
+            while received := self._open_socket.recv(FRAME_BYTES):
+                self._received += received
+                self._alive_s = monotonic()
+            self._lost_by = ConnectionResetError("the driver closed it")
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError as error:
+            self._lost_by = error
+
+    def _take(self, expected: DriverMessage | None) -> bytes | None:
+        """The text of the expected message; None if it has not come.
+
+        What the driver said comes first: it says why the connection is lost.
+        """
+        while True:
+            try:
+                found = next_message(self._received)
+            except RemoteProtocolError as error:
+                raise self._error(str(error)) from error
+            if found is None:
+                break
+            message, text = found
+            if message is DriverMessage.REFUSED:
+                raise BatchRetryError(reason=f"the driver ended the attempt: {text.decode(errors='replace')}")
+            if message is expected:
+                return text
+            if message is not DriverMessage.ALIVE:
+                raise self._error(f"{message.name} came out of order")
+        if self._lost_by is not None:
+            remedy = "The driver's log says why"
+            raise self._error(f"the connection is lost: {self._lost_by}", remedy=remedy) from self._lost_by
+        return None
+
+    def _error(self, what: str, *, remedy: str = "") -> BatchRetryError:
+        address = self._address
+        where = f"{socket.gethostname()} to the driver at {address.host}:{address.port}"
+        return BatchRetryError(reason=f"{where}: {what}. {remedy}".rstrip())
+
+
+def _encrypted(plain: socket.socket, certificate: str) -> ssl.SSLSocket:
+    """TLS, with the one certificate that is pinned; the name in it does not matter."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.load_verify_locations(cadata=certificate)
+    encrypted = context.wrap_socket(plain)
+    if encrypted.getpeercert(binary_form=True) != ssl.PEM_cert_to_DER_cert(certificate):
+        encrypted.close()
+        raise ssl.SSLCertVerificationError("the certificate is not the one of this run")
+    return encrypted

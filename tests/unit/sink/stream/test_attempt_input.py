@@ -1,0 +1,330 @@
+"""What is held and released of the tasks of an attempt, for any interleaving of sending, retries, losses and consuming.
+
+The model drives `AttemptInput` as the listener does: a sender reserves room for a frame, its bytes come later, and one
+that found no room tries again only when it is woken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, Released, Sender, StaleTaskError
+from spark_2pc_sink.sink.stream.frames import Frame, FrameKind, LaneTotals, RecordsHeader, packed_totals
+
+BYTES_MAX = 1000
+TASKS = 3
+KINDS = (FrameKind.ROWS, FrameKind.RECORDS)
+
+
+def a_frame(kind: FrameKind, size: int, name: int = 0) -> Frame:
+    details = RecordsHeader(TopicPartition("orders", name), 1, name).pack() if kind is FrameKind.RECORDS else b""
+    payload = memoryview(name.to_bytes(4, "big") * size)[: 4 * size]
+    return Frame(kind, 0, 1, details, payload, 4 * size)
+
+
+def the_end(totals: dict[int, LaneTotals]) -> Frame:
+    payload = packed_totals(totals)
+    return Frame(FrameKind.END, 0, 0, b"", memoryview(payload), len(payload))
+
+
+@dataclass(eq=False)
+class Running:
+    """One task attempt of the model."""
+
+    sender: Sender
+    frames: deque[Frame]
+    sent: list[int] = field(default_factory=list)
+    reserved: bool = False
+    waits: bool = False
+
+
+class World:
+    """The listener and the consumers of one attempt, in one thread."""
+
+    def __init__(self) -> None:
+        self.woken = False
+        self.input = AttemptInput(BYTES_MAX, TASKS, self._wake)
+        self.running: list[Running] = []
+        self.attempts: dict[tuple[int, int], Running] = {}
+        self.released: dict[int, list[tuple[int, FrameKind, int]]] = defaultdict(list)
+        self.taken: list[Released] = []
+        self.numbers = count()
+        self.largest = 0
+        self.must_fail = False
+
+    def _wake(self) -> None:
+        self.woken = True
+
+    def start(self, task: int, sizes: list[tuple[FrameKind, int]]) -> None:
+        number = next(self.numbers)
+        known = [each.sender for (of_task, _), each in self.attempts.items() if of_task == task]
+        self.must_fail |= any(sender.committed for sender in known)
+        try:
+            sender = self.input.admit(task, number)
+        except BatchRetryError:
+            assert self.must_fail
+            return
+        frames = [a_frame(kind, size, number * 100 + index) for index, (kind, size) in enumerate(sizes)]
+        self.largest = max([self.largest, *(frame.frame_bytes for frame in frames)])
+        run = Running(sender, deque(frames))
+        self.running = [each for each in self.running if not each.sender.replaced]
+        self.running.append(run)
+        self.attempts[task, number] = run
+
+    def go(self, run: Running) -> bool:
+        """The next half step of a sender: room, or the bytes. False if it has to wait."""
+        frame = run.frames[0] if run.frames else the_end(run.sender.totals)
+        if not run.reserved:
+            run.reserved = self.input.reserve(run.sender, frame.frame_bytes)
+            run.waits = not run.reserved
+        else:
+            run.reserved = False
+            self.input.receive(run.sender, frame)
+            if run.frames:
+                run.sent.append(int.from_bytes(run.frames.popleft().payload[:4], "big"))
+            else:
+                self.running.remove(run)
+        self.serve()
+        return not run.waits
+
+    def serve(self) -> None:
+        """What the listener does when it is woken."""
+        while self.woken and not self.must_fail:
+            self.woken = False
+            waiting = {each.sender: each for each in self.running if each.waits}
+            while (run := waiting.pop(self.input.next_waiting, None)) is not None:  # type: ignore[arg-type]
+                frame = run.frames[0] if run.frames else the_end(run.sender.totals)
+                run.reserved = self.input.reserve(run.sender, frame.frame_bytes)
+                run.waits = not run.reserved
+
+    def lose(self, run: Running) -> None:
+        self.must_fail |= run.sender.committed
+        self.running.remove(run)
+        self.input.lost(run.sender)
+        self.serve()
+
+    def take(self, kind: FrameKind) -> bool:
+        released = self.input.take(kind, 0)
+        if not isinstance(released, Released):
+            return False
+        name = int.from_bytes(released.payload[:4], "big")
+        self.released[released.task].append((released.task_attempt, kind, name))
+        self.taken.append(released)
+        return True
+
+    def done(self) -> bool:
+        if not self.taken:
+            return False
+        self.input.done(self.taken.pop(0))
+        self.serve()
+        return True
+
+    def check(self) -> None:
+        held = sum(each.sender.held_bytes for each in self.running)
+        assert held <= BYTES_MAX // 2
+        assert all(each.sender.held_bytes <= BYTES_MAX // (2 * TASKS) for each in self.running)
+        # One frame that is larger than half of the ceiling gets in when nothing but held bytes is left.
+        assert self.input.held_bytes <= max(BYTES_MAX, BYTES_MAX // 2 + self.largest)
+
+    def step(self, step: str, number: int) -> None:
+        ready = [each for each in self.running if not each.waits]
+        if step == "start":
+            self.start(number % (TASKS + 2), sizes_of(number))
+        elif step == "go" and ready:
+            self.go(ready[number % len(ready)])
+        elif step == "lose" and self.running:
+            self.lose(self.running[number % len(self.running)])
+        elif step == "take":
+            self.take(KINDS[number % 2])
+        elif step == "done":
+            self.done()
+        self.check()
+
+    def to_the_end(self) -> None:
+        """Consumers and running tasks go on; each must come to its end, whatever has happened before."""
+        moved = True
+        while moved:
+            moved = False
+            for run in list(self.running):
+                moved |= not run.waits and (self.go(run) or run.waits)
+            for kind in KINDS:
+                moved |= self.take(kind)
+            moved |= self.done()
+            self.check()
+        assert self.running == []
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["start", *["go"] * 9, "lose", "take", "take", "done", "done"]), st.integers(0, 2**20)),
+    min_size=20,
+    max_size=200,
+)
+
+
+def sizes_of(number: int) -> list[tuple[FrameKind, int]]:
+    """Up to six frames, most of them small, and now and then one that is larger than the ceiling."""
+    chance = random.Random(number)
+    largest = chance.choice([10, 10, 60, 400])
+    return [(chance.choice(KINDS), chance.randint(1, largest)) for _ in range(chance.randrange(7))]
+
+
+@given(STEPS)
+def test_every_interleaving_ends_with_each_task_whole_or_the_attempt_failed(steps: list[tuple[str, int]]) -> None:
+    world = World()
+    for step, number in steps:
+        if world.must_fail:
+            break
+        world.step(step, number)
+    assert (world.input.failure is not None) == world.must_fail
+    if world.must_fail:
+        with pytest.raises(BatchRetryError):
+            world.input.take(FrameKind.ROWS, 0)
+        return
+    world.to_the_end()
+    assert world.input.held_bytes == 0
+    finished = world.input.finished
+    world.input.close_input()
+    assert world.input.take(FrameKind.ROWS, 0) is ENDED
+    # Of each task, all that its last attempt has sent, in order of each kind, and nothing of another attempt.
+    for task, (task_attempt, _) in finished.items():
+        released = world.released[task]
+        assert {attempt for attempt, _, _ in released} <= {task_attempt}
+        assert sorted(name for _, _, name in released) == world.attempts[task, task_attempt].sent
+        for kind in KINDS:
+            names = [name for _, of_kind, name in released if of_kind is kind]
+            assert names == sorted(names)
+    assert set(world.released) <= set(finished)
+
+
+def sending(world: World, task: int, *frames: tuple[FrameKind, int]) -> Running:
+    world.start(task, list(frames))
+    run = world.running[-1]
+    while run.frames:
+        assert world.go(run)
+    return run
+
+
+def test_what_a_task_sends_is_held_until_its_end_and_released_in_order() -> None:
+    world = World()
+    run = sending(world, 0, (FrameKind.ROWS, 3), (FrameKind.ROWS, 2), (FrameKind.ROWS, 1))
+    assert not world.take(FrameKind.ROWS)
+    world.go(run)
+    world.go(run)
+    assert [world.take(FrameKind.ROWS) for _ in range(4)] == [True, True, True, False]
+    assert [name for _, _, name in world.released[0]] == [0, 1, 2]
+
+
+def test_a_committed_task_is_released_as_it_comes() -> None:
+    world = World()
+    sending(world, 0, (FrameKind.ROWS, 100), (FrameKind.ROWS, 1))
+    assert [world.take(FrameKind.ROWS) for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_held_bytes_of_any_number_of_tasks_stay_below_half_of_the_ceiling(lost: bool) -> None:
+    world = World()
+    for task in range(5):
+        run = sending(world, task, (FrameKind.ROWS, 40))
+        if lost:
+            world.lose(run)
+        world.check()
+    # Above the half a task is committed at once; what is lost makes room for others.
+    assert world.take(FrameKind.ROWS) is not lost
+    world.to_the_end()
+
+
+def test_a_frame_above_the_ceiling_waits_for_bytes_on_their_way_alone() -> None:
+    world = World()
+    world.start(0, [(FrameKind.ROWS, 10), (FrameKind.ROWS, 10)])
+    world.start(1, [(FrameKind.ROWS, 400)])
+    small, large = world.running
+    assert world.go(small)
+    assert not world.go(large)
+    assert world.go(small)
+    assert large.reserved
+    # Room is given in the order in which it was asked for.
+    assert not world.go(small)
+    assert world.go(large)
+    world.to_the_end()
+
+
+def test_a_task_that_runs_again_before_anything_was_released_is_welcome() -> None:
+    world = World()
+    run = sending(world, 0, (FrameKind.ROWS, 3))
+    world.lose(run)
+    again = sending(world, 0, (FrameKind.ROWS, 4))
+    world.to_the_end()
+    assert world.input.finished == {0: (again.sender.task_attempt, {0: LaneTotals(row_bytes=16, rows=1)})}
+
+
+@pytest.mark.parametrize("first_ends", [True, False])
+def test_a_second_attempt_of_a_committed_task_fails_the_attempt(first_ends: bool) -> None:
+    world = World()
+    run = sending(world, 0, (FrameKind.ROWS, 100))
+    if first_ends:
+        world.go(run)
+        world.go(run)
+    with pytest.raises(BatchRetryError, match="task 0 ran again as attempt 99, and what attempt 0 had sent"):
+        world.input.admit(0, 99)
+    assert isinstance(world.input.failure, BatchRetryError)
+
+
+def test_an_attempt_that_was_replaced_gets_nothing_more_in() -> None:
+    world = World()
+    old = sending(world, 0, (FrameKind.ROWS, 3))
+    new = world.input.admit(0, 99)
+    with pytest.raises(StaleTaskError, match="was replaced"):
+        world.input.receive(old.sender, a_frame(FrameKind.ROWS, 1))
+    with pytest.raises(StaleTaskError, match="was replaced by attempt 99"):
+        world.input.admit(0, 5)
+    world.input.lost(old.sender)
+    assert world.input.reserve(new, 4)
+    assert world.input.failure is None
+
+
+def test_an_end_that_contradicts_what_came_is_refused() -> None:
+    world = World()
+    run = sending(world, 0, (FrameKind.ROWS, 3))
+    assert world.input.reserve(run.sender, 50)
+    with pytest.raises(RemoteProtocolError, match="it says that it has sent"):
+        world.input.receive(run.sender, the_end({0: LaneTotals(row_bytes=12, rows=2)}))
+
+
+def test_a_question_overtakes_what_is_held_and_queued() -> None:
+    world = World()
+    run = sending(world, 0, (FrameKind.RECORDS, 3))
+    assert world.input.reserve(run.sender, 4)
+    world.input.receive(run.sender, Frame(FrameKind.QUESTION, 0, 0, b"", memoryview(b"what"), 4))
+    asked = world.input.take(FrameKind.RECORDS, 0)
+    assert isinstance(asked, Released)
+    assert (asked.kind, bytes(asked.payload)) == (FrameKind.QUESTION, b"what")
+    world.input.answer(asked, b"that")
+    assert world.input.taken_answer(run.sender) == b"that"
+    assert world.input.taken_answer(run.sender) is None
+    world.to_the_end()
+
+
+def test_no_task_is_let_in_after_the_job() -> None:
+    world = World()
+    world.input.close_input()
+    with pytest.raises(StaleTaskError, match="after the job had ended"):
+        world.input.admit(0, 0)
+
+
+def test_a_failing_consumer_fails_the_attempt() -> None:
+    world = World()
+    with pytest.raises(ValueError, match="of the consumer"), world.input.failing():
+        raise ValueError("of the consumer")
+    with pytest.raises(ValueError, match="of the consumer"):
+        world.input.take(FrameKind.ROWS, 0)
+    with pytest.raises(ValueError, match="of the consumer"):
+        world.input.admit(0, 0)

@@ -1,0 +1,136 @@
+"""Frames and messages of the stream: whatever the cuts, what was packed is read, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.sink.stream.frames import (
+    PAYLOAD_BYTES_MAX,
+    QUESTION_BYTES_MAX,
+    DriverMessage,
+    Frame,
+    FrameKind,
+    FrameReader,
+    LaneTotals,
+    RecordsHeader,
+    next_message,
+    packed_header,
+    packed_message,
+    packed_totals,
+    unpacked_hello,
+    unpacked_totals,
+)
+
+RECORDS = st.builds(
+    RecordsHeader,
+    st.builds(TopicPartition, st.text(max_size=60), st.integers(0, 2**31 - 1)),
+    st.integers(1, 2**32 - 1),
+    st.integers(0, 2**128 - 1),
+    st.none() | st.text(max_size=81),
+)
+COUNTS = st.integers(0, 2**64 - 1)
+TOTALS = st.builds(LaneTotals, COUNTS, COUNTS, COUNTS, COUNTS, st.integers(0, 2**128 - 1))
+
+
+def received(data: bytes, cut: int) -> list[Frame]:
+    """The frames of ``data``, which arrives in parts of at most ``cut`` bytes."""
+    reader, frames = FrameReader(), []
+    while data:
+        space = reader.space()
+        part = data[: min(cut, len(space))]
+        space[: len(part)] = part
+        frame = reader.advance(len(part))
+        frames += [] if frame is None else [frame]
+        data = data[len(part) :]
+    return frames
+
+
+def a_frame(kind: FrameKind, payload: bytes = b"x", number: int = 0, details: bytes = b"") -> bytes:
+    return packed_header(kind, number, len(payload), details_bytes=len(details)) + details + payload
+
+
+@given(st.lists(st.tuples(RECORDS, st.binary(min_size=1, max_size=50))), st.integers(1, 40))
+def test_however_frames_are_cut_the_same_are_read(sent: list[tuple[RecordsHeader, bytes]], cut: int) -> None:
+    data = b""
+    for number, (header, payload) in enumerate(sent):
+        details = header.pack()
+        given_ = {"lane": number, "count": header.record_count, "details_bytes": len(details)}
+        data += packed_header(FrameKind.RECORDS, number, len(payload), **given_) + details + payload
+    frames = received(data, cut)
+    read = [(RecordsHeader.unpack(frame.details, frame.count), bytes(frame.payload)) for frame in frames]
+    assert read == sent
+    assert [frame.lane for frame in frames] == list(range(len(sent)))
+    assert not any(frame.payload.readonly for frame in frames)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (a_frame(FrameKind.ROWS, number=1), "frame 1 came, and frame 0 was expected"),
+        (a_frame(FrameKind.ROWS) * 2, "frame 0 came, and frame 1 was expected"),
+        (packed_header(FrameKind.ROWS, 0, PAYLOAD_BYTES_MAX + 1), "ROWS has a payload of 1073741825 bytes"),
+        (packed_header(FrameKind.QUESTION, 0, QUESTION_BYTES_MAX + 1), "which must be 1 to 65536"),
+        (packed_header(FrameKind.END, 0, 0), "END has a payload of 0 bytes"),
+        (packed_header(FrameKind.RECORDS, 0, 1, details_bytes=1025), "1025 bytes of details"),
+        (packed_header(FrameKind.ROWS, 0, 1, details_bytes=1), "ROWS has 1 bytes of details"),
+        (bytes(21), "unknown kind 0"),
+        (b"GET / HTTP/1.1\r\nHost: driver\r\n", "unknown kind 71"),
+    ],
+)
+def test_a_frame_that_breaks_the_rules_is_refused_before_its_payload_is_read(data: bytes, said: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=said):
+        received(data, 1)
+
+
+@given(st.dictionaries(st.integers(0, 2**16 - 1), TOTALS, max_size=5))
+def test_totals_are_read_as_they_were_packed(totals: dict[int, LaneTotals]) -> None:
+    assert unpacked_totals(memoryview(packed_totals(totals))) == totals
+
+
+@pytest.mark.parametrize("payload", [b"\x01", bytes(2), bytes(51)])
+def test_other_totals_are_refused(payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="END has"):
+        unpacked_totals(memoryview(payload))
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        b"",
+        RecordsHeader(TopicPartition("orders", 0), 1, 0, "key").pack()[:-1],
+        RecordsHeader(TopicPartition("orders", 0), 1, 0).pack() + b"x",
+        RecordsHeader(TopicPartition("orders", -1), 1, 0).pack(),
+        RecordsHeader(TopicPartition("orders", 0), 1, 0, "key").pack()[:-1] + b"\xff",
+    ],
+)
+def test_other_details_of_records_are_refused(details: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match=r"details|UTF-8"):
+        RecordsHeader.unpack(details, 1)
+
+
+def test_the_first_frame_is_a_hello() -> None:
+    (frame,) = received(a_frame(FrameKind.ROWS), 100)
+    with pytest.raises(RemoteProtocolError, match="first frame is ROWS"):
+        unpacked_hello(frame)
+
+
+@given(st.lists(st.tuples(st.sampled_from(DriverMessage), st.binary(max_size=20))), st.integers(1, 9))
+def test_messages_are_read_when_they_are_complete(sent: list[tuple[DriverMessage, bytes]], cut: int) -> None:
+    data = b"".join(packed_message(message, text) for message, text in sent)
+    arrived, read = bytearray(), []
+    for start in range(0, len(data), cut):
+        arrived += data[start : start + cut]
+        while (message := next_message(arrived)) is not None:
+            read.append(message)
+    with_text = (DriverMessage.ANSWER, DriverMessage.REFUSED)
+    assert read == [(message, text if message in with_text else b"") for message, text in sent]
+
+
+@pytest.mark.parametrize("data", [b"\x00", b"\x15\x03\x01", packed_message(DriverMessage.ANSWER, bytes(65537))[:5]])
+def test_other_messages_are_refused(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="the driver"):
+        next_message(bytearray(data))

@@ -1,0 +1,531 @@
+"""The stream over real sockets: tasks and driver against slowness, losses, strangers and broken frames."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections import defaultdict
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, Released
+from spark_2pc_sink.sink.stream.connections import StreamLimits
+from spark_2pc_sink.sink.stream.frames import (
+    FRAME_BYTES,
+    DriverMessage,
+    FrameKind,
+    FrameReader,
+    LaneTotals,
+    RecordsHeader,
+    packed_header,
+    packed_hello,
+    packed_message,
+    packed_totals,
+)
+from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamListener
+from spark_2pc_sink.sink.stream.task_stream import LocalStream, StreamAddress, TaskStream, unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HOST = "127.0.0.1"
+MIB = 1024 * 1024
+#: More than the buffers of two sockets on one machine take.
+MORE_THAN_BUFFERS = 40 * MIB
+LIMITS = StreamLimits(bytes_max=4 * MIB, tasks_at_once=2, io_deadline_s=1, hello_s=0.5, alive_s=0.1)
+ORDERS = RecordsHeader(TopicPartition("orders", 3), 2, 7)
+
+
+class Consumers:
+    """Threads that take both kinds, until the input is closed.
+
+    Attributes:
+        taken: of each task and kind the first bytes of all payloads.
+    """
+
+    def __init__(self, attempt: AttemptInput) -> None:
+        self.taken: dict[tuple[int, FrameKind], list[bytes]] = defaultdict(list)
+        self._attempt = attempt
+        self._pool = ThreadPoolExecutor(2)
+        self._results = [self._pool.submit(self._consume, kind) for kind in (FrameKind.ROWS, FrameKind.RECORDS)]
+
+    def _consume(self, kind: FrameKind) -> None:
+        while (found := self._attempt.take(kind, 0.1)) is not ENDED:
+            if not isinstance(found, Released):
+                continue
+            if found.kind is FrameKind.QUESTION:
+                self._attempt.answer(found, bytes(found.payload) * 8)
+                continue
+            self.taken[found.task, kind].append(bytes(found.payload[:2]))
+            self._attempt.done(found)
+
+    def finish(self) -> None:
+        self._attempt.close_input()
+        for result in self._results:
+            result.result()
+        self._pool.shutdown()
+
+
+@contextmanager
+def a_listener(*, encrypted: bool = False, limits: StreamLimits = LIMITS) -> Iterator[StreamListener]:
+    with StreamListener(StreamEndpoint(HOST, HOST, encrypted=encrypted), limits) as listener:
+        yield listener
+
+
+@pytest.fixture
+def listener() -> Iterator[StreamListener]:
+    with a_listener() as opened:
+        yield opened
+
+
+@pytest.fixture
+def attempt(listener: StreamListener) -> Iterator[StreamAttempt]:
+    with listener.open_attempt() as opened:
+        yield opened
+
+
+@pytest.fixture
+def in_background() -> Iterator[Callable[..., Future[Any]]]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool.submit
+
+
+def wait_until(condition: Callable[[], object], deadline_s: float = 20) -> None:
+    end_s, pause = monotonic() + deadline_s, threading.Event()
+    while not condition():
+        assert monotonic() < end_s, "the condition has not come true"
+        pause.wait(0.005)
+
+
+def send_whole(address: StreamAddress, task: int, payload: bytes, frames: int = 1) -> dict[int, LaneTotals]:
+    with TaskStream(address, task, 10 + task) as stream:
+        for number in range(frames):
+            stream.rows(0, number.to_bytes(2, "big") + payload, 1)
+            stream.records(1, ORDERS, number.to_bytes(2, "big") + payload)
+        stream.finish()
+        return stream.totals
+
+
+class RawTask:
+    """A connection without the sender's care: what is sent is what a test says."""
+
+    def __init__(self, address: StreamAddress, task: int = 0, task_attempt: int = 0) -> None:
+        self.socket = socket.create_connection((address.host, address.port), timeout=20)
+        self.socket.sendall(address.token)
+        self.send(FrameKind.HELLO, packed_hello(task, task_attempt), number=0)
+
+    def send(self, kind: FrameKind, payload: bytes, *, number: int, count: int = 1) -> None:
+        self.socket.sendall(packed_header(kind, number, len(payload), count=count) + payload)
+
+    def messages(self) -> bytearray:
+        """All that the driver still sends, without its signs of life."""
+        received = bytearray()
+        # The driver closes a connection that has sent more than it has read: that resets it, after the messages.
+        with self.socket, suppress(ConnectionResetError):
+            while part := self.socket.recv(65536):
+                received += part
+        return received.replace(bytes([DriverMessage.ALIVE]), b"")
+
+
+# --- what arrives ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_all_tasks_bring_all_that_they_send_in_its_order(
+    encrypted: bool, in_background: Callable[..., Future[Any]]
+) -> None:
+    with a_listener(encrypted=encrypted) as listener, listener.open_attempt() as attempt:
+        consumers = Consumers(attempt)
+        assert unreachable(attempt.address) is None
+        sent = [in_background(send_whole, attempt.address, task, bytes(300_000), 20) for task in range(5)]
+        totals = {task: (10 + task, result.result()) for task, result in enumerate(sent)}
+        consumers.finish()
+        assert attempt.finished == totals
+        assert attempt.held_bytes == 0
+    in_order = [number.to_bytes(2, "big") for number in range(20)]
+    assert all(consumers.taken[task, FrameKind.RECORDS] == in_order for task in range(5))
+    assert totals[4][1][0] == LaneTotals(row_bytes=20 * 300_002, rows=20)
+    assert totals[4][1][1] == LaneTotals(record_bytes=20 * 300_002, records=40, digest=140)
+
+
+def test_small_pieces_of_rows_become_large_frames(attempt: StreamAttempt) -> None:
+    with TaskStream(attempt.address, 0, 0) as stream:
+        for _ in range(1000):
+            stream.rows(0, bytes(1000), 2)
+        stream.rows(0, b"", 0)
+        stream.rows(0, bytes(2 * FRAME_BYTES), 3)
+        stream.finish()
+    frames = []
+    while isinstance(found := attempt.take(FrameKind.ROWS, 0), Released):
+        frames.append((len(found.payload), found.count))
+    assert frames == [(524_000, 1048), (476_000, 952), (2 * FRAME_BYTES, 3)]
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_the_driver_answers_questions_while_it_waits_for_room(attempt: StreamAttempt, local: bool) -> None:
+    consumers = Consumers(attempt)
+    with ExitStack() as stack:
+        stream = (
+            LocalStream(attempt) if local else stack.enter_context(TaskStream(attempt.address, task=0, task_attempt=0))
+        )
+        assert stream.ask(b"which topic") == b"which topic" * 8
+        assert stream.ask(bytes(8192)) == bytes(65536)
+        stream.rows(0, b"row", 1)
+        stream.finish()
+    consumers.finish()
+    assert attempt.finished == {0: (0, {0: LaneTotals(row_bytes=3, rows=1)})}
+
+
+def test_a_batch_of_the_driver_waits_for_room_too(in_background: Callable[..., Future[Any]]) -> None:
+    attempt = AttemptInput(MIB, 1)
+
+    def encode() -> None:
+        stream = LocalStream(attempt)
+        for _ in range(20):
+            stream.rows(0, bytes(FRAME_BYTES), 1)
+        stream.finish()
+
+    encoding = in_background(encode)
+    wait_until(lambda: attempt.held_bytes == MIB)
+    consumers = Consumers(attempt)
+    encoding.result()
+    consumers.finish()
+    assert attempt.finished[0][1][0].rows == 20
+    assert attempt.held_bytes == 0
+
+
+# --- slow and dead drivers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_task_waits_for_a_slow_driver_beyond_its_deadline_within_the_ceiling(
+    encrypted: bool, in_background: Callable[..., Future[Any]]
+) -> None:
+    with a_listener(encrypted=encrypted) as listener, listener.open_attempt() as attempt:
+        sending = in_background(send_whole, attempt.address, 0, bytes(MIB), MORE_THAN_BUFFERS // MIB)
+        wait_until(lambda: attempt.held_bytes > LIMITS.bytes_max - MIB - 100)
+        with pytest.raises(TimeoutError):
+            sending.result(timeout=2.5 * LIMITS.io_deadline_s)
+        assert attempt.held_bytes <= LIMITS.bytes_max
+        consumers = Consumers(attempt)
+        assert sending.result()[0].rows == MORE_THAN_BUFFERS // MIB
+        consumers.finish()
+
+
+def test_a_dead_consumer_ends_every_task_with_its_reason(
+    attempt: StreamAttempt, in_background: Callable[..., Future[Any]]
+) -> None:
+    sending = [in_background(send_whole, attempt.address, task, bytes(MIB), 40) for task in range(3)]
+    wait_until(lambda: attempt.held_bytes > 0)
+    with pytest.raises(ValueError, match="refused a row"), attempt.failing():
+        raise ValueError("the database refused a row")
+    for each in sending:
+        with pytest.raises(BatchRetryError, match="the driver ended the attempt: the database refused a row"):
+            each.result()
+
+
+def test_the_end_of_an_attempt_ends_its_tasks_and_their_successors(
+    listener: StreamListener, in_background: Callable[..., Future[Any]]
+) -> None:
+    with listener.open_attempt() as attempt:
+        sending = in_background(send_whole, attempt.address, 0, bytes(MIB), 40)
+        wait_until(lambda: attempt.held_bytes > 0)
+    with pytest.raises(BatchRetryError, match="the attempt is over"):
+        sending.result()
+    with listener.open_attempt() as after:
+        assert after.address.port == attempt.address.port
+        with pytest.raises(BatchRetryError, match=f"at 127.0.0.1:{attempt.address.port}: the connection is lost"):
+            send_whole(attempt.address, 0, b"late")
+        assert after.failure is None
+
+
+@pytest.mark.parametrize("welcomed", [True, False])
+def test_a_driver_without_any_sign_of_life_is_given_up(welcomed: bool) -> None:
+    with socket.create_server((HOST, 0)) as stalled, ThreadPoolExecutor(1) as pool:
+        address = StreamAddress(HOST, stalled.getsockname()[1], bytes(32), io_deadline_s=0.5)
+        sending = pool.submit(send_whole, address, 0, bytes(MORE_THAN_BUFFERS))
+        connection, _ = stalled.accept()
+        with connection:
+            if welcomed:
+                assert connection.recv(32) == bytes(32)
+                connection.sendall(packed_message(DriverMessage.WELCOME))
+            with pytest.raises(BatchRetryError, match=r"127.0.0.1:\d+: the driver has shown no sign of life for 0.5 s"):
+                sending.result()
+
+
+@pytest.mark.parametrize("answer", [b"\x15\x03", b"HTTP/1.1 400 Bad Request", bytes([DriverMessage.RECEIPT]), b""])
+def test_what_is_not_the_driver_is_named(answer: bytes) -> None:
+    with socket.create_server((HOST, 0)) as other, ThreadPoolExecutor(1) as pool:
+        address = StreamAddress(HOST, other.getsockname()[1], bytes(32))
+        found = pool.submit(unreachable, address)
+        connection, _ = other.accept()
+        with connection:
+            connection.sendall(answer)
+        assert f"to the driver at {HOST}:{address.port}: " in str(found.result())
+
+
+def test_an_unreachable_driver_is_said_with_the_options_that_help() -> None:
+    with socket.create_server((HOST, 0)) as closed:
+        port = closed.getsockname()[1]
+    said = unreachable(StreamAddress(HOST, port, bytes(32)))
+    assert said is not None
+    assert f"{HOST}:{port}: cannot connect within 15 s" in said
+    assert "spark.driver.host" in said
+    assert "driver_port_range" in said
+
+
+# --- strangers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_token_is_not_let_in_and_learns_nothing(attempt: StreamAttempt) -> None:
+    with pytest.raises(BatchRetryError, match="the connection is lost"):
+        send_whole(replace(attempt.address, token=bytes(32)), 0, b"stranger")
+    send_whole(attempt.address, 0, b"own")
+    assert attempt.failure is None
+    assert list(attempt.finished) == [0]
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: driver\r\n\r\n", bytes(31), bytes(100_000)])
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_stranger_is_cut_off_within_the_deadline(sent: bytes, encrypted: bool) -> None:
+    with a_listener(encrypted=encrypted) as listener, listener.open_attempt() as attempt:
+        with socket.create_connection((HOST, attempt.address.port), timeout=20) as stranger:
+            begun_s = monotonic()
+            try:
+                stranger.sendall(sent)
+                # TLS answers with an alert of 7 bytes.
+                assert len(stranger.recv(100)) <= 7 * encrypted
+            except ConnectionResetError:
+                assert sent
+            assert monotonic() < begun_s + 10
+        send_whole(attempt.address, 0, b"own")
+        assert attempt.failure is None
+
+
+def test_a_crowd_of_strangers_does_not_keep_a_task_out(attempt: StreamAttempt) -> None:
+    with ExitStack() as crowd:
+        for _ in range(200):
+            crowd.enter_context(socket.create_connection((HOST, attempt.address.port), timeout=20))
+        send_whole(attempt.address, 0, b"own")
+    assert attempt.failure is None
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_tls_and_plain_do_not_meet(encrypted: bool) -> None:
+    limits = replace(LIMITS, io_deadline_s=5)
+    with (
+        a_listener(encrypted=True, limits=limits) as one,
+        a_listener(limits=limits) as other,
+        one.open_attempt() as with_tls,
+        other.open_attempt() as plain,
+    ):
+        asked, shown = (plain, with_tls) if encrypted else (with_tls, plain)
+        address = replace(asked.address, certificate=shown.address.certificate)
+        with pytest.raises(BatchRetryError, match="TLS failed" if encrypted else "to the driver at"):
+            send_whole(address, 0, b"own")
+        assert asked.failure is None
+
+
+def test_only_the_certificate_of_the_run_is_accepted() -> None:
+    with (
+        a_listener(encrypted=True) as one,
+        a_listener(encrypted=True) as other,
+        one.open_attempt() as attempt,
+        other.open_attempt() as another,
+    ):
+        address = replace(attempt.address, certificate=another.address.certificate)
+        with pytest.raises(BatchRetryError, match=r"TLS failed: .*certificate verify failed"):
+            send_whole(address, 0, b"own")
+        assert attempt.failure is None
+        assert "BEGIN" not in repr(attempt.address)
+
+
+def test_an_encrypted_stream_shows_nothing_on_the_wire() -> None:
+    with a_listener(encrypted=True) as listener, listener.open_attempt() as attempt:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(cadata=attempt.address.certificate)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection((HOST, attempt.address.port)) as plain, pytest.raises(ssl.SSLError):
+            context.wrap_socket(plain)
+
+
+# --- broken frames, retries and losses ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        ([packed_header(FrameKind.ROWS, 2, 1, count=1) + b"x"], "frame 2 came, and frame 1 was expected"),
+        ([packed_header(FrameKind.ROWS, 1, 1, count=1) + b"x"] * 2, "frame 1 came, and frame 2 was expected"),
+        ([packed_header(FrameKind.ROWS, 1, 2**30 + 1, count=1)], "ROWS has a payload of 1073741825 bytes"),
+        ([b"garbage that is no frame"], "unknown kind 103"),
+        ([packed_header(FrameKind.HELLO, 1, 12) + packed_hello(0, 0)], "HELLO came out of order"),
+        ([packed_header(FrameKind.RECORDS, 1, 1, count=1) + b"x"], "0 bytes of details"),
+        (
+            [packed_header(FrameKind.END, 1, 50) + packed_totals({0: LaneTotals(row_bytes=1, rows=1)})],
+            "it says that it has sent",
+        ),
+    ],
+)
+def test_a_frame_that_breaks_the_rules_fails_the_attempt(
+    attempt: StreamAttempt, frames: list[bytes], said: str
+) -> None:
+    task = RawTask(attempt.address)
+    task.socket.sendall(b"".join(frames))
+    with pytest.raises(BatchRetryError, match=said):
+        attempt.take(FrameKind.ROWS, 20)
+    assert said.encode() in task.messages()
+
+
+def test_a_task_that_is_lost_before_its_end_may_run_again(attempt: StreamAttempt) -> None:
+    task = RawTask(attempt.address)
+    task.send(FrameKind.ROWS, bytes(1000), number=1)
+    wait_until(lambda: attempt.held_bytes == 1000)
+    task.socket.close()
+    wait_until(lambda: attempt.held_bytes == 0)
+    send_whole(attempt.address, 0, b"again")
+    assert attempt.finished[0][0] == 10
+    assert attempt.failure is None
+
+
+def test_a_task_that_is_lost_in_the_midst_of_a_frame_may_run_again(attempt: StreamAttempt) -> None:
+    task = RawTask(attempt.address)
+    task.socket.sendall(packed_header(FrameKind.ROWS, 1, 1000, count=1) + bytes(500))
+    wait_until(lambda: attempt.held_bytes == 1000)
+    # Its machine is gone without a word: nothing more comes.
+    assert b"the rest of a frame did not come" in task.messages()
+    wait_until(lambda: attempt.held_bytes == 0)
+    send_whole(attempt.address, 0, b"again")
+    assert attempt.failure is None
+
+
+def test_a_task_that_is_lost_after_its_frames_were_released_fails_the_attempt(attempt: StreamAttempt) -> None:
+    task = RawTask(attempt.address)
+    for number in (1, 2):
+        task.send(FrameKind.ROWS, bytes(MIB), number=number)
+    assert isinstance(attempt.take(FrameKind.ROWS, 20), Released)
+    task.socket.close()
+    with pytest.raises(BatchRetryError, match="the driver lost the connection to task 0, attempt 0"):
+        wait_until(lambda: attempt.take(FrameKind.ROWS, 0.1) is None and False)
+
+
+def test_a_connection_lost_after_the_receipt_is_a_task_that_has_ended(attempt: StreamAttempt) -> None:
+    send_whole(attempt.address, 0, b"whole")
+    assert list(attempt.finished) == [0]
+    # Spark has not heard of it, and runs the task again.
+    said = "task 0 ran again as attempt 11, and what attempt 10 had sent"
+    with pytest.raises(BatchRetryError, match=said), TaskStream(attempt.address, 0, 11) as stream:
+        stream.finish()
+    assert isinstance(attempt.failure, BatchRetryError)
+
+
+def test_of_two_attempts_of_a_task_the_newer_one_is_taken_whole(attempt: StreamAttempt) -> None:
+    with TaskStream(attempt.address, 0, 1) as old, TaskStream(attempt.address, 0, 2) as new:
+        for stream, row in ((old, b"old"), (new, b"new")):
+            stream.rows(0, row, 1)
+        with pytest.raises(BatchRetryError, match="a newer attempt of task 0 has started"):
+            old.finish()
+        new.finish()
+    said = "attempt 1 of task 0 was replaced by attempt 2"
+    with pytest.raises(BatchRetryError, match=said), TaskStream(attempt.address, 0, 1) as late:
+        late.finish()
+    found = attempt.take(FrameKind.ROWS, 20)
+    assert isinstance(found, Released)
+    assert (bytes(found.payload), found.task_attempt) == (b"new", 2)
+    assert attempt.take(FrameKind.ROWS, 0) is None
+    assert attempt.failure is None
+
+
+def test_a_listener_that_has_ended_by_an_error_is_replaced(
+    listener: StreamListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    before = threading.active_count()
+    with listener.open_attempt() as attempt, monkeypatch.context() as patch:
+        patch.setattr(FrameReader, "space", broken)
+        with pytest.raises(BatchRetryError, match="a defect"):
+            send_whole(attempt.address, 0, b"lost")
+        with pytest.raises(BatchRetryError, match="the driver's listener has ended"):
+            attempt.take(FrameKind.ROWS, 20)
+    with listener.open_attempt() as after:
+        send_whole(after.address, 0, b"arrives")
+        assert list(after.finished) == [0]
+        assert threading.active_count() == before + 1
+
+
+def test_a_wake_whose_byte_is_late_does_not_end_the_listener(
+    listener: StreamListener, attempt: StreamAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert unreachable(attempt.address) is None
+    assert listener._listening is not None
+    connections = listener._listening[0]
+
+    class Late:
+        """The thread that wakes is interrupted before it has sent its byte."""
+
+        def __init__(self, waking: socket.socket) -> None:
+            self.send_now = waking.send
+            self.close = waking.close
+
+        def send(self, data: bytes) -> None:
+            send_whole(attempt.address, 0, b"meanwhile")
+            self.send_now(data)
+
+    monkeypatch.setattr(connections, "_wake_out", Late(connections._wake_out))
+    listener.wake()
+    assert attempt.failure is None
+    assert list(attempt.finished) == [0]
+
+
+# --- ports and leftovers -----------------------------------------------------------------------------------------
+
+
+def test_listeners_of_one_range_take_the_ports_in_turn() -> None:
+    with a_listener() as other, other.open_attempt() as attempt:
+        taken = attempt.address.port
+        with StreamListener(StreamEndpoint(HOST, "[driver.example]", (taken, 0)), LIMITS) as listener:
+            addresses = [listener.open_attempt().address for _ in range(2)]
+        assert [address.host for address in addresses] == ["driver.example"] * 2
+        assert addresses[0].port == addresses[1].port != taken
+        said = rf"driver_port='{taken}'.*Address already in use"
+        listener = StreamListener(StreamEndpoint(HOST, HOST, (taken,)), LIMITS)
+        with listener, pytest.raises(ConfigurationError, match=said):
+            _ = listener.open_attempt().address
+
+
+def test_an_address_that_the_driver_does_not_have_is_named() -> None:
+    listener = StreamListener(StreamEndpoint("192.0.2.1", HOST), LIMITS)
+    with listener, pytest.raises(ConfigurationError, match=r"192\.0\.2\.1 \(spark\.driver\.bindAddress\)"):
+        _ = listener.open_attempt().address
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_nothing_is_left_of_a_listener(encrypted: bool) -> None:
+    process = psutil.Process()
+    before = (threading.active_count(), process.num_fds())
+    with a_listener(encrypted=encrypted) as listener, ExitStack() as connections:
+        attempt = listener.open_attempt()
+        connections.enter_context(TaskStream(attempt.address, 0, 0)).rows(0, b"row", 1)
+        connections.enter_context(TaskStream(attempt.address, 1, 1)).finish()
+        connections.enter_context(socket.create_connection((HOST, attempt.address.port)))
+    assert (threading.active_count(), process.num_fds()) == before
+    assert isinstance(attempt.failure, BatchRetryError)
+
+
+def test_a_batch_that_the_driver_encodes_opens_no_port() -> None:
+    before = psutil.Process().num_fds()
+    with a_listener() as listener, listener.open_attempt() as attempt:
+        LocalStream(attempt).finish()
+        assert psutil.Process().num_fds() == before

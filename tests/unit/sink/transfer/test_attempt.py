@@ -1,0 +1,225 @@
+"""Tasks of one attempt, their streams, the driver's listener and forwarder, and a scripted cluster; no Spark.
+
+What goes wrong between them ends the attempt, or leaves every record there once.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import BatchRetryError, FencedError, UnstorableValueError
+from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
+from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+from spark_2pc_sink.sink.contract.receipts import TaskReceipt, add_up
+from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
+from spark_2pc_sink.sink.contract.topics import TopicFacts, Topics
+from spark_2pc_sink.sink.stream import attempt_input
+from spark_2pc_sink.sink.stream.connections import StreamLimits
+from spark_2pc_sink.sink.stream.frames import FrameKind
+from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamListener
+from spark_2pc_sink.sink.stream.task_stream import LocalStream, TaskStream
+from spark_2pc_sink.sink.tasks.encode_task import encode, run_encode_task, run_reread_task
+from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
+from spark_2pc_sink.sink.transfer.record_forwarder import Connections, Forwarded, KnownTopics, RecordForwarder
+from spark_2pc_sink.wire.api_versions import Api
+from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.wire import answer
+from tests.unit.producer.support import options_for
+
+TOPIC = TopicFacts(2, "", TopicLimits(None, create_time=True))
+TICKET = TransactionTicket("orders", ProducerIdAndEpoch(7, 1), 2, 1, 1, "", kafka_only=True)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    running = FakeCluster(topics={"t": 2, "other": 1, "letters": 1}, begun=ProducerIdAndEpoch(7, 1))
+    yield running
+    running.close()
+
+
+class Driver:
+    """The driver's end of an attempt."""
+
+    def __init__(self, fake: FakeCluster, topic: str | None = "t") -> None:
+        self.kafka: KafkaOptions = options_for(fake)
+        self.connections = Connections(self.kafka)
+        known = {"t": TOPIC} if topic else {}
+        self.topics = KnownTopics(known, dead_letters="letters")
+        self.plan = TaskPlan(
+            transactional_id="orders",
+            encoding=EncodingOptions.of(self.kafka),
+            lanes=(LanePlan(topic=topic),),
+            topics=Topics(dict(known)),
+            timestamp_ms=1_700_000_000_000,
+        )
+        self.stack = ExitStack()
+
+    def __enter__(self) -> Driver:
+        endpoint = StreamEndpoint("127.0.0.1", "127.0.0.1")
+        listener = self.stack.enter_context(StreamListener(endpoint, StreamLimits()))
+        self.source: StreamAttempt = self.stack.enter_context(listener.open_attempt())
+        self.plan = replace(self.plan, stream=self.source.address)
+        self.forwarder = RecordForwarder(self.source, TICKET, self.connections, self.kafka, self.topics)
+        self.stack.enter_context(AttemptThreads(self.source, self.forwarder.task))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stack.__exit__(kind, error, trace)
+        finally:
+            self.connections.drop()
+
+    def finish(self, *receipts: TaskReceipt) -> Forwarded:
+        """The job has ended with these receipts."""
+        results = add_up(receipts)
+        self.source.close_input()
+        results.check_arrived(self.source.finished)
+        forwarded = self.forwarder.finish()
+        assert forwarded.digest == results.digest
+        return forwarded
+
+
+def rows(count: int, first: int = 0, topic: str | None = None) -> pa.RecordBatch:
+    numbers = range(first, first + count)
+    columns = {
+        record_expressions.KEY: pa.array([b"%d" % number for number in numbers], pa.binary()),
+        record_expressions.VALUE: pa.array([b"v" * 100 for _ in numbers], pa.binary()),
+    }
+    if topic is not None:
+        columns[record_expressions.TOPIC] = pa.array([topic] * count)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def run(plan: TaskPlan, task: int, attempt: int, *given: Any, task_run: Any = run_encode_task) -> TaskReceipt:
+    """Run a task on Arrow batches, or on an iterator of them; its receipt."""
+    batches = given if isinstance(given[0], pa.RecordBatch) else given[0]
+    *_, last = task_run(batches, plan, TaskIdentity(task, attempt))
+    receipt: TaskReceipt = pickle.loads(last.column("receipt")[0].as_py())  # noqa: S301 - our own bytes
+    return receipt
+
+
+def test_records_of_all_tasks_have_one_sequence_per_partition(fake: FakeCluster) -> None:
+    """B30: the driver gives sequence numbers, and nothing else does."""
+    with Driver(fake) as driver:
+        first, second = run(driver.plan, 0, 5, rows(300), rows(200, 300)), run(driver.plan, 1, 6, rows(9, 500))
+        forwarded = driver.finish(first, second)
+    assert forwarded.records == 509
+    assert {batch[0] for log in fake.partitions.values() for batch in log.batches} == {(7, 1)}
+
+
+def test_the_driver_encodes_by_the_same_code(fake: FakeCluster) -> None:
+    batches = [rows(300)]
+    with Driver(fake) as driver:
+        here = encode(batches, driver.plan, TaskIdentity(0, 0), LocalStream(driver.source))
+        assert driver.finish(here).records == 300
+    assert run(replace(driver.plan, stream=None), 0, 1, *batches, task_run=run_reread_task).digest == here.digest
+
+
+def test_rows_that_are_superseded_have_no_record(fake: FakeCluster) -> None:
+    """C9: they are counted."""
+    batch = rows(4).append_column(record_expressions.SUPERSEDED, pa.array([True, False, True, False]))
+    with Driver(fake) as driver:
+        plan = replace(driver.plan, lanes=(LanePlan(topic="t", leaves_out=True),))
+        receipt = run(plan, 0, 1, batch)
+        assert driver.finish(receipt).records == 2
+    assert (receipt.lane_rows, receipt.left_out) == ({0: 4}, {0: 2})
+
+
+def test_the_driver_tells_tasks_about_topics_that_rows_name(fake: FakeCluster) -> None:
+    """A task asks no broker."""
+    with Driver(fake, topic=None) as driver:
+        forwarded = driver.finish(run(driver.plan, 0, 1, rows(5, topic="other"), rows(5, topic="other")))
+    assert forwarded.records == 10
+    assert {partition.topic for partition in forwarded.written} == {"other"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        ("nowhere", "Kafka has no topic of this name"),
+        ("no topic", "no topic can have this name"),
+        ("__transaction_state", "one of Kafka's own"),
+        ("letters", "dead letters go there, and nothing else"),
+    ],
+)
+def test_a_topic_to_which_no_row_may_go_is_the_fault_of_the_row(fake: FakeCluster, topic: str, said: str) -> None:
+    with pytest.raises(UnstorableValueError, match=said), Driver(fake, topic=None) as driver:
+        driver.finish(run(driver.plan, 0, 1, rows(5, topic=topic)))
+
+
+def test_a_refusal_of_a_broker_is_what_the_driver_raises(fake: FakeCluster) -> None:
+    """A19: connections on which anything failed are not used again."""
+    fake.script(Api.PRODUCE, answer(Code.INVALID_PRODUCER_EPOCH))
+    driver = Driver(fake)
+    kept = driver.connections.cluster()
+    with pytest.raises(FencedError), driver:
+        driver.finish(run(driver.plan, 0, 1, rows(30)))
+    assert driver.connections.cluster() is not kept
+    driver.connections.drop()
+
+
+def test_a_task_whose_connection_is_lost_while_it_is_held_back_may_run_again(fake: FakeCluster) -> None:
+    """A4: what it has sent is dropped, and nothing of it reaches Kafka."""
+
+    def lost() -> Iterable[pa.RecordBatch]:
+        yield rows(20_000)
+        raise ConnectionResetError
+
+    with Driver(fake) as driver:
+        with pytest.raises(ConnectionResetError):
+            list(run_encode_task(lost(), driver.plan, TaskIdentity(0, 5)))
+        assert driver.finish(run(driver.plan, 0, 6, rows(10))).records == 10
+
+
+def test_a_task_that_runs_again_after_its_end_ends_the_attempt(fake: FakeCluster) -> None:
+    """A4, B30: the connection was lost after the driver had all, so Spark runs it again."""
+    with pytest.raises(BatchRetryError, match="task 0 ran again as attempt 6"), Driver(fake) as driver:
+        driver.finish([run(driver.plan, 0, attempt, rows(10)) for attempt in (5, 6)][-1])
+
+
+def test_two_attempts_of_a_task_are_not_mixed(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A4, A5, B30: both send at the same time, and what the first has sent is being written."""
+    monkeypatch.setattr(attempt_input, "HOLD_BYTES_MAX", 0)
+    receipts: list[TaskReceipt] = []
+
+    def interleaved() -> Iterable[pa.RecordBatch]:
+        for number in range(100):
+            if number == 50:
+                again = threading.Thread(target=lambda: receipts.append(run(driver.plan, 0, 6, rows(10))))
+                again.start()
+                again.join()
+            yield rows(1_000, number * 1_000)
+
+    with pytest.raises(BatchRetryError, match="task 0 ran again as attempt 6"), Driver(fake) as driver:
+        driver.finish(run(driver.plan, 0, 5, interleaved()))
+    [second] = receipts
+    assert isinstance(second.error, BatchRetryError)
+
+
+def test_a_frame_that_comes_twice_ends_the_attempt(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B5: the same records again, which a broken sender does not count."""
+    put = TaskStream._put
+
+    def twice(stream: TaskStream, kind: FrameKind, payload: memoryview, **more: Any) -> None:
+        put(stream, kind, payload, **more)
+        if kind is FrameKind.RECORDS:
+            put(stream, kind, payload, **more)
+
+    monkeypatch.setattr(TaskStream, "_put", twice)
+    with pytest.raises(BatchRetryError, match="it says that it has sent"), Driver(fake) as driver:
+        driver.finish(run(driver.plan, 0, 5, rows(10)))

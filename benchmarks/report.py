@@ -28,10 +28,7 @@ _FLINK_SHOWN = (
     "running query stands one long job, beside the first batch of a query a new job of a process that has run others."
 )
 _KINDS = ("spark", "workers", "driver", "kafka", "postgresql", "all")
-_VARIANTS = (
-    *("keyed", "unkeyed", "upsert", "upsert with room", "upsert by order"),
-    *("wide", "keyed, no files", "wide, no files"),
-)
+_VARIANTS = ("keyed", "unkeyed", "upsert", "upsert with room", "upsert by order", "wide")
 
 
 def main() -> None:
@@ -198,7 +195,6 @@ def _throughput(figures: Mapping[str, Any]) -> Iterator[str]:
         )
     head = ("", "rows in a batch", "ours, thousand rows/s", "the pair, thousand rows/s", "ratio", "the pair's batch")
     yield table(head, rows)
-    yield "Without files: as in a cluster, where tasks share no disk with the driver (`local_files=False`)."
     cold = figures["cold"]
     yield (
         f"Cold (the first batch of a new session, keyed): ours {seconds_of(cold['ours_s'])}, the pair "

@@ -42,7 +42,6 @@ class Variant:
         shape: of the rows.
         key: of the records.
         upsert: into a table that has all rows already.
-        files: False for a sink that does as in a cluster, although its tasks run on the driver's machine.
         share: a batch has this part of the rows.
         order_by: of this sink, which of two rows with one key wins; no two have one.
     """
@@ -51,7 +50,6 @@ class Variant:
     shape: Shape
     key: str | None
     upsert: bool = False
-    files: bool = True
     share: int = 1
     order_by: str | None = None
 
@@ -75,8 +73,6 @@ VARIANTS = (
     Variant("upsert with room", NARROW_WITH_ROOM, "id", upsert=True),
     Variant("upsert by order", NARROW_WITH_ROOM, "id", upsert=True, order_by="at"),
     Variant("wide", WIDE, "id", share=WIDE_SHARE),
-    Variant("keyed, no files", NARROW, "id", files=False),
-    Variant("wide, no files", WIDE, "id", files=False, share=WIDE_SHARE),
 )
 
 
@@ -110,7 +106,7 @@ def _compare(bench: Workbench, source: Source, variant: Variant, *, runs: int) -
 
     ways = {persist: partial(writers.pair, persist=persist) for persist in (True, False)}
     order: dict[str, Any] = {} if variant.order_by is None else {"upsert_order_by": variant.order_by}
-    ours_way = partial(writers.ours, local_files=variant.files, **order)
+    ours_way = partial(writers.ours, **order)
     contents = once(ours_way, look=True).contents
     for way in ways.values():
         contents = compare(contents, once(way, look=True).contents)

@@ -61,7 +61,7 @@ class OneBatch:
         assert_same_multiset(written, [(number,) for number in range(count)], what="rows")
         committed = [record.value for record in read_topic(self.kafka.bootstrap, self.topic)]
         assert_same_multiset(committed, [f"value-{number}".encode() for number in range(count)], what="records")
-        assert rows(self.database, "SELECT relname FROM pg_class WHERE relname ~ '^_2pc_stage'") == []
+        assert rows(self.database, "SELECT relname FROM pg_class WHERE relname ~ '^_2pc'") == []
 
     def records_not_committed(self, count: int) -> int:
         """How many records of aborted transactions are in the topic, with ``count`` committed ones."""

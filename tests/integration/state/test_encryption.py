@@ -14,7 +14,6 @@ from jdbc_state.connections import Database, driver_connection
 from jdbc_state.encryption import readable_by
 from jdbc_state.errors import ConfigurationError
 from spark_2pc_sink.cli import exits, main
-from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
 from tests.conftest import or_skip
 from tests.harness.tls_postgres import far_postgres, own_address
 from tests.integration.postgres import database_tables
@@ -65,11 +64,6 @@ def test_what_is_required_is_refused_before_anything_is_written(far: str) -> Non
     with pytest.raises(ConfigurationError, match=_REFUSED):
         store.database.session("look")
     store.close()
-    task = StagingSession(
-        url, "t", connect_timeout_s=10, lock_timeout_ms=1_000, statement_timeout_ms=1_000, require_tls=True
-    )
-    with pytest.raises(ConfigurationError, match=_REFUSED):
-        task.connect()
     assert tables(far) == []
 
 

@@ -9,7 +9,6 @@ from sqlalchemy import make_url, text
 
 from jdbc_state import SqlStateStore
 from jdbc_state.connections import Database, driver_connection
-from spark_2pc_sink.sink.transfer.staging_tables import StagingSession
 from tests.integration.state.state_stores import FIRST, ID, SETTINGS, claim, execute, sql_store
 
 #: Of the database; and what takes longer.
@@ -61,20 +60,3 @@ def test_a_short_transaction_may_take_longer(impatient: str) -> None:
         "test", lock_timeout_ms=10_000, statement_timeout_ms=10_000
     ) as connection:
         connection.execute(text(LONGER))
-
-
-def test_staging_may_take_longer(impatient: str) -> None:
-    """C12: a part of a task's rows on a slow network."""
-    session = StagingSession(
-        database=impatient,
-        application_name="2pc:orders:1",
-        connect_timeout_s=10,
-        lock_timeout_ms=10_000,
-        statement_timeout_ms=10_000,
-    )
-    connection = session.connect()
-    with connection.cursor() as cursor:
-        session.bound(cursor)
-        cursor.execute(LONGER)
-    connection.commit()
-    connection.close()

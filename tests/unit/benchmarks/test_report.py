@@ -78,8 +78,6 @@ def figures(worse: float) -> dict[str, dict[str, Any]]:
             "unkeyed": comparison(2.0 / worse, 0.5),
             "upsert": comparison(1.2, 0.5),
             "upsert with room": comparison(1.4, 0.5),
-            "keyed, no files": comparison(1.6 / worse, 0.5),
-            "wide, no files": comparison(1.3 / worse, 0.5),
             "wide": comparison(1.3 / worse, 0.5),
             "cold": {"ours_s": spread(1), "pair_s": spread(2), "ratio": spread(2)},
         },

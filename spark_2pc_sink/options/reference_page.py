@@ -83,7 +83,7 @@ _SINK_GROUPS: Final[Mapping[str, str]] = {
     "Run your own code with a batch": "on_batch on_decide",
     "Continue after a restart that needs a decision": "adopt accept_loss accept_replay reason query_name",
     "Keep state and history": "state_schema state_table history_table history_batches",
-    "Tune batches": "batch_attempts_max inline_copy_bytes_max local_files staging_schema",
+    "Tune batches": "batch_attempts_max driver_port driver_port_range",
     "Set time limits": "decision_margin_ms connect_timeout_s connect_deadline_ms claim_lock_timeout_ms "
     "claim_deadline_ms lock_timeout_ms statement_timeout_ms idle_in_transaction_timeout_ms commit_timeout_ms "
     "settle_deadline_ms",

@@ -18,6 +18,7 @@ from tests.harness.one_batch import write_one_batch
 
 ROOT = Path(__file__).parents[2]
 ROWS = 100_000
+_DEADLINE_S = 300
 
 
 def main(settings: str, options: str, directory: str) -> None:
@@ -33,7 +34,7 @@ def main(settings: str, options: str, directory: str) -> None:
             StreamListener, "open_attempt", autospec=True, side_effect=StreamListener.open_attempt
         ) as opened,
     ):
-        write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)")
+        write_one_batch(spark, root, options, rows=ROWS, value="concat('value-', id)", deadline_s=_DEADLINE_S)
     tasks = [len(call.args[1]) for call in checked.call_args_list]
     encrypted = all(call.args[0].endpoint.encrypted for call in opened.call_args_list)
     print(json.dumps({"tasks": tasks, "encrypted": encrypted}), flush=True)

@@ -20,7 +20,9 @@ ENCRYPTED: dict[str, str] = {
     "spark.authenticate.secret": "shared",
     "spark.network.crypto.enabled": "true",
 }
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.spark]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.spark]
+#: Executors start first.
+DEADLINE_S = 350
 
 
 @pytest.mark.parametrize("key", ["id", pytest.param(None, marks=pytest.mark.thorough)], ids=["keyed", "unkeyed"])
@@ -32,6 +34,7 @@ def test_executors_send_to_the_driver(one_batch: OneBatch, key: str | None, encr
         json.dumps(ENCRYPTED if encrypted else {}),
         environment={"SPARK_HOME": str(home_of_spark(one_batch.directory))},
         key=key,
+        deadline_s=DEADLINE_S,
     )
     (said,) = [json.loads(line) for line in stdout.splitlines() if line.startswith("{")]
     assert said == {"tasks": [2], "encrypted": encrypted}

@@ -10,7 +10,3 @@ the others).
 Nothing here knows of Spark or of a database. Every call that waits has a deadline from
 `spark_2pc_sink.options.KafkaOptions`.
 """
-
-from spark_2pc_sink.producer.writer import TransactionalWriter
-
-__all__ = ["TransactionalWriter"]

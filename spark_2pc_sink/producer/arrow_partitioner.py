@@ -9,26 +9,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array, as_one_array
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array
 from spark_2pc_sink.wire.partitioner import NO_PARTITION, partition_for_keys
 from spark_2pc_sink.wire.record_rows import Rows
 
-#: A pyarrow.RecordBatch or pyarrow.Table.
-ArrowRows: TypeAlias = Any
-
 #: Up to here NumPy sorts by counting, in linear time.
 _INT16_MAX: Final = 2**15 - 1
-_COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
 
 
 @dataclass(frozen=True)
@@ -144,75 +138,6 @@ class ArrowPartitioner(ABC):
         return partitions
 
 
-class StickyPartitioner(ArrowPartitioner):
-    """The writer's partitioner: all rows of a call without a key go to one partition, those of the next to another.
-
-    Java's producer sticks to one partition for a batch of keyless records, then takes another (KIP-480).
-
-    Args:
-        cluster: knows how many partitions a topic has.
-        topic: of rows that name none.
-    """
-
-    def __init__(self, cluster: Cluster, topic: str | None) -> None:
-        super().__init__(topic)
-        self._cluster = cluster
-        self._counts: dict[str, int] = {}
-        self._calls = 0
-
-    def new_transaction(self) -> None:
-        """Partitions may have been added to topics since the last transaction."""
-        self._counts.clear()
-
-    def columns(self, rows: ArrowRows) -> RecordColumns:
-        """Check that rows can be sent, and take their columns apart.
-
-        Raises:
-            LocalProtocolError: a column is missing or unknown, or a row has no topic.
-        """
-        names = set(rows.schema.names)
-        columns = {name: as_one_array(rows.column(name)) for name in _COLUMNS if name in names}
-        unknown = sorted(names - set(_COLUMNS))
-        if unknown or "value" not in columns:
-            wrong = f"unknown columns {unknown}" if unknown else "no column 'value'"
-            raise _refused(wrong, f"the columns are some of {', '.join(_COLUMNS)}, at least value")
-        topic, partition = columns.get("topic"), columns.get("partition")
-        if self._topic is None and (topic is None or topic.null_count):
-            raise _refused("a row without a topic", "name it in a column 'topic', or give topic= to the writer")
-        if partition is not None and not pa.types.is_integer(partition.type):
-            raise _refused(f"column 'partition' of type {partition.type}", "partitions are integers")
-        if topic is not None and self._topic is not None:
-            topic = pc.fill_null(topic, self._topic)
-        return RecordColumns(topic, partition, columns.get("key"), columns["value"], columns.get("headers"))
-
-    def split_call(self, columns: RecordColumns) -> list[PartitionRows]:
-        """Split the rows of one call of the writer; see `split`.
-
-        Raises:
-            UnknownTopicError: a topic, or a partition that a row names, does not exist.
-            KafkaTimeoutError: no broker answered.
-        """
-        self._calls += 1
-        return list(self.split(columns))
-
-    def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
-        del columns, row
-        if topic not in self._counts:
-            self._counts[topic] = self._cluster.partition_counts([topic])[topic]
-        return self._counts[topic]
-
-    def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
-        del topic
-        return (self._calls % count,)
-
-    def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
-        named = None if columns.partition is None else columns.partition[row].as_py()
-        return unknown_topic(
-            topic,
-            f"it has {count} partitions, 0 to {count - 1}, and a row names {named}; correct the row, or add partitions",
-        )
-
-
 def spread(row_count: int, partitions: Sequence[int]) -> npt.NDArray[np.int32]:
     """Share rows out over partitions in contiguous runs, as a sticky partitioner does for rows without a key."""
     chosen = np.arange(row_count, dtype=np.int64) * len(partitions) // max(row_count, 1)
@@ -240,7 +165,3 @@ def runs_of(numbers: npt.NDArray[Any]) -> tuple[Int64Array | None, list[tuple[in
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
     bounds = [*starts.tolist(), len(numbers)]
     return order, [(number, *bound) for number, bound in zip(numbers[starts].tolist(), pairwise(bounds), strict=True)]
-
-
-def _refused(state: str, rule: str) -> LocalProtocolError:
-    return LocalProtocolError(operation="append", state=state, rule=rule)

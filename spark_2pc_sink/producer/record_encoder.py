@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -25,9 +25,11 @@ from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
 from spark_2pc_sink.wire.arrow_records import RecordsSection, encode_sections
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES
 from spark_2pc_sink.wire.digest import batch_digest
-from spark_2pc_sink.wire.framed_request import RecordBytes
 from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
 from spark_2pc_sink.wire.record_rows import Rows
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.wire.framed_request import RecordBytes
 
 #: Bytes of rows that wait for more rows, per encoder; above it batches are made of what there is.
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024

@@ -18,10 +18,13 @@ single records. It is built of `spark_2pc_sink.producer.transaction_client.Trans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from jdbc_state.sink_log import at_work_for
 from spark_2pc_sink.clock import now_ms
@@ -47,13 +50,16 @@ from spark_2pc_sink.ids import (
     TransactionState,
 )
 from spark_2pc_sink.options import KafkaOptions, checks_keywords
-from spark_2pc_sink.producer.arrow_partitioner import ArrowRows, StickyPartitioner
-from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.arrow_partitioner import ArrowPartitioner, PartitionRows, RecordColumns
+from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.producer.writer_states import Operation, Rule, WriterState, rule_for
+from spark_2pc_sink.wire.arrow_layout import as_one_array
+
+_ROW_COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
 
 
 class TransactionalWriter:
@@ -176,7 +182,7 @@ class TransactionalWriter:
             self._added.clear()
             self._partitioner.new_transaction()
 
-    def append(self, rows: ArrowRows) -> None:
+    def append(self, rows: Any) -> None:
         """Append rows to the transaction; they are acknowledged when `flush` returns.
 
         Args:
@@ -423,3 +429,71 @@ def _end_error(code: int, producer: ProducerIdAndEpoch, *, commit: bool) -> Exce
     if code == Code.TRANSACTION_ABORTABLE:
         return AbortableError(api=error.api, code=error.code, name=error.name, detail=error.detail)
     return error if isinstance(error, FencedError | AuthorizationError) else _EndRefusedError(error)
+
+
+class StickyPartitioner(ArrowPartitioner):
+    """The writer's partitioner: all rows of a call without a key go to one partition, those of the next to another.
+
+    Java's producer sticks to one partition for a batch of keyless records, then takes another (KIP-480).
+
+    Args:
+        cluster: knows how many partitions a topic has.
+        topic: of rows that name none.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str | None) -> None:
+        super().__init__(topic)
+        self._cluster = cluster
+        self._counts: dict[str, int] = {}
+        self._calls = 0
+
+    def new_transaction(self) -> None:
+        """Partitions may have been added to topics since the last transaction."""
+        self._counts.clear()
+
+    def columns(self, rows: Any) -> RecordColumns:
+        """Check that rows can be sent, and take their columns apart.
+
+        Raises:
+            LocalProtocolError: a column is missing or unknown, or a row has no topic.
+        """
+        names = set(rows.schema.names)
+        columns = {name: as_one_array(rows.column(name)) for name in _ROW_COLUMNS if name in names}
+        unknown = sorted(names - set(_ROW_COLUMNS))
+        if unknown or "value" not in columns:
+            wrong = f"unknown columns {unknown}" if unknown else "no column 'value'"
+            raise _unsendable(wrong, f"the columns are some of {', '.join(_ROW_COLUMNS)}, at least value")
+        topic, partition = columns.get("topic"), columns.get("partition")
+        if self._topic is None and (topic is None or topic.null_count):
+            raise _unsendable("a row without a topic", "name it in a column 'topic', or give topic= to the writer")
+        if partition is not None and not pa.types.is_integer(partition.type):
+            raise _unsendable(f"column 'partition' of type {partition.type}", "partitions are integers")
+        if topic is not None and self._topic is not None:
+            topic = pc.fill_null(topic, self._topic)
+        return RecordColumns(topic, partition, columns.get("key"), columns["value"], columns.get("headers"))
+
+    def split_call(self, columns: RecordColumns) -> list[PartitionRows]:
+        """Split the rows of one call of the writer; see `split`."""
+        self._calls += 1
+        return list(self.split(columns))
+
+    def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
+        del columns, row
+        if topic not in self._counts:
+            self._counts[topic] = self._cluster.partition_counts([topic])[topic]
+        return self._counts[topic]
+
+    def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
+        del topic
+        return (self._calls % count,)
+
+    def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
+        named = None if columns.partition is None else columns.partition[row].as_py()
+        return unknown_topic(
+            topic,
+            f"it has {count} partitions, 0 to {count - 1}, and a row names {named}; correct the row, or add partitions",
+        )
+
+
+def _unsendable(state: str, rule: str) -> LocalProtocolError:
+    return LocalProtocolError(operation="append", state=state, rule=rule)

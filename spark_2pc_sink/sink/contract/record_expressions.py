@@ -14,9 +14,18 @@ from spark_2pc_sink.options.outputs import Format, Part
 from spark_2pc_sink.options.settings import nearest
 from spark_2pc_sink.serialisation.serialiser import Serialiser
 from spark_2pc_sink.sink.contract.made_columns import MadeColumn, made_columns
+from spark_2pc_sink.sink.contract.record_columns import (
+    HEADERS,
+    KEY,
+    PARTITION,
+    PARTS,
+    TOMBSTONE,
+    TOPIC,
+    VALUE,
+)
 from spark_2pc_sink.sink.contract.record_json import WHOLE_ROW, JsonField, json_fields
 from spark_2pc_sink.sink.contract.record_key import ARROW_TEXT_TYPES, BYTES_TYPES, key_expressions
-from spark_2pc_sink.sink.table.column_plan import OWN_PREFIX
+from spark_2pc_sink.sink.table.copy_encoder import OWN_PREFIX
 from spark_2pc_sink.sink.table.spark_sql import literal, quoted
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
@@ -30,19 +39,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import Lane
     from spark_2pc_sink.sink.table.catalog import TargetTable
 
-TOPIC = "_2pc_topic"
-PARTITION = "_2pc_partition"
-KEY = "_2pc_key"
-VALUE = "_2pc_value"
-HEADERS = "_2pc_headers"
-#: True for a record without its value.
-TOMBSTONE = "_2pc_tombstone"
-#: The columns that may have a format, and what users call them.
-PARTS: Final[Mapping[str, Part]] = {KEY: "key", VALUE: "value"}
 #: The value of a record with a format, unless the user or a column says otherwise.
 WHOLE_STRUCT: Final = "struct(*)"
-#: True for a row of which no record is made: another one of its upsert key has a greater order.
-SUPERSEDED = "_2pc_superseded"
 
 #: Types whose text is unambiguous, so that a key of them may be written as text.
 _TEXT_TYPES = ARROW_TEXT_TYPES | {"date"}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.record_json import JsonField
     from spark_2pc_sink.sink.contract.topics import Topics
     from spark_2pc_sink.sink.stream.task_stream import StreamAddress
-    from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+    from spark_2pc_sink.sink.table.copy_encoder import CopyPlan
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RowEncoderPlan:
         row_key: the column that tells rows apart in error texts; None for the upsert keys.
     """
 
-    columns: ColumnPlan
+    columns: CopyPlan
     row_key: str | None
 
 
@@ -55,7 +55,7 @@ class LanePlan:
         row_encoder: how rows become COPY bytes; None without a table, and for a resend, when the database has them.
         json: the columns whose JSON is the value; None where the value is a column.
         key_column: the column that is the key, or whose text is; None where the key is a column of its own.
-        leaves_out: the column `record_expressions.SUPERSEDED` says which rows have no record.
+        leaves_out: the column `record_columns.SUPERSEDED` says which rows have no record.
         guarded: columns that are refused where they are no text.
         serialisers: encode the columns of key and value that have a schema.
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract import record_columns, record_expressions
 from spark_2pc_sink.sink.contract.lane_frames import packed, packed_name, rows_of
 from spark_2pc_sink.sink.contract.task_plan import LanePlan
 from spark_2pc_sink.sink.table.spark_sql import quoted
@@ -199,18 +199,18 @@ def _hashed_names(rows: DataFrame, column: str) -> list[str]:
 
 def _with_superseded(rows: DataFrame, lane: LaneWork, *, packed_with_others: bool) -> DataFrame:
     """Mark rows for which another one of their key has a greater order; a row without a record key has no other."""
-    key_name = lane.expressions.key_column or record_expressions.KEY
+    key_name = lane.expressions.key_column or record_columns.KEY
     keyless = lane.field(key_name, packed_with_others=packed_with_others).isNull()
     keys = [lane.field(key, packed_with_others=packed_with_others) for key in lane.upsert_keys]
     order = lane.field(ORDER_COLUMN, packed_with_others=packed_with_others)
     rank = F.rank().over(Window.partitionBy(F.col(_PLACE), *keys, keyless).orderBy(order.desc_nulls_last()))
     superseded = (rank > F.lit(1)) & ~keyless
     if not packed_with_others:
-        return rows.withColumn(record_expressions.SUPERSEDED, superseded)
+        return rows.withColumn(record_columns.SUPERSEDED, superseded)
     name = packed_name(lane.lane.index)
-    marked = rows.withColumn(record_expressions.SUPERSEDED, superseded)
-    with_field = F.col(name).withField(record_expressions.SUPERSEDED, F.col(record_expressions.SUPERSEDED))
-    return marked.withColumn(name, with_field).drop(record_expressions.SUPERSEDED)
+    marked = rows.withColumn(record_columns.SUPERSEDED, superseded)
+    with_field = F.col(name).withField(record_columns.SUPERSEDED, F.col(record_columns.SUPERSEDED))
+    return marked.withColumn(name, with_field).drop(record_columns.SUPERSEDED)
 
 
 def _one_lane_each(rows: DataFrame, lanes: Sequence[LaneWork]) -> DataFrame:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.contract.record_expressions import PARTS, type_of
+from spark_2pc_sink.sink.contract.record_columns import PARTS
+from spark_2pc_sink.sink.contract.record_expressions import type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,14 +11,15 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.types import DataType, MapType, StructType
+from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
 from spark_2pc_sink.sink.table.conflict_rule import REPLACE, ConflictRule
+from spark_2pc_sink.sink.table.copy_encoder import OWN_PREFIX, CopyColumn, CopyPlan, Storage
 from spark_2pc_sink.sink.table.create_table import sql_type
 from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
 from spark_2pc_sink.sink.table.json_sql import json_sql, parts_of
@@ -28,15 +29,13 @@ from spark_2pc_sink.sink.table.type_errors import columns_with, incompatible
 from spark_2pc_sink.sink.table.type_mapping import (
     COMPLEX_TYPES,
     JSON_COLUMNS,
-    Storage,
+    arrow_type,
     in_arrow,
     json_storage,
     storage_of,
 )
-from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_column
+from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
-#: What the names of columns begin with that are the sink's own and not the table's.
-OWN_PREFIX = "_2pc_"
 #: The name under which delete_when stands beside the table's columns: true for a row that deletes the one of its key.
 DELETE_COLUMN = f"{OWN_PREFIX}delete"
 #: The name of unchanged_when there: a text with a '1' for each of its columns for which the row carries no value, else
@@ -57,6 +56,10 @@ _JSON_KEY_TYPES = (
     "DecimalType",
     "BooleanType",
 )
+#: Spark orders texts of any other collation by rules of its own, which no other program has.
+_BYTE_COLLATION: Final = "UTF8_BINARY"
+_TEXTS: Final = ("StringType", "CharType", "VarcharType")
+_BYTES: Final = (*_TEXTS, "BinaryType")
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,16 @@ class ColumnPlan:
     def copied_names(self) -> tuple[str, ...]:
         """The columns of the rows that tasks send."""
         return tuple(column.name for column in self.copied)
+
+    @property
+    def copy_plan(self) -> CopyPlan:
+        """What tasks need of it."""
+        columns = (
+            CopyColumn(each.name, each.arrow_type, each.nullable, each.storage, each.element_oid, each.target.type_name)
+            for each in self.copied
+        )
+        own = tuple(column.name for column in self.own_columns)
+        return CopyPlan(tuple(columns), self.upsert_keys, own, None if self.delete is None else self.delete.name)
 
     @property
     def expressions(self) -> tuple[str, ...]:
@@ -349,6 +362,35 @@ def encoded_sql(source: str, spark_type: DataType, column: TargetColumn) -> str:
     return in_arrow(source, spark_type)[0]
 
 
+def order_column(spark_type: DataType) -> tuple[Any, TargetColumn]:
+    """The Arrow type of order keys, and the column of the database that holds them.
+
+    Args:
+        spark_type: of upsert_order_by.
+
+    Raises:
+        ConfigurationError: values of this type have no order that both sides could follow.
+    """
+    kind = type(spark_type).__name__
+    arrives = arrow_type(spark_type)
+    if arrives is None or pa.types.is_list(arrives):
+        raise _no_order(
+            spark_type, "it is a number, a text, a date or a timestamp: something with one order everywhere"
+        )
+    if kind in _TEXTS and _collation(spark_type) != _BYTE_COLLATION:
+        raise ConfigurationError(
+            option="upsert_order_by",
+            value=spark_type.simpleString(),
+            rule=f"texts are ordered by their bytes, and Spark orders these by the collation {_collation(spark_type)}",
+            remedy=f"say that bytes are meant: upsert_order_by='expression COLLATE {_BYTE_COLLATION}'",
+        )
+    if kind in _BYTES:
+        return pa.binary(), TargetColumn(name=ORDER_COLUMN, type_name="bytea", base_type="bytea")
+    if isinstance(spark_type, DecimalType):
+        return arrives, TargetColumn(name=ORDER_COLUMN, type_name="numeric", base_type="numeric")
+    return pa.int64(), TargetColumn(name=ORDER_COLUMN, type_name="bigint", base_type="int8")
+
+
 def _planned_order(spark_type: DataType) -> PlannedColumn:
     arrives, column = order_column(spark_type)
     return PlannedColumn(
@@ -403,3 +445,14 @@ def _check_json(name: str, spark_type: DataType, made_of: str) -> None:
 
 def _class(spark_type: DataType) -> str:
     return type(spark_type).__name__
+
+
+def _collation(spark_type: DataType) -> str:
+    """Spark 4.0 has given texts collations."""
+    return str(getattr(spark_type, "collation", _BYTE_COLLATION))
+
+
+def _no_order(spark_type: DataType, rule: str) -> ConfigurationError:
+    return ConfigurationError(
+        option="upsert_order_by", value=spark_type.simpleString(), rule=rule, remedy="order by a field of it"
+    )

@@ -6,6 +6,8 @@ COPY of the whole batch on the driver, without saying which row it was, or pass 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +17,79 @@ from pgpq.encoders import LargeStringEncoderBuilder, StringEncoderBuilder
 from pgpq.schema import Jsonb
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
-from spark_2pc_sink.sink.table.column_plan import OWN_PREFIX, ColumnPlan, PlannedColumn
 from spark_2pc_sink.sink.table.copy_payloads import PGPQ_ELEMENT_OIDS, array_payload, timestamp_payload, uuid_payload
-from spark_2pc_sink.sink.table.copy_stream import TRAILER
-from spark_2pc_sink.sink.table.type_mapping import Encoding
+from spark_2pc_sink.sink.table.value_checks import Check
+
+#: What the names of columns begin with that are the sink's own and not the table's.
+OWN_PREFIX = "_2pc_"
+#: The end of a COPY BINARY stream: a row with -1 columns.
+COPY_TRAILER = b"\xff\xff"
 
 #: Of a value or key in an error message; messages travel to the driver and into logs.
 SHOWN_CHARACTERS_MAX = 80
+
+
+class Encoding(Enum):
+    """Who turns a value into PostgreSQL's binary form, and which."""
+
+    PLAIN = "pgpq, by the Arrow type"
+    JSONB = "pgpq, text behind jsonb's version byte"
+    UUID = "ours, from text"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the values of a scalar type are stored.
+
+    Attributes:
+        wire: the Arrow type to cast to before encoding; None to encode what arrives.
+        checks: what each value must satisfy, in the order in which they are asked.
+        encoding: of the value itself.
+        cast: the database makes the value of its text, see `spark_2pc_sink.sink.table.table_writer`.
+    """
+
+    wire: Any | None = None
+    checks: tuple[Check, ...] = ()
+    encoding: Encoding = Encoding.PLAIN
+    cast: bool = False
+
+
+@dataclass(frozen=True)
+class CopyColumn:
+    """How one column of the batch is checked and encoded. Can be pickled.
+
+    Attributes:
+        name: in the batch and in the table.
+        arrow_type: what the task sees; its large_ variants and other time zones will do.
+        nullable: False where a null is refused.
+        storage: of the value, or of each element of an array.
+        element_oid: for an array, the type that its elements must name; 0 for a scalar.
+        type_name: of the table's column, for errors.
+    """
+
+    name: str
+    arrow_type: Any
+    nullable: bool
+    storage: Storage
+    element_oid: int
+    type_name: str
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """How a task encodes rows for the table: what it needs of a `ColumnPlan`. Can be pickled.
+
+    Attributes:
+        columns: all that are copied, in order.
+        upsert_keys: empty for append.
+        own: the columns that are copied and not stored.
+        delete: the column that is true for rows that delete the one of their key; None without one.
+    """
+
+    columns: tuple[CopyColumn, ...]
+    upsert_keys: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    delete: str | None = None
 
 
 class CopyEncoder:
@@ -36,10 +104,10 @@ class CopyEncoder:
             are none, the row's number in its task.
     """
 
-    def __init__(self, plan: ColumnPlan, *, row_key: str | None = None) -> None:
+    def __init__(self, plan: CopyPlan, *, row_key: str | None = None) -> None:
         self._plan = plan
         self._row_keys = plan.upsert_keys if row_key is None else (row_key,)
-        self._read_by_deletion = {*plan.upsert_keys, *(column.name for column in plan.own_columns)}
+        self._read_by_deletion = {*plan.upsert_keys, *plan.own}
         self._schema: Any = None
         self._encoder: ArrowToPostgresBinaryEncoder | None = None
         self._finished = False
@@ -62,7 +130,7 @@ class CopyEncoder:
         if self._finished:
             raise LocalProtocolError(operation="encode", state="finished", rule="a finished stream takes no more rows")
         deleting = self._deleting(batch)
-        arrays = [self._prepared(batch, column, deleting) for column in self._plan.copied]
+        arrays = [self._prepared(batch, column, deleting) for column in self._plan.columns]
         if self._encoder is None:
             self._schema, self._encoder = self._start(arrays)
             # Not sent: `CopyReader` writes one for all tasks. The encoder wants to be asked for it.
@@ -80,14 +148,14 @@ class CopyEncoder:
         if self._finished:
             raise LocalProtocolError(operation="finish", state="finished", rule="a stream ends once")
         self._finished = True
-        return b"" if self._encoder is None else bytes(self._encoder.finish())[: -len(TRAILER)]
+        return b"" if self._encoder is None else bytes(self._encoder.finish())[: -len(COPY_TRAILER)]
 
     def _start(self, arrays: list[Any]) -> tuple[Any, ArrowToPostgresBinaryEncoder]:
         schema = pa.schema(
-            [pa.field(column.name, array.type) for column, array in zip(self._plan.copied, arrays, strict=True)]
+            [pa.field(column.name, array.type) for column, array in zip(self._plan.columns, arrays, strict=True)]
         )
         encoders = {
-            column.name: _builder(column, field) for column, field in zip(self._plan.copied, schema, strict=True)
+            column.name: _builder(column, field) for column, field in zip(self._plan.columns, schema, strict=True)
         }
         return schema, ArrowToPostgresBinaryEncoder.new_with_encoders(schema, encoders)
 
@@ -95,10 +163,10 @@ class CopyEncoder:
         """True for rows that delete; None where no row does."""
         if self._plan.delete is None:
             return None
-        deleting = batch.column(self._plan.delete.name)
+        deleting = batch.column(self._plan.delete)
         return deleting if pc.any(deleting).as_py() else None
 
-    def _prepared(self, batch: Any, column: PlannedColumn, deleting: Any | None) -> Any:
+    def _prepared(self, batch: Any, column: CopyColumn, deleting: Any | None) -> Any:
         index = batch.schema.get_field_index(column.name)
         if index < 0:
             raise LocalProtocolError(
@@ -126,20 +194,20 @@ class CopyEncoder:
                 raise self._unstorable(batch, column, values, offenders, check.rule)
         return _wire(column, values, scalars)
 
-    def _refuse_null(self, batch: Any, column: PlannedColumn, absent: Any) -> None:
+    def _refuse_null(self, batch: Any, column: CopyColumn, absent: Any) -> None:
         if not column.nullable and pc.any(absent).as_py():
-            rule = f"the table's column is {column.target.type_name} NOT NULL, or an upsert key"
+            rule = f"the table's column is {column.type_name} NOT NULL, or an upsert key"
             raise self._refusal(batch, column, _first(absent), "null", rule)
 
     def _unstorable(
-        self, batch: Any, column: PlannedColumn, values: Any, offenders: Any, rule: str
+        self, batch: Any, column: CopyColumn, values: Any, offenders: Any, rule: str
     ) -> UnstorableValueError:
         first = _first(offenders)
         scalars = pc.list_flatten(values) if column.element_oid else values
         row = pc.list_parent_indices(values)[first].as_py() if column.element_oid else first
         return self._refusal(batch, column, row, _shown(scalars[first]), rule)
 
-    def _refusal(self, batch: Any, column: PlannedColumn, row: int, value: str, rule: str) -> UnstorableValueError:
+    def _refusal(self, batch: Any, column: CopyColumn, row: int, value: str, rule: str) -> UnstorableValueError:
         keys = [f"{_label(name)}={_shown(batch.column(name)[row])}" for name in self._row_keys]
         return UnstorableValueError(
             column=column.name,
@@ -154,7 +222,7 @@ def _label(name: str) -> str:
     return name.removeprefix(OWN_PREFIX)
 
 
-def _wire(column: PlannedColumn, values: Any, scalars: Any) -> Any:
+def _wire(column: CopyColumn, values: Any, scalars: Any) -> Any:
     """The array that pgpq encodes."""
     storage = column.storage
     if column.element_oid and column.element_oid not in PGPQ_ELEMENT_OIDS:
@@ -174,7 +242,7 @@ def _element_payload(encoding: Encoding, scalars: Any) -> Any:
     return scalars  # text is its own payload
 
 
-def _builder(column: PlannedColumn, field: Any) -> Any:
+def _builder(column: CopyColumn, field: Any) -> Any:
     if column.storage.encoding is not Encoding.JSONB:
         return ArrowToPostgresBinaryEncoder.infer_encoder(field)
     builder = LargeStringEncoderBuilder if field.type == pa.large_string() else StringEncoderBuilder

@@ -14,12 +14,11 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2 import sql
 
+from spark_2pc_sink.sink.table.copy_encoder import COPY_TRAILER
 from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
 
 #: Signature, flags 0, header extension of 0 bytes.
 HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
-#: A row with -1 columns.
-TRAILER = b"\xff\xff"
 
 #: How much psycopg2 is given at a time: bounds the copy that it and libpq make of what they send. Measured with 93 MB,
 #: sizes from 8 KiB to 8 MiB are equally fast, so this is a size that no process notices.
@@ -93,4 +92,4 @@ def _slices(pieces: Iterable[Rows]) -> Iterator[bytes]:
         rows = memoryview(piece).cast("B")
         for start in range(0, len(rows), READ_BYTES):
             yield bytes(rows[start : start + READ_BYTES])
-    yield TRAILER
+    yield COPY_TRAILER

@@ -13,15 +13,13 @@ Spark types are looked up by the name of their class, since some exist only in n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Decimal
-from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, DecimalType
 
-from spark_2pc_sink.sink.table.catalog import TargetColumn
+from spark_2pc_sink.sink.table.copy_encoder import Encoding, Storage
 from spark_2pc_sink.sink.table.value_checks import (
     DATE_DAYS_MAX,
     DATE_DAYS_MIN,
@@ -37,6 +35,9 @@ from spark_2pc_sink.sink.table.value_checks import (
     WholeMultiple,
     WholeNumberRange,
 )
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.sink.table.catalog import TargetColumn
 
 #: Spark SQL types whose values go into a column of the given pg_type.typname as they are. Text goes into other types.
 SPARK_COUNTERPARTS = {
@@ -81,32 +82,7 @@ _YEARS, _SECONDS = 1 << 2, 1 << 12
 _PRECISION_BITS = 16
 
 
-class Encoding(Enum):
-    """Who turns a value into PostgreSQL's binary form, and which."""
-
-    PLAIN = "pgpq, by the Arrow type"
-    JSONB = "pgpq, text behind jsonb's version byte"
-    UUID = "ours, from text"
-
-
-@dataclass(frozen=True)
-class Storage:
-    """How the values of a scalar type are stored.
-
-    Attributes:
-        wire: the Arrow type to cast to before encoding; None to encode what arrives.
-        checks: what each value must satisfy, in the order in which they are asked.
-        encoding: of the value itself.
-        cast: the database makes the value of its text, see `spark_2pc_sink.sink.table.table_writer`.
-    """
-
-    wire: Any | None = None
-    checks: tuple[Check, ...] = ()
-    encoding: Encoding = Encoding.PLAIN
-    cast: bool = False
-
-
-Rule = Callable[[DataType, TargetColumn], "Storage | None"]
+Rule: TypeAlias = "Callable[[DataType, TargetColumn], Storage | None]"
 
 #: The Arrow type in which Spark hands each scalar type to a Python task (ArrowUtils.toArrowType). Text and binary may
 #: also come as their large_ variants (spark.sql.execution.arrow.useLargeVarTypes), timestamps with any zone.

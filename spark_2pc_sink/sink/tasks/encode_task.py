@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_2pc_sink.errors import DualWriteError, LocalProtocolError
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
-from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract import record_columns
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
 from spark_2pc_sink.sink.stream.frames import FrameKind, RecordsHeader
 from spark_2pc_sink.sink.stream.task_stream import StreamOutput, TaskStream
@@ -45,7 +45,7 @@ def run_encode_task(
     """Encode the rows of one Spark partition, and send the result to the driver; yields one receipt.
 
     Args:
-        batches: the rows, with the columns that `record_expressions` names.
+        batches: the rows, with the columns that `record_columns` names.
         plan: what to do, with a stream.
         identity: of the task.
     """
@@ -65,7 +65,7 @@ def run_reread_task(
     """Encode the rows of one Spark partition for the digest of their records alone; yields one receipt.
 
     Args:
-        batches: the rows, with the columns that `record_expressions` names.
+        batches: the rows, with the columns that `record_columns` names.
         plan: what to do; a stream in it is used to ask for topics.
         identity: of the task.
     """
@@ -86,7 +86,7 @@ def encode(
     """Encode rows, in a task or in the driver.
 
     Args:
-        batches: the rows, with the columns that `record_expressions` names.
+        batches: the rows, with the columns that `record_columns` names.
         plan: what to do.
         identity: of the task; any for the driver.
         output: where to.
@@ -196,7 +196,7 @@ class _LaneEncoder:
     def _without_superseded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if not self.plan.leaves_out:
             return rows
-        stays = rows.filter(pc.invert(rows.column(record_expressions.SUPERSEDED)))
+        stays = rows.filter(pc.invert(rows.column(record_columns.SUPERSEDED)))
         self.left_out += rows.num_rows - stays.num_rows
         return stays
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.producer.arrow_partitioner import ArrowPartitioner, PartitionRows, RecordColumns
-from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract import record_columns
 from spark_2pc_sink.sink.contract.topics import TopicRefusedError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class RowPartitioner(ArrowPartitioner):
                 have, or has a header without a key.
             BatchRetryError: the driver does not say whether a topic exists.
         """
-        topics, key = record_column(batch, record_expressions.TOPIC), record_column(batch, record_expressions.KEY)
+        topics, key = record_column(batch, record_columns.TOPIC), record_column(batch, record_columns.KEY)
         if topics is not None and topics.null_count:
             raise UnstorableValueError(
                 column="topic",
@@ -54,10 +54,10 @@ class RowPartitioner(ArrowPartitioner):
         return self.split(
             RecordColumns(
                 topic=topics,
-                partition=record_column(batch, record_expressions.PARTITION),
+                partition=record_column(batch, record_columns.PARTITION),
                 key=key,
-                value=batch.column(record_expressions.VALUE),
-                headers=record_column(batch, record_expressions.HEADERS),
+                value=batch.column(record_columns.VALUE),
+                headers=record_column(batch, record_columns.HEADERS),
             )
         )
 
@@ -98,6 +98,6 @@ def describe_row(key: ArrowColumn | None, row: int) -> str:
 
 
 def record_column(batch: pa.RecordBatch, name: str) -> ArrowColumn | None:
-    """A column of `record_expressions`; None where the batch has none of that name."""
+    """A column of `record_columns`; None where the batch has none of that name."""
     index = batch.schema.get_field_index(name)
     return None if index < 0 else batch.column(index)

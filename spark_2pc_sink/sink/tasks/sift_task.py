@@ -38,7 +38,7 @@ def run_sift_task(
     """Look for bad rows in one Spark partition; yields one receipt.
 
     Args:
-        batches: the rows, with the columns that `record_expressions` names, and those of `row_identity`.
+        batches: the rows, with the columns that `record_columns` names, and those of `row_identity`.
         plan: what to look for.
         identity: of the task.
     """

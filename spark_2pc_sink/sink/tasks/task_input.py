@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.serialisation.refusals import NotEncodableError
-from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract import record_columns
 from spark_2pc_sink.sink.contract.record_json import json_values, nested_texts
 from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN, order_keys
@@ -51,7 +51,7 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     if order >= 0:
         completed = completed.set_column(order, ORDER_COLUMN, order_keys(batch.column(order)))
     if plan.key_column is not None:
-        completed = completed.append_column(record_expressions.KEY, key_values(batch.column(plan.key_column)))
+        completed = completed.append_column(record_columns.KEY, key_values(batch.column(plan.key_column)))
     nested = {each.made: each for each in plan.json or ()}
     for name in plan.guarded:
         if name in nested:
@@ -60,7 +60,7 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
         else:
             _check_text(completed, batch.column(name), name.removeprefix("_2pc_"))
     if plan.json is not None:
-        completed = completed.append_column(record_expressions.VALUE, json_values(batch, plan.json))
+        completed = completed.append_column(record_columns.VALUE, json_values(batch, plan.json))
     for name, serialiser in plan.serialisers.items():
         index = batch.schema.get_field_index(name)
         completed = completed.set_column(index, name, _serialised(serialiser, batch, name))
@@ -69,14 +69,12 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows, and no value where the record is a tombstone."""
-    tombstones = record_column(batch, record_expressions.TOMBSTONE)
+    tombstones = record_column(batch, record_columns.TOMBSTONE)
     if tombstones is None or not pc.any(tombstones).as_py():
         return batch
-    place = batch.schema.get_field_index(record_expressions.VALUE)
+    place = batch.schema.get_field_index(record_columns.VALUE)
     values = batch.column(place)
-    return batch.set_column(
-        place, record_expressions.VALUE, pc.if_else(tombstones, pa.scalar(None, values.type), values)
-    )
+    return batch.set_column(place, record_columns.VALUE, pc.if_else(tombstones, pa.scalar(None, values.type), values))
 
 
 def _serialised(serialiser: Serialiser, batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -85,8 +83,8 @@ def _serialised(serialiser: Serialiser, batch: pa.RecordBatch, name: str) -> pa.
         return serialiser.encode(column)
     except NotEncodableError as error:
         raise UnstorableValueError(
-            column=".".join(part for part in (record_expressions.PARTS[name], error.path) if part),
-            row_key=describe_row(record_column(batch, record_expressions.KEY), error.row),
+            column=".".join(part for part in (record_columns.PARTS[name], error.path) if part),
+            row_key=describe_row(record_column(batch, record_columns.KEY), error.row),
             value=repr(column[error.row].as_py())[:_VALUE_CHARACTERS_MAX],
             rule=error.rule,
             remedy=error.remedy[:1].upper() + error.remedy[1:],
@@ -98,7 +96,7 @@ def _check_text(batch: pa.RecordBatch, text: pa.Array, column: str) -> None:
     if offenders is not None:
         raise UnstorableValueError(
             column=column,
-            row_key=describe_row(record_column(batch, record_expressions.KEY), offenders.index(value=True).as_py()),
+            row_key=describe_row(record_column(batch, record_columns.KEY), offenders.index(value=True).as_py()),
             value="a text that to_json would change",
             rule="a column of the batch has text that is not valid UTF-8",
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract import record_columns, record_expressions
 from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.task_plan import RowEncoderPlan
 from spark_2pc_sink.sink.table.added_columns import add_columns, missing_columns
@@ -134,7 +134,7 @@ class TableLoader:
         made_of = [*sources.values(), *own.values()]
         self._sources = [(sql, field.dataType) for sql, field in zip(made_of, fields, strict=True)]
         self._unchanged = not own and all(sql == quoted(name) for name, sql in expressions.columns.items())
-        self._row_key = record_expressions.KEY if expressions.key and not self._rows.keys else None
+        self._row_key = record_columns.KEY if expressions.key and not self._rows.keys else None
 
     @property
     def _conflict(self) -> ConflictRule:
@@ -183,7 +183,7 @@ class TableLoader:
 
     def encoder_plan(self) -> RowEncoderPlan:
         """How a task encodes rows."""
-        return RowEncoderPlan(self._planned(), self._row_key)
+        return RowEncoderPlan(self._planned().copy_plan, self._row_key)
 
     def table(self, connection: Connection) -> TableRows:
         """The writer of rows into the table, through ``connection``, in the transaction that decides.

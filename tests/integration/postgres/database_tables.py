@@ -102,7 +102,7 @@ def plan_of(
 
 def stream(plan: ColumnPlan, *batches: Any) -> list[bytes]:
     """One task's stream, in the pieces in which its encoder returned it."""
-    encoder = CopyEncoder(plan)
+    encoder = CopyEncoder(plan.copy_plan)
     return [*(encoder.encode(batch) for batch in batches), encoder.finish()]
 
 

@@ -97,7 +97,7 @@ def encode_here(frame: DataFrame, plan: ColumnPlan) -> list[list[bytes]]:
 
 
 def encoded(batches: Iterable[Any], plan: ColumnPlan) -> list[bytes]:
-    encoder = CopyEncoder(plan, row_key="id")
+    encoder = CopyEncoder(plan.copy_plan, row_key="id")
     return [*(encoder.encode(batch) for batch in batches), encoder.finish()]
 
 

@@ -15,8 +15,8 @@ from pyspark.sql import types as t
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
 from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable, UniqueKey
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.table.copy_encoder import SHOWN_CHARACTERS_MAX, CopyEncoder
-from spark_2pc_sink.sink.table.copy_stream import HEADER, READ_BYTES, TRAILER, CopyReader
+from spark_2pc_sink.sink.table.copy_encoder import COPY_TRAILER, SHOWN_CHARACTERS_MAX, CopyEncoder
+from spark_2pc_sink.sink.table.copy_stream import HEADER, READ_BYTES, CopyReader
 from spark_2pc_sink.sink.table.identifiers import TableName
 
 ID = TargetColumn(name="id", type_name="bigint", base_type="int8", nullable=False)
@@ -38,7 +38,7 @@ def batch_of(values: Sequence[Any], arrow_type: Any = None, *, first_id: int = 1
 
 
 def encoded(plan: ColumnPlan, *batches: Any) -> list[tuple[bytes | None, ...]]:
-    encoder = CopyEncoder(plan)
+    encoder = CopyEncoder(plan.copy_plan)
     return decode(b"".join([*(encoder.encode(batch) for batch in batches), encoder.finish()]))
 
 
@@ -65,7 +65,7 @@ def decode(stream: bytes) -> list[tuple[bytes | None, ...]]:
 def test_all_rows_of_all_batches_arrive_in_order() -> None:
     """Without finish() pgpq keeps up to a MiB: 59 of a million rows were once lost so, without an error."""
     batches = [batch_of([f"row {row}" * 20] * 700, first_id=row * 700) for row in range(60)]
-    encoder = CopyEncoder(TEXT)
+    encoder = CopyEncoder(TEXT.copy_plan)
     pieces = [encoder.encode(batch) for batch in batches]
     assert not all(pieces), "nothing was held back: this test shows nothing"
     rows = decode(b"".join([*pieces, encoder.finish()]))
@@ -75,7 +75,7 @@ def test_all_rows_of_all_batches_arrive_in_order() -> None:
 
 
 def test_no_row_is_no_byte() -> None:
-    assert CopyEncoder(TEXT).finish() == b""
+    assert CopyEncoder(TEXT.copy_plan).finish() == b""
     assert encoded(TEXT, batch_of([], pa.string())) == []
 
 
@@ -89,7 +89,7 @@ def test_batches_may_be_slices() -> None:
 
 
 def test_calls_out_of_order_are_refused() -> None:
-    encoder = CopyEncoder(TEXT)
+    encoder = CopyEncoder(TEXT.copy_plan)
     encoder.finish()
     with pytest.raises(LocalProtocolError):
         encoder.encode(batch_of(["a"]))
@@ -100,7 +100,7 @@ def test_calls_out_of_order_are_refused() -> None:
 
 def test_other_columns_are_passed_over() -> None:
     batch = pa.record_batch({"value": ["of Kafka"], "x": ["ours"], "id": [7]})
-    encoder = CopyEncoder(TEXT)
+    encoder = CopyEncoder(TEXT.copy_plan)
     assert decode(encoder.encode(batch) + encoder.finish()) == [(struct.pack(">q", 7), b"ours")]
 
 
@@ -124,9 +124,9 @@ def test_what_session_settings_change_makes_no_difference(spark_type: t.DataType
 
 def test_batch_that_is_not_the_plan_s_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="column x arrives as int32"):
-        CopyEncoder(TEXT).encode(batch_of([1], pa.int32()))
+        CopyEncoder(TEXT.copy_plan).encode(batch_of([1], pa.int32()))
     with pytest.raises(LocalProtocolError, match="each column of the plan"):
-        CopyEncoder(TEXT).encode(pa.record_batch({"id": [1]}))
+        CopyEncoder(TEXT.copy_plan).encode(pa.record_batch({"id": [1]}))
 
 
 def test_reader_puts_rows_together_in_pieces_of_bounded_size() -> None:
@@ -134,7 +134,7 @@ def test_reader_puts_rows_together_in_pieces_of_bounded_size() -> None:
     rows = [bytes([number]) * (READ_BYTES + 10) for number in range(3)]
     reader = CopyReader(iter([rows[0], b"", pa.py_buffer(rows[1] + rows[2])]))
     read = list(iter(reader.read, b""))
-    assert b"".join(read) == HEADER + b"".join(rows) + TRAILER
+    assert b"".join(read) == HEADER + b"".join(rows) + COPY_TRAILER
     assert max(map(len, read)) == READ_BYTES
     assert reader.read() == b""
 
@@ -213,7 +213,7 @@ INVALID = pa.array([b"fine", b"\xff"], pa.binary()).view(pa.string())
 def test_value_that_cannot_be_stored_is_refused_with_its_row(
     plan: ColumnPlan, values: Any, shown: str, rule: str
 ) -> None:
-    encoder = CopyEncoder(plan, row_key="id")
+    encoder = CopyEncoder(plan.copy_plan, row_key="id")
     with pytest.raises(UnstorableValueError) as caught:
         encoder.encode(batch_of(values))
     error = caught.value
@@ -226,23 +226,23 @@ def test_value_that_cannot_be_stored_is_refused_with_its_row(
 def test_null_where_the_table_has_not_null() -> None:
     plan = plan_for(t.StringType(), "text", nullable=False)
     with pytest.raises(UnstorableValueError, match=r"column 'x' of the row with id=101: null .* text NOT NULL"):
-        CopyEncoder(plan, row_key="id").encode(batch_of(["a", None]))
+        CopyEncoder(plan.copy_plan, row_key="id").encode(batch_of(["a", None]))
 
 
 def test_null_in_an_upsert_key() -> None:
     plan = plan_for(t.StringType(), "text", keys=["id"])
     batch = pa.record_batch({"id": pa.array([1, None], pa.int64()), "x": ["a", "b"]})
     with pytest.raises(UnstorableValueError, match="column 'id' of the row with x='b'") as caught:
-        CopyEncoder(plan, row_key="x").encode(batch)
+        CopyEncoder(plan.copy_plan, row_key="x").encode(batch)
     assert "an upsert key" in caught.value.rule
 
 
 def test_row_is_told_by_its_upsert_key_or_its_number() -> None:
     bad = batch_of(["a", "\x00"])
     with pytest.raises(UnstorableValueError) as by_key:
-        CopyEncoder(plan_for(t.StringType(), "text", keys=["id"])).encode(bad)
+        CopyEncoder(plan_for(t.StringType(), "text", keys=["id"]).copy_plan).encode(bad)
     assert by_key.value.row_key == "id=101"
-    encoder = CopyEncoder(TEXT)
+    encoder = CopyEncoder(TEXT.copy_plan)
     encoder.encode(batch_of(["a"] * 5))
     with pytest.raises(UnstorableValueError) as by_number:
         encoder.encode(bad)
@@ -251,6 +251,6 @@ def test_row_is_told_by_its_upsert_key_or_its_number() -> None:
 
 def test_long_values_are_cut_in_messages() -> None:
     with pytest.raises(UnstorableValueError) as caught:
-        CopyEncoder(TEXT).encode(batch_of(["\x00" + "x" * 10_000]))
+        CopyEncoder(TEXT.copy_plan).encode(batch_of(["\x00" + "x" * 10_000]))
     assert len(caught.value.value) < SHOWN_CHARACTERS_MAX + 30
     assert caught.value.value.endswith("… (10006 characters)")

@@ -1,9 +1,8 @@
-"""Order keys are ordered as Spark orders what they were made of; rows of one upsert key share an identity."""
+"""Order keys are ordered as Spark orders what they were made of."""
 
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import math
 from collections.abc import Callable
 from decimal import Decimal
@@ -16,7 +15,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.table.upsert_order import order_column, order_keys, row_identities
+from spark_2pc_sink.sink.table.column_plan import order_column
+from spark_2pc_sink.sink.table.upsert_order import order_keys
 
 
 def spark_double(number: float) -> tuple[bool, float]:
@@ -97,37 +97,3 @@ def test_a_text_of_another_collation_is_refused() -> None:
 def test_a_type_without_one_order_is_refused(spark_type: t.DataType) -> None:
     with pytest.raises(ConfigurationError, match=r"upsert_order_by.*something with one order everywhere"):
         order_column(spark_type)
-
-
-# --- identities --------------------------------------------------------------------------------------------------
-
-COLUMNS: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
-    "text": (st.text("ab", max_size=2), pa.string()),
-    "bytes": (st.binary(max_size=1), pa.binary()),
-    "bigint": (st.integers(0, 3), pa.int64()),
-    "date": (st.dates(dt.date(2020, 1, 1), dt.date(2020, 1, 3)), pa.date32()),
-    "decimal": (st.decimals(0, 1, places=1), pa.decimal128(5, 1)),
-}
-
-
-@given(st.data())
-def test_rows_share_an_identity_exactly_where_they_have_the_same_keys(data: st.DataObject) -> None:
-    """Of one column or several; nothing moves from one column to the next."""
-    kinds = data.draw(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=3))
-    rows = data.draw(st.lists(st.tuples(*(COLUMNS[kind][0] for kind in kinds)), min_size=1, max_size=12))
-    columns = [pa.array(values, COLUMNS[kind][1]) for kind, values in zip(kinds, zip(*rows, strict=True), strict=True)]
-    found = row_identities(columns, pa.array(["key"] * len(rows))).to_pylist()
-    for first, second in itertools.combinations(range(len(rows)), 2):
-        assert (found[first] == found[second]) == (rows[first] == rows[second])
-    assert None not in found
-
-
-def test_a_slice_has_the_identities_of_its_rows() -> None:
-    column = pa.array([1, 2, 3, 4]).slice(1, 2)
-    assert row_identities([column], pa.array(["k", "k"])).to_pylist() == [2, 3]
-
-
-@pytest.mark.parametrize("column", [pa.array([1, 2]), pa.array(["a", "b"])], ids=["count", "text"])
-def test_a_row_whose_record_has_no_key_has_no_identity(column: pa.Array) -> None:
-    found = row_identities([column], pa.array(["k", None]))
-    assert [value is None for value in found.to_pylist()] == [False, True]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_2pc_sink.errors import UnstorableValueError
-from spark_2pc_sink.sink.contract.record_expressions import KEY, PARTITION, TOPIC, VALUE
+from spark_2pc_sink.sink.contract.record_columns import KEY, PARTITION, TOPIC, VALUE
 from spark_2pc_sink.sink.contract.topics import TopicRefusedError
 from spark_2pc_sink.sink.tasks.row_partitioner import RowPartitioner
 

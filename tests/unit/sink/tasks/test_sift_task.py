@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_2pc_sink.errors import RecordRefusedError
 from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
 from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
-from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract import record_columns
 from spark_2pc_sink.sink.contract.sift_plan import SiftPlan, SiftReceipt
 from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
 from spark_2pc_sink.sink.contract.topics import TopicFacts, Topics
@@ -32,8 +32,8 @@ def test_rows_are_found_by_the_records_that_a_broker_has_named() -> None:
         timestamp_ms=1,
     )
     columns = {
-        record_expressions.KEY: pa.array([b"k"] * 4),
-        record_expressions.VALUE: pa.array([b"one", b"two", b"three", b"two"]),
+        record_columns.KEY: pa.array([b"k"] * 4),
+        record_columns.VALUE: pa.array([b"one", b"two", b"three", b"two"]),
         IDENTITY: list(range(4)),
         NUMBER: list(range(4)),
         WINS: [True] * 4,

@@ -21,7 +21,7 @@ from spark_2pc_sink.errors import BatchRetryError, FencedError, UnstorableValueE
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
-from spark_2pc_sink.sink.contract import record_expressions
+from spark_2pc_sink.sink.contract import record_columns
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt, add_up
 from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
@@ -97,11 +97,11 @@ class Driver:
 def rows(count: int, first: int = 0, topic: str | None = None) -> pa.RecordBatch:
     numbers = range(first, first + count)
     columns = {
-        record_expressions.KEY: pa.array([b"%d" % number for number in numbers], pa.binary()),
-        record_expressions.VALUE: pa.array([b"v" * 100 for _ in numbers], pa.binary()),
+        record_columns.KEY: pa.array([b"%d" % number for number in numbers], pa.binary()),
+        record_columns.VALUE: pa.array([b"v" * 100 for _ in numbers], pa.binary()),
     }
     if topic is not None:
-        columns[record_expressions.TOPIC] = pa.array([topic] * count)
+        columns[record_columns.TOPIC] = pa.array([topic] * count)
     return pa.RecordBatch.from_pydict(columns)
 
 
@@ -132,7 +132,7 @@ def test_the_driver_encodes_by_the_same_code(fake: FakeCluster) -> None:
 
 def test_rows_that_are_superseded_have_no_record(fake: FakeCluster) -> None:
     """C9: they are counted."""
-    batch = rows(4).append_column(record_expressions.SUPERSEDED, pa.array([True, False, True, False]))
+    batch = rows(4).append_column(record_columns.SUPERSEDED, pa.array([True, False, True, False]))
     with Driver(fake) as driver:
         plan = replace(driver.plan, lanes=(LanePlan(topic="t", leaves_out=True),))
         receipt = run(plan, 0, 1, batch)

@@ -77,22 +77,34 @@ class Released:
     """A frame for a consumer, which gives its bytes back by `AttemptInput.done`.
 
     Attributes:
-        kind: ROWS, RECORDS or QUESTION.
-        lane: index of the output.
         sender: the task attempt.
-        count: rows or records.
+        frame: ROWS, RECORDS or QUESTION.
         records: where the record batch goes; None for other kinds.
-        payload: COPY bytes without header and trailer, an encoded record batch (writable), or a question.
-        frame_bytes: what it counts in the ceiling.
     """
 
-    kind: FrameKind
-    lane: int
     sender: Sender
-    count: int
+    frame: Frame
     records: RecordsHeader | None
-    payload: memoryview
-    frame_bytes: int
+
+    @property
+    def kind(self) -> FrameKind:
+        """ROWS, RECORDS or QUESTION."""
+        return self.frame.kind
+
+    @property
+    def lane(self) -> int:
+        """Index of the output."""
+        return self.frame.lane
+
+    @property
+    def count(self) -> int:
+        """Rows or records."""
+        return self.frame.count
+
+    @property
+    def payload(self) -> memoryview:
+        """COPY bytes without header and trailer, an encoded record batch, or a question."""
+        return self.frame.payload
 
     @property
     def task(self) -> int:
@@ -155,14 +167,14 @@ class AttemptInput:
     def done(self, released: Released) -> None:
         """Give back the bytes of a frame that was taken; its payload must not be used any more."""
         with self._changed:
-            self._give_back(released.frame_bytes)
+            self._give_back(released.frame.frame_bytes)
 
     def answer(self, released: Released, reply: bytes) -> None:
         """Reply to a QUESTION, in at most ``QUESTION_BYTES_MAX`` bytes, and give its bytes back."""
         with self._changed:
             if not released.sender.replaced:
                 self._answers[released.sender] = reply
-            self._give_back(released.frame_bytes)
+            self._give_back(released.frame.frame_bytes)
             self._changed.notify_all()
             self._wake()
 
@@ -284,12 +296,14 @@ class AttemptInput:
                 self._give_back(frame_bytes)
                 self._end(sender, unpacked_totals(frame.payload))
                 return
-            released = _released(sender, frame, frame_bytes)
+            records = RecordsHeader.unpack(frame.details, frame.count) if frame.kind is FrameKind.RECORDS else None
+            released = Released(sender, frame, records)
             if frame.kind is FrameKind.QUESTION:
                 self._queues[FrameKind.RECORDS].appendleft(released)
                 self._changed.notify_all()
                 return
-            self._count(sender, released)
+            before = sender.totals.get(frame.lane, LaneTotals())
+            sender.totals[frame.lane] = before + LaneTotals.of(frame, records)
             fits = sender.held_bytes + frame_bytes <= self._hold_bytes_max
             if sender.committed or not fits or self._held + frame_bytes > self._bytes_max // 2:
                 self._commit(sender)
@@ -331,8 +345,8 @@ class AttemptInput:
             if sender.committed:
                 self._fail(
                     BatchRetryError(
-                        reason=f"the driver lost the connection to task {sender.task}, attempt {sender.task_attempt}, "
-                        "and what it had sent was already being written"
+                        reason=f"lost the connection to attempt {sender.task_attempt} of task {sender.task}, and what "
+                        "it had sent was already being written"
                     )
                 )
                 return
@@ -391,17 +405,3 @@ class AttemptInput:
             )
         self._commit(sender)
         sender.ended = True
-
-    @staticmethod
-    def _count(sender: Sender, released: Released) -> None:
-        before = sender.totals.get(released.lane, LaneTotals())
-        if released.records is None:
-            after = before.with_rows(len(released.payload), released.count)
-        else:
-            after = before.with_records(released.records, len(released.payload))
-        sender.totals[released.lane] = after
-
-
-def _released(sender: Sender, frame: Frame, frame_bytes: int) -> Released:
-    records = RecordsHeader.unpack(frame.details, frame.count) if frame.kind is FrameKind.RECORDS else None
-    return Released(frame.kind, frame.lane, sender, frame.count, records, frame.payload, frame_bytes)

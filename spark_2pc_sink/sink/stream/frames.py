@@ -75,23 +75,31 @@ _PAYLOAD_BYTES_MAX: Final = {
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame, as it was received.
+    """One frame.
 
     Attributes:
         kind: what it contains.
+        payload: at least one byte. Writable in a frame that was received: the driver puts producer id, epoch and
+            sequence into a record batch in place.
         lane: index of the output.
         count: rows or records in the payload.
         details: `RecordsHeader.pack` for RECORDS, empty for other kinds.
-        payload: writable: the driver puts producer id, epoch and sequence into a record batch in place.
-        frame_bytes: memory that details and payload take.
     """
 
     kind: FrameKind
-    lane: int
-    count: int
-    details: bytes
     payload: memoryview
-    frame_bytes: int
+    lane: int = 0
+    count: int = 0
+    details: bytes = b""
+
+    @property
+    def frame_bytes(self) -> int:
+        """Memory that details and payload take."""
+        return len(self.details) + len(self.payload)
+
+    def header(self, number: int) -> bytes:
+        """What comes before details and payload on the wire; ``number`` counts the frames of a connection from 0."""
+        return _HEADER.pack(self.kind, self.lane, number, self.count, len(self.details), len(self.payload))
 
 
 @dataclass(frozen=True)
@@ -153,32 +161,21 @@ class LaneTotals:
     records: int = 0
     digest: int = EMPTY_DIGEST
 
-    def with_rows(self, row_bytes: int, rows: int) -> LaneTotals:
-        """These and a ROWS frame."""
-        return LaneTotals(self.row_bytes + row_bytes, self.rows + rows, self.record_bytes, self.records, self.digest)
-
-    def with_records(self, header: RecordsHeader, record_bytes: int) -> LaneTotals:
-        """These and a RECORDS frame."""
+    def __add__(self, other: LaneTotals) -> LaneTotals:
         return LaneTotals(
-            self.row_bytes,
-            self.rows,
-            self.record_bytes + record_bytes,
-            self.records + header.record_count,
-            combine_digests(self.digest, header.digest),
+            self.row_bytes + other.row_bytes,
+            self.rows + other.rows,
+            self.record_bytes + other.record_bytes,
+            self.records + other.records,
+            combine_digests(self.digest, other.digest),
         )
 
-
-def packed_header(kind: FrameKind, number: int, payload_bytes: int, **given: int) -> bytes:
-    """The header of a frame.
-
-    Args:
-        kind: what it contains.
-        number: of the frame in its connection, from 0.
-        payload_bytes: length of the payload, at least 1.
-        given: ``lane``, ``count`` and ``details_bytes``, each 0 if left out.
-    """
-    given = {"lane": 0, "count": 0, "details_bytes": 0} | given
-    return _HEADER.pack(kind, given["lane"], number, given["count"], given["details_bytes"], payload_bytes)
+    @classmethod
+    def of(cls, frame: Frame, records: RecordsHeader | None) -> LaneTotals:
+        """Those of one frame, of records if it has their header."""
+        if records is None:
+            return cls(row_bytes=len(frame.payload), rows=frame.count)
+        return cls(record_bytes=len(frame.payload), records=records.record_count, digest=records.digest)
 
 
 def packed_hello(task: int, task_attempt: int) -> bytes:
@@ -268,10 +265,10 @@ class FrameReader:
             return None
         if self._filled < self.frame_bytes:
             return None
-        body, frame_bytes = self._body, self.frame_bytes
+        body = self._body
         self._body, self._filled, self.frame_bytes = None, 0, 0
         details = bytes(body[: self._details_bytes])
-        return Frame(self._kind, self._lane, self._count, details, body[self._details_bytes :], frame_bytes)
+        return Frame(self._kind, body[self._details_bytes :], self._lane, self._count, details)
 
     def _read_header(self) -> None:
         kind, self._lane, number, self._count, self._details_bytes, payload_bytes = _HEADER.unpack(self._header)

@@ -24,7 +24,6 @@ from spark_2pc_sink.sink.stream.frames import (
     LaneTotals,
     RecordsHeader,
     next_message,
-    packed_header,
     packed_hello,
     packed_totals,
 )
@@ -110,17 +109,20 @@ class StreamOutput(ABC):
         Raises:
             BatchRetryError: as `rows`.
         """
-        view = memoryview(payload).cast("B")
-        self._put(FrameKind.RECORDS, view, lane=lane, count=header.record_count, details=header.pack())
-        self._totals[lane] = self._totals.get(lane, LaneTotals()).with_records(header, len(view))
+        frame = Frame(
+            FrameKind.RECORDS, memoryview(payload).cast("B"), lane, count=header.record_count, details=header.pack()
+        )
+        self._put(frame)
+        self._totals[lane] = self._totals.get(lane, LaneTotals()) + LaneTotals.of(frame, header)
 
-    @abstractmethod
     def ask(self, question: bytes) -> bytes:
         """The driver's answer to a question; both have at most ``QUESTION_BYTES_MAX`` bytes.
 
         Raises:
             BatchRetryError: as `rows`.
         """
+        self._put(Frame(FrameKind.QUESTION, memoryview(question)))
+        return self._receive(DriverMessage.ANSWER)
 
     def finish(self) -> None:
         """Send what is left; when this returns, the driver has all of it, and another attempt of the task fails.
@@ -130,7 +132,8 @@ class StreamOutput(ABC):
         """
         for lane in list(self._collected):
             self._send_rows(lane)
-        self._end()
+        self._put(Frame(FrameKind.END, memoryview(packed_totals(self._totals))))
+        self._receive(DriverMessage.RECEIPT)
 
     def _send_rows(self, lane: int) -> None:
         if lane in self._collected:
@@ -138,18 +141,17 @@ class StreamOutput(ABC):
             self._put_rows(lane, memoryview(collected), count)
 
     def _put_rows(self, lane: int, data: memoryview, count: int) -> None:
-        self._put(FrameKind.ROWS, data, lane=lane, count=count)
-        self._totals[lane] = self._totals.get(lane, LaneTotals()).with_rows(len(data), count)
+        frame = Frame(FrameKind.ROWS, data, lane, count)
+        self._put(frame)
+        self._totals[lane] = self._totals.get(lane, LaneTotals()) + LaneTotals.of(frame, None)
 
     @abstractmethod
-    def _put(
-        self, kind: FrameKind, payload: memoryview, *, lane: int = 0, count: int = 0, details: bytes = b""
-    ) -> None:
+    def _put(self, frame: Frame) -> None:
         """Send one frame."""
 
     @abstractmethod
-    def _end(self) -> None:
-        """Send END, and wait for the receipt."""
+    def _receive(self, expected: DriverMessage) -> bytes:
+        """Wait for a message of the driver; its text."""
 
 
 class LocalStream(StreamOutput):
@@ -166,20 +168,13 @@ class LocalStream(StreamOutput):
         self._attempt = attempt
         self._sender = attempt.admit(task, task_attempt)
 
-    def ask(self, question: bytes) -> bytes:
-        """See `StreamOutput.ask`."""
-        self._put(FrameKind.QUESTION, memoryview(question))
-        return self._attempt.wait_for_answer(self._sender)
-
-    def _put(
-        self, kind: FrameKind, payload: memoryview, *, lane: int = 0, count: int = 0, details: bytes = b""
-    ) -> None:
-        frame = Frame(kind, lane, count, details, payload, len(details) + len(payload))
+    def _put(self, frame: Frame) -> None:
         self._attempt.wait_for_room(self._sender, frame.frame_bytes)
         self._attempt.receive(self._sender, frame)
 
-    def _end(self) -> None:
-        self._put(FrameKind.END, memoryview(packed_totals(self._totals)))
+    def _receive(self, expected: DriverMessage) -> bytes:
+        # The attempt has taken END when it returns; only an answer comes later.
+        return self._attempt.wait_for_answer(self._sender) if expected is DriverMessage.ANSWER else b""
 
 
 class TaskStream(StreamOutput):
@@ -197,13 +192,13 @@ class TaskStream(StreamOutput):
     def __init__(self, address: StreamAddress, task: int, task_attempt: int) -> None:
         super().__init__()
         self._connection = _DriverConnection(address)
-        self._task, self._task_attempt = task, task_attempt
+        self._hello = Frame(FrameKind.HELLO, memoryview(packed_hello(task, task_attempt)))
         self._next_number = 0
 
     def __enter__(self) -> TaskStream:
         self._connection.open()
         try:
-            self._put(FrameKind.HELLO, memoryview(packed_hello(self._task, self._task_attempt)))
+            self._put(self._hello)
             # The driver knows of the attempt before it has rows: it drops what an earlier one has sent.
             self._connection.flush()
         except BaseException:
@@ -216,25 +211,13 @@ class TaskStream(StreamOutput):
     ) -> None:
         self._connection.close()
 
-    def ask(self, question: bytes) -> bytes:
-        """See `StreamOutput.ask`."""
-        self._put(FrameKind.QUESTION, memoryview(question))
-        self._connection.flush()
-        return self._connection.receive(DriverMessage.ANSWER)
-
-    def _put(
-        self, kind: FrameKind, payload: memoryview, *, lane: int = 0, count: int = 0, details: bytes = b""
-    ) -> None:
-        header = packed_header(
-            kind, self._next_number, len(payload), lane=lane, count=count, details_bytes=len(details)
-        )
+    def _put(self, frame: Frame) -> None:
+        self._connection.send(frame.header(self._next_number) + frame.details, frame.payload)
         self._next_number += 1
-        self._connection.send(header + details, payload)
 
-    def _end(self) -> None:
-        self._put(FrameKind.END, memoryview(packed_totals(self._totals)))
+    def _receive(self, expected: DriverMessage) -> bytes:
         self._connection.flush()
-        self._connection.receive(DriverMessage.RECEIPT)
+        return self._connection.receive(expected)
 
 
 def unreachable(address: StreamAddress) -> str | None:

@@ -28,12 +28,11 @@ KINDS = (FrameKind.ROWS, FrameKind.RECORDS)
 def a_frame(kind: FrameKind, size: int, name: int = 0) -> Frame:
     details = RecordsHeader(TopicPartition("orders", name), 1, name).pack() if kind is FrameKind.RECORDS else b""
     payload = memoryview(name.to_bytes(4, "big") * size)[: 4 * size]
-    return Frame(kind, 0, 1, details, payload, 4 * size)
+    return Frame(kind, payload, count=1, details=details)
 
 
 def the_end(totals: dict[int, LaneTotals]) -> Frame:
-    payload = packed_totals(totals)
-    return Frame(FrameKind.END, 0, 0, b"", memoryview(payload), len(payload))
+    return Frame(FrameKind.END, memoryview(packed_totals(totals)))
 
 
 @dataclass(eq=False)
@@ -303,7 +302,7 @@ def test_a_question_overtakes_what_is_held_and_queued() -> None:
     world = World()
     run = sending(world, 0, (FrameKind.RECORDS, 3))
     assert world.input.reserve(run.sender, 4)
-    world.input.receive(run.sender, Frame(FrameKind.QUESTION, 0, 0, b"", memoryview(b"what"), 4))
+    world.input.receive(run.sender, Frame(FrameKind.QUESTION, memoryview(b"what")))
     asked = world.input.take(FrameKind.RECORDS, 0)
     assert isinstance(asked, Released)
     assert (asked.kind, bytes(asked.payload)) == (FrameKind.QUESTION, b"what")

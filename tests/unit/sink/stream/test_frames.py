@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,6 @@ from spark_2pc_sink.sink.stream.frames import (
     LaneTotals,
     RecordsHeader,
     next_message,
-    packed_header,
     packed_message,
     packed_totals,
     unpacked_hello,
@@ -50,16 +51,20 @@ def received(data: bytes, cut: int) -> list[Frame]:
 
 
 def a_frame(kind: FrameKind, payload: bytes = b"x", number: int = 0, details: bytes = b"") -> bytes:
-    return packed_header(kind, number, len(payload), details_bytes=len(details)) + details + payload
+    return Frame(kind, memoryview(payload), details=details).header(number) + details + payload
+
+
+def a_header(kind: FrameKind, payload_bytes: int, details_bytes: int = 0) -> bytes:
+    """Of a frame whose body does not come."""
+    return struct.pack(">BHIIHI", kind, 0, 0, 0, details_bytes, payload_bytes)
 
 
 @given(st.lists(st.tuples(RECORDS, st.binary(min_size=1, max_size=50))), st.integers(1, 40))
 def test_however_frames_are_cut_the_same_are_read(sent: list[tuple[RecordsHeader, bytes]], cut: int) -> None:
     data = b""
     for number, (header, payload) in enumerate(sent):
-        details = header.pack()
-        given_ = {"lane": number, "count": header.record_count, "details_bytes": len(details)}
-        data += packed_header(FrameKind.RECORDS, number, len(payload), **given_) + details + payload
+        frame = Frame(FrameKind.RECORDS, memoryview(payload), number, header.record_count, header.pack())
+        data += frame.header(number) + frame.details + payload
     frames = received(data, cut)
     read = [(RecordsHeader.unpack(frame.details, frame.count), bytes(frame.payload)) for frame in frames]
     assert read == sent
@@ -72,11 +77,11 @@ def test_however_frames_are_cut_the_same_are_read(sent: list[tuple[RecordsHeader
     [
         (a_frame(FrameKind.ROWS, number=1), "frame 1 came, and frame 0 was expected"),
         (a_frame(FrameKind.ROWS) * 2, "frame 0 came, and frame 1 was expected"),
-        (packed_header(FrameKind.ROWS, 0, PAYLOAD_BYTES_MAX + 1), "ROWS has a payload of 1073741825 bytes"),
-        (packed_header(FrameKind.QUESTION, 0, QUESTION_BYTES_MAX + 1), "which must be 1 to 65536"),
-        (packed_header(FrameKind.END, 0, 0), "END has a payload of 0 bytes"),
-        (packed_header(FrameKind.RECORDS, 0, 1, details_bytes=1025), "1025 bytes of details"),
-        (packed_header(FrameKind.ROWS, 0, 1, details_bytes=1), "ROWS has 1 bytes of details"),
+        (a_header(FrameKind.ROWS, PAYLOAD_BYTES_MAX + 1), "ROWS has a payload of 1073741825 bytes"),
+        (a_header(FrameKind.QUESTION, QUESTION_BYTES_MAX + 1), "which must be 1 to 65536"),
+        (a_header(FrameKind.END, 0), "END has a payload of 0 bytes"),
+        (a_header(FrameKind.RECORDS, 1, 1025), "1025 bytes of details"),
+        (a_header(FrameKind.ROWS, 1, 1), "ROWS has 1 bytes of details"),
         (bytes(21), "unknown kind 0"),
         (b"GET / HTTP/1.1\r\nHost: driver\r\n", "unknown kind 71"),
     ],

@@ -28,7 +28,7 @@ from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskP
 from spark_2pc_sink.sink.contract.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.sink.stream.connections import StreamLimits
-from spark_2pc_sink.sink.stream.frames import FrameKind
+from spark_2pc_sink.sink.stream.frames import Frame, FrameKind
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import LocalStream, TaskStream
 from spark_2pc_sink.sink.tasks.encode_task import encode, run_encode_task, run_reread_task
@@ -215,10 +215,10 @@ def test_a_frame_that_comes_twice_ends_the_attempt(fake: FakeCluster, monkeypatc
     """B5: the same records again, which a broken sender does not count."""
     put = TaskStream._put
 
-    def twice(stream: TaskStream, kind: FrameKind, payload: memoryview, **more: Any) -> None:
-        put(stream, kind, payload, **more)
-        if kind is FrameKind.RECORDS:
-            put(stream, kind, payload, **more)
+    def twice(stream: TaskStream, frame: Frame) -> None:
+        put(stream, frame)
+        if frame.kind is FrameKind.RECORDS:
+            put(stream, frame)
 
     monkeypatch.setattr(TaskStream, "_put", twice)
     with pytest.raises(BatchRetryError, match="it says that it has sent"), Driver(fake) as driver:

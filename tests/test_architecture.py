@@ -24,6 +24,8 @@ OTHERS = sorted(path for folder in ("examples", "benchmarks", "docker") for path
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
+#: Of the modules of ours that a task which encodes rows loads.
+TASK_LINES_MAX = 6_000
 #: A test file may list more cases than its source file has lines.
 TEST_FILE_LINES_MAX = 600
 
@@ -117,6 +119,17 @@ def test_importing_a_package_first_loads_only_what_it_needs(module: str, unloade
     script = f"import {module}, sys; print(*sorted({unloaded!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", [])
+
+
+def test_a_task_loads_a_small_part_of_the_product() -> None:
+    """A worker of Spark's may start for each task, and whoever changes what a task does has this much to read."""
+    script = (
+        "import sys, pathlib, spark_2pc_sink.sink.tasks.encode_task, spark_2pc_sink.sink.contract.task_plan;"
+        f"files = [module.__file__ for name, module in sys.modules.items() if name.startswith({PACKAGES!r})];"
+        "print(sum(len(pathlib.Path(file).read_text().splitlines()) for file in files))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= TASK_LINES_MAX
 
 
 def test_pure_packages_have_no_clock_no_chance_and_no_outside_world() -> None:

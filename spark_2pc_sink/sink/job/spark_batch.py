@@ -27,7 +27,7 @@ from spark_2pc_sink.sink.job.batch_sift import BatchSift, SiftJobs, is_about_row
 from spark_2pc_sink.sink.job.dead_letter_topic import NO_LETTERS
 from spark_2pc_sink.sink.job.lane_work import expressions_by_lane, ordered, selected
 from spark_2pc_sink.sink.job.small_batches import SMALL_BYTES_MAX
-from spark_2pc_sink.sink.stream.task_stream import LocalStream
+from spark_2pc_sink.sink.stream.attempt_input import LocalStream
 from spark_2pc_sink.sink.tasks.encode_task import encode, run_encode_task, run_reread_task
 from spark_2pc_sink.sink.tasks.task_functions import renaming, task_function
 from spark_2pc_sink.sink.transfer.background_task import AttemptThreads

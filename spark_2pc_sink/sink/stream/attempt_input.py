@@ -21,12 +21,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
-from spark_2pc_sink.sink.stream.frames import FrameKind, LaneTotals, RecordsHeader, unpacked_totals
+from spark_2pc_sink.sink.stream.frame_reader import unpacked_records, unpacked_totals
+from spark_2pc_sink.sink.stream.frames import DriverMessage, Frame, FrameKind, LaneTotals, RecordsHeader
+from spark_2pc_sink.sink.stream.task_stream import StreamOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from spark_2pc_sink.sink.stream.frames import Frame
 
 #: Of one task attempt, however large the ceiling is.
 HOLD_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -296,7 +297,7 @@ class AttemptInput:
                 self._give_back(frame_bytes)
                 self._end(sender, unpacked_totals(frame.payload))
                 return
-            records = RecordsHeader.unpack(frame.details, frame.count) if frame.kind is FrameKind.RECORDS else None
+            records = unpacked_records(frame) if frame.kind is FrameKind.RECORDS else None
             released = Released(sender, frame, records)
             if frame.kind is FrameKind.QUESTION:
                 self._queues[FrameKind.RECORDS].appendleft(released)
@@ -405,3 +406,26 @@ class AttemptInput:
             )
         self._commit(sender)
         sender.ended = True
+
+
+class LocalStream(StreamOutput):
+    """The output of a batch that the driver encodes itself: the same frames, without a connection.
+
+    Args:
+        attempt: takes the frames; its consumers run in other threads.
+        task: the number that the batch has as a task.
+        task_attempt: its id.
+    """
+
+    def __init__(self, attempt: AttemptInput, task: int = 0, task_attempt: int = 0) -> None:
+        super().__init__()
+        self._attempt = attempt
+        self._sender = attempt.admit(task, task_attempt)
+
+    def _put(self, frame: Frame) -> None:
+        self._attempt.wait_for_room(self._sender, frame.frame_bytes)
+        self._attempt.receive(self._sender, frame)
+
+    def _receive(self, expected: DriverMessage) -> bytes:
+        # The attempt has taken END when it returns; only an answer comes later.
+        return self._attempt.wait_for_answer(self._sender) if expected is DriverMessage.ANSWER else b""

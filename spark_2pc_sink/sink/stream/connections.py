@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Sender, StaleTaskError
+from spark_2pc_sink.sink.stream.frame_reader import FrameReader, unpacked_hello
 from spark_2pc_sink.sink.stream.frames import (
     TOKEN_BYTES,
     DriverMessage,
     Frame,
-    FrameReader,
     packed_message,
-    unpacked_hello,
 )
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The sending ends of the stream: a task's, over TCP, and that of a batch which the driver encodes itself.
+"""A task's end of the stream.
 
 A task waits for the driver as long as the driver shows signs of life: it reads, or it sends `DriverMessage.ALIVE`. The
 driver does so every few seconds while it waits for the database or for Kafka. After ``io_deadline_s`` without any, the
@@ -31,7 +31,6 @@ from spark_2pc_sink.sink.stream.frames import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
 
 #: A payload below this is copied next to its header, and sent with others; a larger one is sent from where it is.
 _COPIED_BYTES_MAX: Final = 64 * 1024
@@ -152,29 +151,6 @@ class StreamOutput(ABC):
     @abstractmethod
     def _receive(self, expected: DriverMessage) -> bytes:
         """Wait for a message of the driver; its text."""
-
-
-class LocalStream(StreamOutput):
-    """The output of a batch that the driver encodes itself: the same frames, without a connection.
-
-    Args:
-        attempt: takes the frames; its consumers run in other threads.
-        task: the number that the batch has as a task.
-        task_attempt: its id.
-    """
-
-    def __init__(self, attempt: AttemptInput, task: int = 0, task_attempt: int = 0) -> None:
-        super().__init__()
-        self._attempt = attempt
-        self._sender = attempt.admit(task, task_attempt)
-
-    def _put(self, frame: Frame) -> None:
-        self._attempt.wait_for_room(self._sender, frame.frame_bytes)
-        self._attempt.receive(self._sender, frame)
-
-    def _receive(self, expected: DriverMessage) -> bytes:
-        # The attempt has taken END when it returns; only an answer comes later.
-        return self._attempt.wait_for_answer(self._sender) if expected is DriverMessage.ANSWER else b""
 
 
 class TaskStream(StreamOutput):

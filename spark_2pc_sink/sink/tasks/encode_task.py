@@ -16,7 +16,7 @@ from spark_2pc_sink.errors import DualWriteError, LocalProtocolError
 from spark_2pc_sink.producer.record_encoder import RecordEncoder
 from spark_2pc_sink.sink.contract import record_columns
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt
-from spark_2pc_sink.sink.stream.frames import FrameKind, RecordsHeader
+from spark_2pc_sink.sink.stream.frames import DriverMessage, Frame, RecordsHeader
 from spark_2pc_sink.sink.stream.task_stream import StreamOutput, TaskStream
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
 from spark_2pc_sink.sink.tasks.row_digest import row_digest
@@ -138,14 +138,14 @@ class _Nowhere(StreamOutput):
             raise LocalProtocolError(operation="ask", state="no stream", rule="the driver has told all topics")
         return self._stream.ask(question)
 
-    def _put(
-        self, kind: FrameKind, payload: memoryview, *, lane: int = 0, count: int = 0, details: bytes = b""
-    ) -> None:
-        pass
+    def _put(self, frame: Frame) -> None:
+        """Only questions are sent."""
 
-    def _end(self) -> None:
+    def _receive(self, expected: DriverMessage) -> bytes:
+        del expected  # the receipt: an answer is given by `ask`
         if self._stream is not None:
             self._stream.finish()
+        return b""
 
 
 class _LaneEncoder:

@@ -16,8 +16,7 @@ from jdbc_state import SqlStateStore
 from jdbc_state.connections import Database
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, StateStoreError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
-from spark_2pc_sink.sink.stream.task_stream import LocalStream
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 from spark_2pc_sink.sink.table.copy_stream import CopyReader
 from spark_2pc_sink.sink.table.keyed_rows import KeyedRows

@@ -9,8 +9,7 @@ import pytest
 
 from spark_2pc_sink.sink.job import table_tries
 from spark_2pc_sink.sink.job.table_tries import TableTries
-from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
-from spark_2pc_sink.sink.stream.task_stream import LocalStream
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
 from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
 from spark_2pc_sink.testing import wait_until
 

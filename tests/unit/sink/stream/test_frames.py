@@ -10,20 +10,18 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.sink.stream.frame_reader import FrameReader, unpacked_hello, unpacked_records, unpacked_totals
 from spark_2pc_sink.sink.stream.frames import (
     PAYLOAD_BYTES_MAX,
     QUESTION_BYTES_MAX,
     DriverMessage,
     Frame,
     FrameKind,
-    FrameReader,
     LaneTotals,
     RecordsHeader,
     next_message,
     packed_message,
     packed_totals,
-    unpacked_hello,
-    unpacked_totals,
 )
 
 RECORDS = st.builds(
@@ -66,7 +64,7 @@ def test_however_frames_are_cut_the_same_are_read(sent: list[tuple[RecordsHeader
         frame = Frame(FrameKind.RECORDS, memoryview(payload), number, header.record_count, header.pack())
         data += frame.header(number) + frame.details + payload
     frames = received(data, cut)
-    read = [(RecordsHeader.unpack(frame.details, frame.count), bytes(frame.payload)) for frame in frames]
+    read = [(unpacked_records(frame), bytes(frame.payload)) for frame in frames]
     assert read == sent
     assert [frame.lane for frame in frames] == list(range(len(sent)))
     assert not any(frame.payload.readonly for frame in frames)
@@ -114,7 +112,7 @@ def test_other_totals_are_refused(payload: bytes) -> None:
 )
 def test_other_details_of_records_are_refused(details: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match=r"details|UTF-8"):
-        RecordsHeader.unpack(details, 1)
+        unpacked_records(Frame(FrameKind.RECORDS, memoryview(b"x"), count=1, details=details))
 
 
 def test_the_first_frame_is_a_hello() -> None:

@@ -18,14 +18,14 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, Released
+from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, LocalStream, Released
 from spark_2pc_sink.sink.stream.connections import StreamLimits
+from spark_2pc_sink.sink.stream.frame_reader import FrameReader
 from spark_2pc_sink.sink.stream.frames import (
     FRAME_BYTES,
     DriverMessage,
     Frame,
     FrameKind,
-    FrameReader,
     LaneTotals,
     RecordsHeader,
     packed_hello,
@@ -33,7 +33,7 @@ from spark_2pc_sink.sink.stream.frames import (
     packed_totals,
 )
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamListener
-from spark_2pc_sink.sink.stream.task_stream import LocalStream, StreamAddress, TaskStream, unreachable
+from spark_2pc_sink.sink.stream.task_stream import StreamAddress, TaskStream, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

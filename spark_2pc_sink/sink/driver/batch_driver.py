@@ -348,6 +348,7 @@ class BatchDriver:
 
         Raises:
             DataError: ``error``, where the batch cannot do without single rows; or there are too many of them.
+            ConfigurationError: the batch has other rows each time it is read.
             SupersededError: a newer driver has taken over.
         """
         self._transactions += 1
@@ -355,7 +356,7 @@ class BatchDriver:
         try:
             with Attempt(work, ticket, self._store.deciding) as attempt:
                 found = work.sift(ticket, error, attempt.open_decision)
-        except (DataError, SupersededError, HaltError):
+        except (ConfigurationError, DataError, SupersededError, HaltError):
             raise
         except Exception as failure:  # noqa: BLE001 - counted as a failed attempt; the next one meets the bad row again
             self._log.warning("bad rows could not be looked for: %s", failure)

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import types as t
 
-from spark_2pc_sink.errors import BatchRetryError, ConstraintError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError, ConstraintError
 from tests.integration.postgres.database_tables import (
     ORDERS,
     append,
@@ -90,15 +90,6 @@ def test_streams_are_not_put_together_in_memory(database: str) -> None:
         source = streams()
         assert append(connection, plan, source) == 3
     assert alive == [0, 1, 2]
-
-
-def test_incomplete_stream_copies_nothing(database: str) -> None:
-    create(database, ORDERS)
-    plan = plan_of(database)
-    without_end = orders(plan, (1, "a"))[:-1]
-    with pytest.raises(LocalProtocolError, match="nothing left out"), transaction(database) as connection:
-        append(connection, plan, [orders(plan, (2, "b")), without_end])
-    assert rows(database, "SELECT * FROM orders") == []
 
 
 @pytest.mark.parametrize(

@@ -10,3 +10,23 @@ the others).
 Nothing here knows of Spark or of a database. Every call that waits has a deadline from
 `spark_2pc_sink.options.KafkaOptions`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.producer.writer import TransactionalWriter
+
+__all__ = ["TransactionalWriter"]
+
+if not TYPE_CHECKING:  # A type checker would take every name for one that there is.
+
+    def __getattr__(name: str) -> object:
+        # Loaded when first asked for: a task that encodes needs no writer.
+        if name not in __all__:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        from spark_2pc_sink.producer.writer import TransactionalWriter  # noqa: PLC0415
+
+        return TransactionalWriter

@@ -25,7 +25,7 @@ OTHERS = sorted(path for folder in ("examples", "benchmarks", "docker") for path
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 600
 #: Of the modules of ours that a task which encodes rows loads.
-TASK_LINES_MAX = 6_000
+TASK_LINES_MAX = 6_100
 #: A test file may list more cases than its source file has lines.
 TEST_FILE_LINES_MAX = 600
 

@@ -103,7 +103,9 @@ class QueryRun:
         self._arrow = ArrowBatchSize()
         limits = StreamLimits(tasks_at_once=self._facts.tasks_at_once())
         self._open = ExitStack()
-        self._listener = self._open.enter_context(StreamListener(stream_endpoint(spark, options), limits))
+        self._listener = self._open.enter_context(
+            StreamListener(stream_endpoint(spark, options), limits, query.is_running)
+        )
         self._executors = ExecutorWatch(spark, options.transactional_id, self._facts, self._listener)
         self._times = StepTimes(self._clock)
         recovery = Recovery(options, kafka=self._kafka, store=self._store, clock=self._clock, topics=options.all_topics)
@@ -188,6 +190,8 @@ class QueryRun:
             report = self._driver.write(batch_id, work)
         except Exception:
             tried_executors.forget()
+            # The query ends by it, and another one may need the port.
+            self._listener.close()
             raise
         return replace(report, seconds=self._times.total_s, step_seconds=self._times.by_step)
 

@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakSet
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.extras import extra
@@ -20,6 +21,7 @@ from spark_2pc_sink.sink.stream.frames import TOKEN_BYTES
 from spark_2pc_sink.sink.stream.task_stream import StreamAddress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 _BACKLOG: Final = 512
@@ -80,14 +82,20 @@ class StreamListener:
     Args:
         endpoint: where to listen, once an attempt is asked for its address.
         limits: bounds.
+        is_needed: False once the query has ended, whose listener may still be open. It then gives its port to another
+            listener of the process that finds none free.
     """
 
-    def __init__(self, endpoint: StreamEndpoint, limits: StreamLimits) -> None:
+    def __init__(
+        self, endpoint: StreamEndpoint, limits: StreamLimits, is_needed: Callable[[], bool] = lambda: True
+    ) -> None:
         self.endpoint = endpoint
         self._limits = limits
+        self._is_needed = is_needed
         self._lock = threading.Lock()
         self._attempts: tuple[StreamAttempt, ...] = ()
         self._listening: tuple[Connections, StreamAddress] | None = None
+        _LISTENERS.add(self)
 
     def __enter__(self) -> StreamListener:
         return self
@@ -97,6 +105,10 @@ class StreamListener:
     ) -> None:
         for attempt in self._attempts:
             attempt.fail(BatchRetryError(reason="the run of the query is over"))
+        self.close()
+
+    def close(self) -> None:
+        """Close the port and all connections. The next attempt that is asked for its address opens them again."""
         listening, self._listening = self._listening, None
         if listening is not None:
             listening[0].close()
@@ -122,7 +134,13 @@ class StreamListener:
             if self._listening is None:
                 endpoint = self.endpoint
                 tls = _made_certificate() if endpoint.encrypted else None
-                server = _bound(endpoint)
+                try:
+                    server = _bound(endpoint)
+                except ConfigurationError:
+                    for other in _LISTENERS:
+                        if not other._is_needed():  # noqa: SLF001 - of another object of this class
+                            other.close()
+                    server = _bound(endpoint)
                 address = StreamAddress(
                     endpoint.host.strip("[]"),
                     server.getsockname()[1],
@@ -152,6 +170,10 @@ class StreamListener:
     def _failed(self, error: Exception) -> None:
         for attempt in self._attempts:
             attempt.fail(BatchRetryError(reason=f"the driver's listener has ended: {error!r}"))
+
+
+#: Those of this process.
+_LISTENERS: Final[WeakSet[StreamListener]] = WeakSet()
 
 
 def _bound(endpoint: StreamEndpoint) -> socket.socket:

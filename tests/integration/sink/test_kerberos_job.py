@@ -1,4 +1,4 @@
-"""A Spark job whose driver and executors log in to Kafka by Kerberos tickets: docs/logins.md."""
+"""A Spark job whose driver logs in to Kafka by Kerberos tickets, and whose executors need none: docs/logins.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.harness.streams import sink_options
 from tests.integration.sink.one_batch import OneBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.kafka, pytest.mark.java, pytest.mark.thorough, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -52,9 +52,7 @@ def one_batch(kerberos: KerberosKafka, database: str, transactional_id: str, tmp
     return OneBatch(kerberos.broker, database, transactional_id, transactional_id, tmp_path)
 
 
-def drive(
-    one_batch: OneBatch, kerberos: KerberosKafka, cluster: SparkCluster, *, of_executors: Mapping[str, str]
-) -> str:
+def drive(one_batch: OneBatch, kerberos: KerberosKafka, cluster: SparkCluster) -> str:
     """Run a driver that has a ticket; what it says on standard error when it fails."""
     tickets = one_batch.directory / "tickets"
     kept = ("-l", f"{DRIVER_TICKET_S}s", "-c", str(tickets))
@@ -66,8 +64,7 @@ def drive(
         transactional_id=one_batch.transactional_id,
     )
     options["kafka"] = kerberos.properties(max_block_ms=30_000)
-    settings = {f"spark.executorEnv.{name}": value for name, value in of_executors.items()}
-    arguments = [sys.executable, json.dumps(settings), json.dumps(options), str(one_batch.directory)]
+    arguments = [sys.executable, "{}", json.dumps(options), str(one_batch.directory)]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     own = {"KRB5_CONFIG": str(kerberos.realm.configuration), "KRB5CCNAME": f"FILE:{tickets}", "PYTHONPATH": path}
     done = subprocess.run(
@@ -81,29 +78,7 @@ def drive(
     return done.stderr if done.returncode else ""
 
 
-def test_the_driver_has_a_ticket_and_executors_a_keytab(
-    one_batch: OneBatch, kerberos: KerberosKafka, cluster: SparkCluster
-) -> None:
-    """Tickets of the executors live for four seconds, and sessions end each second."""
-    of_executors = {
-        "KRB5_CONFIG": str(kerberos.realm.configuration),
-        "KRB5_CLIENT_KTNAME": str(kerberos.client_keytab),
-        "KRB5CCNAME": f"FILE:{one_batch.directory / 'of-executors'}",
-    }
-    assert drive(one_batch, kerberos, cluster, of_executors=of_executors) == ""
+def test_only_the_driver_needs_a_ticket(one_batch: OneBatch, kerberos: KerberosKafka, cluster: SparkCluster) -> None:
+    """Executors have no configuration of Kerberos, no keytab and no ticket; sessions end each second."""
+    assert drive(one_batch, kerberos, cluster) == ""
     one_batch.assert_all_there(ROWS)
-
-
-def test_an_executor_without_a_ticket_is_named_before_the_first_batch(
-    one_batch: OneBatch, kerberos: KerberosKafka, cluster: SparkCluster
-) -> None:
-    """One sentence with its host and libkrb5's words, and the page that tells how executors get one."""
-    of_executors = {
-        "KRB5_CONFIG": str(kerberos.realm.configuration),
-        "KRB5CCNAME": f"FILE:{one_batch.directory / 'nothing'}",
-    }
-    said = drive(one_batch, kerberos, cluster, of_executors=of_executors)
-    assert "does not reach kafka" in said
-    assert "No Kerberos credentials available" in said
-    assert "spark.executorEnv.KRB5_CLIENT_KTNAME" in said
-    assert one_batch.records_not_committed(0) == 0

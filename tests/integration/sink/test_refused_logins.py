@@ -1,4 +1,4 @@
-"""A job that a broker does not let in, in its driver or only in its tasks. Covers B25 (no hang)."""
+"""A job that a broker does not let in, at its start or when it forwards records. Covers B25 (no hang)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_password_that_is_refused_ends_the_query(
 
 
 @pytest.mark.thorough
-def test_a_certificate_that_tasks_refuse_ends_the_query(
+def test_a_certificate_that_is_refused_while_records_are_forwarded_ends_the_query(
     spark: SparkSession,
     secure: SecureKafka,
     tmp_path: Path,
@@ -67,7 +67,7 @@ def test_a_certificate_that_tasks_refuse_ends_the_query(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """B25: the driver's connections are open when the file of authorities is replaced; the tasks make new ones."""
+    """B25: the file of authorities is replaced after the checks; the thread that forwards records connects again."""
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes((secure.folder / "authority.pem").read_bytes())
     monkeypatch.setattr(SmallBatches, "expected", False)

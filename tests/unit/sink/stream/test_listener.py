@@ -508,6 +508,20 @@ def test_listeners_of_one_range_take_the_ports_in_turn() -> None:
             _ = listener.open_attempt().address
 
 
+def test_the_listener_of_a_query_that_has_ended_gives_its_port_to_another() -> None:
+    """The query was stopped, its sink is still there, and another query is started in its process."""
+    with StreamListener(StreamEndpoint(HOST, HOST), LIMITS, is_needed=lambda: False) as stopped:
+        with stopped.open_attempt() as attempt:
+            port = attempt.address.port
+        with StreamListener(StreamEndpoint(HOST, HOST, (port,)), LIMITS) as listener, listener.open_attempt() as opened:
+            assert opened.address.port == port
+            send_whole(opened.address, 0, b"arrives")
+        # The first one is not lost by that.
+        with stopped.open_attempt() as again:
+            send_whole(again.address, 0, b"arrives too")
+            assert list(again.finished) == [0]
+
+
 def test_an_address_that_the_driver_does_not_have_is_named() -> None:
     listener = StreamListener(StreamEndpoint("192.0.2.1", HOST), LIMITS)
     with listener, pytest.raises(ConfigurationError, match=r"192\.0\.2\.1 \(spark\.driver\.bindAddress\)"):

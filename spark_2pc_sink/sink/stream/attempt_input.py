@@ -290,7 +290,7 @@ class AttemptInput:
             self._check()
             if sender.replaced:
                 raise StaleTaskError(reason=f"attempt {sender.task_attempt} of task {sender.task} was replaced")
-            if sender.ended or frame.kind is FrameKind.HELLO:
+            if sender.ended:
                 raise RemoteProtocolError(peer=f"task {sender.task}", detail=f"{frame.kind.name} came out of order")
             frame_bytes, sender.reserved = sender.reserved, 0
             if frame.kind is FrameKind.END:

@@ -84,7 +84,7 @@ class _Connection:
         self.out = bytearray()
         self.attempt: AttemptInput | None = None
         self.sender: Sender | None = None
-        self.moved_s = monotonic()
+        self.opened_s = self.moved_s = monotonic()
 
     def handshake(self) -> _Steps[None]:
         """Agree on TLS, where the socket has it.
@@ -365,7 +365,7 @@ class Connections:
         for connection in list(self._connections):
             quiet_s = now_s - connection.moved_s
             if connection.sender is None:
-                if quiet_s > self._limits.hello_s:
+                if now_s - connection.opened_s > self._limits.hello_s:
                     self._close(connection)
             elif connection.reader.mid_frame and connection.wait is _Wait.READ and quiet_s > self._limits.io_deadline_s:
                 self._refuse(connection, f"the rest of a frame did not come for {quiet_s:.0f} s")

@@ -88,6 +88,8 @@ class FrameReader:
         if kind not in _PAYLOAD_BYTES_MAX:
             raise _broken(f"frame {self._next_number} has the unknown kind {kind}")
         self._kind = FrameKind(kind)
+        if (self._kind is FrameKind.HELLO) != (self._next_number == 0):
+            raise _broken(f"frame {self._next_number} is {self._kind.name}, and HELLO is the first one only")
         if number != self._next_number:
             raise _broken(f"frame {number} came, and frame {self._next_number} was expected")
         if not 0 < payload_bytes <= _PAYLOAD_BYTES_MAX[self._kind]:
@@ -103,10 +105,10 @@ def unpacked_hello(frame: Frame) -> tuple[int, int]:
     """The task and the task attempt.
 
     Raises:
-        RemoteProtocolError: the frame is not a HELLO.
+        RemoteProtocolError: the frame is too short.
     """
-    if frame.kind is not FrameKind.HELLO or len(frame.payload) != HELLO.size:
-        raise _broken(f"the first frame is {frame.kind.name} with {len(frame.payload)} bytes")
+    if len(frame.payload) != HELLO.size:
+        raise _broken(f"HELLO has {len(frame.payload)} bytes")
     task, task_attempt = HELLO.unpack(frame.payload)
     return task, task_attempt
 

@@ -20,6 +20,7 @@ from spark_2pc_sink.sink.stream.frames import (
     LaneTotals,
     RecordsHeader,
     next_message,
+    packed_hello,
     packed_message,
     packed_totals,
 )
@@ -35,9 +36,13 @@ COUNTS = st.integers(0, 2**64 - 1)
 TOTALS = st.builds(LaneTotals, COUNTS, COUNTS, COUNTS, COUNTS, st.integers(0, 2**128 - 1))
 
 
+HELLO = Frame(FrameKind.HELLO, memoryview(packed_hello(1, 2))).header(0) + packed_hello(1, 2)
+
+
 def received(data: bytes, cut: int) -> list[Frame]:
-    """The frames of ``data``, which arrives in parts of at most ``cut`` bytes."""
+    """The frames of ``data`` after HELLO, all of which arrives in parts of at most ``cut`` bytes."""
     reader, frames = FrameReader(), []
+    data = HELLO + data
     while data:
         space = reader.space()
         part = data[: min(cut, len(space))]
@@ -45,36 +50,36 @@ def received(data: bytes, cut: int) -> list[Frame]:
         frame = reader.advance(len(part))
         frames += [] if frame is None else [frame]
         data = data[len(part) :]
-    return frames
+    return frames[1:]
 
 
-def a_frame(kind: FrameKind, payload: bytes = b"x", number: int = 0, details: bytes = b"") -> bytes:
+def a_frame(kind: FrameKind, payload: bytes = b"x", number: int = 1, details: bytes = b"") -> bytes:
     return Frame(kind, memoryview(payload), details=details).header(number) + details + payload
 
 
 def a_header(kind: FrameKind, payload_bytes: int, details_bytes: int = 0) -> bytes:
     """Of a frame whose body does not come."""
-    return struct.pack(">BHIIHI", kind, 0, 0, 0, details_bytes, payload_bytes)
+    return struct.pack(">BHIIHI", kind, 0, 1, 0, details_bytes, payload_bytes)
 
 
 @given(st.lists(st.tuples(RECORDS, st.binary(min_size=1, max_size=50))), st.integers(1, 40))
 def test_however_frames_are_cut_the_same_are_read(sent: list[tuple[RecordsHeader, bytes]], cut: int) -> None:
     data = b""
-    for number, (header, payload) in enumerate(sent):
+    for number, (header, payload) in enumerate(sent, 1):
         frame = Frame(FrameKind.RECORDS, memoryview(payload), number, header.record_count, header.pack())
         data += frame.header(number) + frame.details + payload
     frames = received(data, cut)
     read = [(unpacked_records(frame), bytes(frame.payload)) for frame in frames]
     assert read == sent
-    assert [frame.lane for frame in frames] == list(range(len(sent)))
+    assert [frame.lane for frame in frames] == list(range(1, len(sent) + 1))
     assert not any(frame.payload.readonly for frame in frames)
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (a_frame(FrameKind.ROWS, number=1), "frame 1 came, and frame 0 was expected"),
-        (a_frame(FrameKind.ROWS) * 2, "frame 0 came, and frame 1 was expected"),
+        (a_frame(FrameKind.ROWS, number=2), "frame 2 came, and frame 1 was expected"),
+        (a_frame(FrameKind.ROWS) * 2, "frame 1 came, and frame 2 was expected"),
         (a_header(FrameKind.ROWS, PAYLOAD_BYTES_MAX + 1), "ROWS has a payload of 1073741825 bytes"),
         (a_header(FrameKind.QUESTION, QUESTION_BYTES_MAX + 1), "which must be 1 to 65536"),
         (a_header(FrameKind.END, 0), "END has a payload of 0 bytes"),
@@ -115,10 +120,17 @@ def test_other_details_of_records_are_refused(details: bytes) -> None:
         unpacked_records(Frame(FrameKind.RECORDS, memoryview(b"x"), count=1, details=details))
 
 
-def test_the_first_frame_is_a_hello() -> None:
-    (frame,) = received(a_frame(FrameKind.ROWS), 100)
-    with pytest.raises(RemoteProtocolError, match="first frame is ROWS"):
-        unpacked_hello(frame)
+def test_nothing_comes_before_hello_and_its_memory_is_not_allocated() -> None:
+    reader = FrameReader()
+    header = reader.space()
+    header[:] = Frame(FrameKind.ROWS, memoryview(b"x")).header(0)
+    with pytest.raises(RemoteProtocolError, match="frame 0 is ROWS, and HELLO is the first one only"):
+        reader.advance(len(header))
+
+
+def test_a_short_hello_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="HELLO has 1 bytes"):
+        unpacked_hello(Frame(FrameKind.HELLO, memoryview(b"x")))
 
 
 @given(st.lists(st.tuples(st.sampled_from(DriverMessage), st.binary(max_size=20))), st.integers(1, 9))

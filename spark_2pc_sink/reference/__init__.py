@@ -22,5 +22,6 @@ disk; each imports those below it:
 `internal_topics`   names and record schemas of ``__transaction_state`` and ``__consumer_offsets``
 =================== ==========================================================================================
 
-Read `log.partition_log` and `transactions.service` first: they are what the guarantees rest on.
+Every ``now_ms`` is in milliseconds since 1970. Read `log.partition_log` and `transactions.service` first: they are what
+the guarantees rest on.
 """

@@ -127,7 +127,6 @@ class Broker:
         Args:
             host: a name or an address.
             port: 0 lets the system choose one.
-            access: who may read them.
 
         Raises:
             OSError: the address cannot be bound.
@@ -160,7 +159,6 @@ class Broker:
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of every listener, as bound."""
         return tuple(self._server.addresses)
 
     # --- parts -------------------------------------------------------------------------------------------------------
@@ -229,7 +227,6 @@ def serve(
     Prints one line, ``listening on HOST:PORT``, when clients are served.
 
     Args:
-        properties: of the broker.
         data_dir: where everything is kept; None keeps it in memory.
         metrics: host and port for Prometheus, None for no metrics.
         metrics_access: who may read these.

@@ -60,16 +60,6 @@ def take_snapshot(
     transaction_max_timeout_ms: int,
     now_ms: int,
 ) -> Snapshot:
-    """The figures as they are.
-
-    Args:
-        state: of the transaction coordinator.
-        logs: all that are open.
-        network: the server's counters.
-        verification: the leaders' counters.
-        transaction_max_timeout_ms: ``transaction.max.timeout.ms``.
-        now_ms: milliseconds since 1970.
-    """
     open_since = [each.start_ms for each in state if each.state is TransactionState.ONGOING]
     log_bytes: Counter[str] = Counter()
     late = 0
@@ -97,7 +87,6 @@ def _is_late(log: PartitionLog, *, late_before_ms: int) -> bool:
 
 
 def render(snapshot: Snapshot) -> bytes:
-    """The figures in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Figures(snapshot))
     return generate_latest(registry)
@@ -110,7 +99,6 @@ class Figures(Collector):
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """All families of figures."""
         yield from _transaction_figures(self._snapshot)
         log_bytes = GaugeMetricFamily("kafka_log_bytes", "Bytes of a topic's segments.", labels=["topic"])
         for topic, size in sorted(self._snapshot.log_bytes.items()):
@@ -163,13 +151,6 @@ def _network_figures(network: NetworkMetrics) -> Iterator[Metric]:
 
 
 def metrics_server(take: Callable[[], Snapshot], access: MetricsAccess) -> MetricsServer:
-    """A server of the figures.
-
-    Args:
-        take: makes the snapshot of a request.
-        access: who may read them.
-    """
-
     async def page() -> bytes:
         return render(take())
 

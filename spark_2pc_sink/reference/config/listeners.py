@@ -42,7 +42,6 @@ class SecurityProtocol(Enum):
 
     @property
     def has_tls(self) -> bool:
-        """True where the bytes are TLS."""
         return self in {SecurityProtocol.SSL, SecurityProtocol.SASL_SSL}
 
     @property
@@ -75,7 +74,6 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        """As Kafka's ``listeners`` spells it."""
         return f"{self.name}://{address_text(self.host, self.port)}"
 
 

@@ -350,23 +350,19 @@ class BrokerProperties:
 
     @property
     def listening(self) -> tuple[Listener, ...]:
-        """Where to listen, and how."""
         return parse_listeners(
             self.listeners, advertised=self.advertised_listeners, protocol_map=self.listener_security_protocol_map
         )
 
     def users_of(self, listener: Listener) -> Users:
-        """Who may log in through a listener."""
         return dict(self.users).get(listener.endpoint.name, _NOBODY)
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """``sasl.enabled.mechanisms`` one by one."""
         return tuple(part.strip() for part in self.sasl_enabled_mechanisms.split(","))
 
     @property
     def super_user_principals(self) -> frozenset[str]:
-        """``super.users`` one by one."""
         return frozenset(filter(None, (part.strip() for part in (self.super_users or "").split(";"))))
 
 

@@ -67,12 +67,10 @@ class PropertyEntry:
 
     @property
     def sensitive(self) -> bool:
-        """True where the value is a secret."""
         return self.kind is Kind.PASSWORD
 
 
 def property_entries(properties: BrokerProperties) -> tuple[PropertyEntry, ...]:
-    """Every property, set or not, by name."""
     found = (property_entry(properties, name) for name in sorted((*ROWS, *FIXED)))
     return tuple(entry for entry in found if entry is not None)
 
@@ -393,12 +391,7 @@ def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:
 
 
 def log_settings(configs: Mapping[str, str], properties: BrokerProperties) -> LogSettings:
-    """What the partitions of a topic go by.
-
-    Args:
-        configs: what is set for the topic.
-        properties: give everything else.
-    """
+    """What the partitions of a topic go by."""
     return LogSettings(
         segment_bytes=int(_effective("segment.bytes", configs, properties)),
         message_max_bytes=int(_effective("max.message.bytes", configs, properties)),
@@ -467,8 +460,6 @@ def topic_entries(
     """The configs of a topic, set or not, by name (Kafka: ``ConfigHelper.createTopicConfigEntry``).
 
     Args:
-        configs: what is set for the topic.
-        properties: where the defaults come from.
         wanted: which names; every one unless given.
     """
     return tuple(
@@ -533,7 +524,6 @@ def _check_list(config: TopicConfig, text: str) -> None:
 
 
 def list_elements(text: str) -> list[str]:
-    """The elements of a config of type LIST; none of an empty text."""
     return [element.strip() for element in text.split(",")] if text.strip() else []
 
 

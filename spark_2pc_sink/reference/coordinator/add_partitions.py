@@ -50,7 +50,6 @@ def batch_allowed(access: Access) -> Code:
 
 
 def add_partitions(state: CoordinatorState, event: AddPartitionsToTxn, now_ms: int) -> Plan:
-    """Carry out one transaction of AddPartitionsToTxn: add its partitions, or verify that they are in it."""
     refused = _front_door(event)
     if refused is not None:
         return answer(refused)
@@ -68,7 +67,6 @@ def add_partitions(state: CoordinatorState, event: AddPartitionsToTxn, now_ms: i
 
 
 def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) -> Plan:
-    """Carry out AddOffsetsToTxn: the group's partition of ``__consumer_offsets`` takes part."""
     if not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
         return answer(AddOffsetsReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     if not event.access.allows(Operation.READ, Resource.GROUP, event.group_id):

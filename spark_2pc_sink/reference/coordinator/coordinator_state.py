@@ -79,7 +79,6 @@ class ProducerIds:
     """The block in use and the one fetched ahead (Kafka: ``RPCProducerIdManager``).
 
     Args:
-        block: the block in use.
         taken: how many ids of it are used up.
         following: the block that comes next, or None.
     """
@@ -89,7 +88,6 @@ class ProducerIds:
     following: ProducerIdBlock | None = None
 
     def take(self) -> tuple[int, ProducerIds] | None:
-        """The next id and what is left, or None when both blocks are used up."""
         if self.taken < self.block.size:
             return self.block.first + self.taken, replace(self, taken=self.taken + 1)
         return None if self.following is None else ProducerIds(self.following).take()
@@ -146,11 +144,9 @@ class CoordinatorState:
     def new(
         cls, settings: Settings, *, partition_count: int = STATE_PARTITION_COUNT, block: ProducerIdBlock = NO_BLOCK
     ) -> CoordinatorState:
-        """A coordinator with an empty log that owns every partition."""
         return cls(settings, (StatePartition(),) * partition_count, ProducerIds(block))
 
     def partition_of(self, transactional_id: str) -> int:
-        """The partition of ``__transaction_state`` that holds the id."""
         return partition_for(transactional_id, len(self.partitions))
 
     def find(self, transactional_id: str) -> tuple[Code, TransactionMetadata | None]:
@@ -163,7 +159,6 @@ class CoordinatorState:
         return Code.NONE, partition.transactions.get(transactional_id)
 
     def get(self, transactional_id: str) -> TransactionMetadata | None:
-        """The metadata of the id, whatever the leadership of its partition."""
         return self.partitions[self.partition_of(transactional_id)].transactions.get(transactional_id)
 
     def keeps(self, pair: Pair) -> bool:
@@ -185,7 +180,6 @@ class CoordinatorState:
         return self.with_partition(index, replace(partition, transactions=transactions, sealed=sealed))
 
     def with_partition(self, index: int, partition: StatePartition) -> CoordinatorState:
-        """This state with one partition replaced."""
         return replace(self, partitions=(*self.partitions[:index], partition, *self.partitions[index + 1 :]))
 
 

@@ -57,8 +57,6 @@ _FENCED_CODE_VERSION = 2
 
 
 class Epoch(Enum):
-    """How the pair in an EndTxn v5 stands to the stored one."""
-
     CURRENT = "e = E"
     #: KIP-890, PREPARE and COMPLETE: 'If we retry and see epoch - 1', or after an overflow 'epoch max - 1'.
     RETRY = "E = e + 1, or p = PP, e = 32766 and E = 0"
@@ -66,8 +64,6 @@ class Epoch(Enum):
 
 
 class Ending(Enum):
-    """What an EndTxn that is not refused leads to."""
-
     #: Decide the outcome of an open transaction.
     DECIDE = "decide"
     #: Abort nothing: the epoch moves all the same, because the client may not know that there is nothing.
@@ -125,7 +121,6 @@ END_WITHOUT_BUMP: dict[tuple[TransactionState, bool], Code | Ending] = {
 
 
 def end_txn(state: CoordinatorState, event: EndTxn, now_ms: int) -> Plan:
-    """Carry out EndTxn, with an epoch bump from v5 on and without one below."""
     if not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
         return answer(EndTxnReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
     if not event.transactional_id:
@@ -196,7 +191,6 @@ def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata
 
 
 def classify(metadata: TransactionMetadata, pair: Pair) -> Epoch:
-    """How a pair of the right producer id stands to the stored one."""
     client = metadata.client_pair
     if pair.epoch + 1 == client.epoch or _retry_after_overflow(metadata, pair):
         return Epoch.RETRY
@@ -216,9 +210,6 @@ def fence(
     and the markers carry the raised one. A kept transaction is always aborted with the bump: its client's pair moves.
 
     Args:
-        state: read only.
-        metadata: the Ongoing transaction.
-        now_ms: time of the change.
         reply: what the request that causes it is answered, or None when time does.
     """
     fencing = replace(metadata, pending=TransactionState.PREPARE_EPOCH_FENCE)

@@ -47,8 +47,7 @@ CLUSTER_NAME = "kafka-cluster"
 class Access(Protocol):
     """The ACLs as they stand when the request came; must answer without waiting."""
 
-    def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
-        """True where the principal may do it to the named resource."""
+    def allows(self, operation: Operation, resource: Resource, name: str) -> bool: ...
 
     def allows_any(self, operation: Operation, resource: Resource) -> bool:
         """True where the principal may do it to at least one resource of the kind."""
@@ -58,11 +57,9 @@ class FullAccess:
     """No authorizer is configured: everything is allowed."""
 
     def allows(self, _operation: Operation, _resource: Resource, _name: str) -> bool:
-        """Always True."""
         return True
 
     def allows_any(self, _operation: Operation, _resource: Resource) -> bool:
-        """Always True."""
         return True
 
 
@@ -90,7 +87,6 @@ class InitProducerId:
 
     @property
     def held(self) -> Pair | None:
-        """The pair that the client says it holds, or None."""
         return Pair(self.producer_id, self.producer_epoch) if self.producer_id != NO_PRODUCER_ID else None
 
 
@@ -116,7 +112,6 @@ class AddPartitionsToTxn:
 
     @property
     def pair(self) -> Pair:
-        """The pair that the client holds."""
         return Pair(self.producer_id, self.producer_epoch)
 
 
@@ -145,7 +140,6 @@ class EndTxn:
 
     @property
     def pair(self) -> Pair:
-        """The pair that the client holds."""
         return Pair(self.producer_id, self.producer_epoch)
 
 

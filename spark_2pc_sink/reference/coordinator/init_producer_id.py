@@ -43,8 +43,6 @@ _FENCED_CODE_VERSION = 4
 
 
 class Standing(Enum):
-    """What the id is doing, as far as InitProducerId cares."""
-
     NEW = "created by this request, or by one whose append failed"
     AT_REST = "Empty or Complete, and epochs are left"
     AT_REST_EXHAUSTED = "Empty or Complete, and the epoch is 32766 or more"
@@ -53,8 +51,6 @@ class Standing(Enum):
 
 
 class Claim(Enum):
-    """What the request says of the epoch that it holds."""
-
     NONE = "no pair given"
     CURRENT = "e = E"
     #: The answer to an earlier request may have been lost (KIP-360).
@@ -63,8 +59,6 @@ class Claim(Enum):
 
 
 class Step(Enum):
-    """What InitProducerId does."""
-
     BUMP = "(P, E + 1), state Empty"
     SAME = "(P, E), state Empty: a retry"
     ROTATE = "(a new producer id, 0), state Empty"
@@ -91,7 +85,6 @@ INIT_GRID: dict[tuple[Standing, Claim], Step | Code] = {
 
 
 def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int) -> Plan:
-    """Carry out InitProducerId, with the checks in Kafka's order."""
     refused = _front_door(event)
     if refused:
         return answer(InitProducerIdReply(refused))
@@ -110,7 +103,6 @@ def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int
 
 
 def block_allocated(state: CoordinatorState, event: ProducerIdBlockAllocated, _now_ms: int) -> Plan:
-    """Take over a block of producer ids."""
     return Plan(producer_ids=state.producer_ids.with_block(ProducerIdBlock(event.first, event.size)))
 
 

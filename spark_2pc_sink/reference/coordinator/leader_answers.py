@@ -24,8 +24,6 @@ _LOADING_CODE_VERSION = 2
 
 
 class Question(Enum):
-    """What the leader asks the coordinator."""
-
     ADD = "add the partition"
     VERIFY = "verify that the partition is in the transaction"
 
@@ -79,7 +77,6 @@ _APPEND_ERRORS: dict[int, Code] = {
 
 
 def produce_question(version: int) -> Question:
-    """What a Produce request of this version makes the leader ask."""
     return Question.ADD if version >= PRODUCE_ADD_VERSION else Question.VERIFY
 
 
@@ -102,7 +99,6 @@ def produce_message(told: int, code: int) -> str | None:
 
 
 def offsets_question(version: int) -> Question:
-    """What a TxnOffsetCommit request of this version makes the leader of the group's partition ask."""
     return Question.ADD if version >= OFFSETS_ADD_VERSION else Question.VERIFY
 
 

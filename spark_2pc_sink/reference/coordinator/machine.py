@@ -83,7 +83,6 @@ def list_transactions(state: CoordinatorState, event: ListTransactions, now_ms: 
 
 
 def describe_transactions(state: CoordinatorState, event: DescribeTransactions, _now_ms: int) -> Plan:
-    """Answer DescribeTransactions: each id by itself."""
     rows = tuple(_description(state, event, transactional_id) for transactional_id in event.transactional_ids)
     return answer(DescribeTransactionsReply(rows))
 
@@ -164,13 +163,7 @@ HANDLERS: dict[type, _Handler] = {
 
 
 def step(state: CoordinatorState, event: events.Event, now_ms: int) -> Plan:
-    """What the event leads to; ``state`` is only read.
-
-    Args:
-        state: what is known.
-        event: what happened.
-        now_ms: milliseconds since 1970, by the caller's clock.
-    """
+    """What the event leads to; ``state`` is only read."""
     return HANDLERS[type(event)](state, event, now_ms)
 
 
@@ -212,7 +205,6 @@ def settle(state: CoordinatorState, plan: Plan, append_code: int = Code.NONE) ->
 
     Args:
         state: as it is now, other plans may have come and gone.
-        plan: the plan.
         append_code: 0 when the plan's records are durable, or have not to be; else Kafka's code of the failed append.
     """
     if overtaken(state, plan):
@@ -308,9 +300,7 @@ def finish_loading(
 
     Args:
         state: may hold other partitions; this one is replaced.
-        index: of the partition.
         coordinator_epoch: the leader epoch under which it was won.
-        records: of this partition.
     """
     empty = state.with_partition(index, StatePartition(Leadership.LOADING, coordinator_epoch))
     loaded = replay(empty, records)

@@ -51,7 +51,6 @@ class InitProducerIdReply:
     ongoing: Pair = NO_PAIR
 
     def failed(self, code: int) -> InitProducerIdReply:
-        """The reply when the plan could not be carried out."""
         return InitProducerIdReply(code)
 
 
@@ -67,12 +66,10 @@ class AddPartitionsReply:
     results: tuple[tuple[TopicPartition, int], ...]
 
     def failed(self, code: int) -> AddPartitionsReply:
-        """The reply when the plan could not be carried out."""
         return AddPartitionsReply(self.transactional_id, tuple((partition, code) for partition, _ in self.results))
 
     @property
     def codes(self) -> dict[TopicPartition, int]:
-        """The results by partition."""
         return dict(self.results)
 
 
@@ -83,7 +80,6 @@ class AddOffsetsReply:
     code: int
 
     def failed(self, code: int) -> AddOffsetsReply:
-        """The reply when the plan could not be carried out."""
         return AddOffsetsReply(code)
 
 
@@ -99,14 +95,11 @@ class EndTxnReply:
     pair: Pair = NO_PAIR
 
     def failed(self, code: int) -> EndTxnReply:
-        """The reply when the plan could not be carried out."""
         return EndTxnReply(code)
 
 
 @dataclass(frozen=True)
 class TransactionListing:
-    """One row of ListTransactions."""
-
     transactional_id: str
     producer_id: int
     state: str
@@ -114,8 +107,6 @@ class TransactionListing:
 
 @dataclass(frozen=True)
 class ListTransactionsReply:
-    """Depends on nothing else of the plan."""
-
     code: int
     unknown_state_filters: tuple[str, ...] = ()
     transactions: tuple[TransactionListing, ...] = ()
@@ -144,8 +135,6 @@ class TransactionDescription:
 
 @dataclass(frozen=True)
 class DescribeTransactionsReply:
-    """Depends on nothing else of the plan."""
-
     transactions: tuple[TransactionDescription, ...]
 
 
@@ -223,7 +212,6 @@ NOTHING = Plan()
 
 
 def answer(reply: Reply) -> Plan:
-    """A plan that only answers: the state stays as it is."""
     return Plan(reply=reply)
 
 
@@ -239,10 +227,6 @@ def change(
     """A plan that moves an id from ``before`` to ``after``, if the table allows it and the log can hold it.
 
     Args:
-        state: what is known; only read.
-        before: the id as it is.
-        after: the id as it shall be.
-        effects: of the plan.
         reply: for success; when the log version cannot hold ``after`` it becomes UNSUPPORTED_VERSION and nothing
             changes. An id that began above transaction.version 0 goes on all the same (`_record_version`).
         producer_ids: the ids left, where one was taken.

@@ -165,12 +165,10 @@ class LogRecord:
 
     @property
     def key_bytes(self) -> bytes:
-        """TransactionLogKey v0."""
         return encode_key(self.transactional_id)
 
     @property
     def value_bytes(self) -> bytes | None:
-        """TransactionLogValue, or None for a tombstone."""
         return None if self.value is None else self.value.encode(self.version)
 
     @classmethod
@@ -189,7 +187,6 @@ class LogRecord:
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """TransactionLogKey v0 with its version in front."""
     return schemas.encode_key(schemas.TransactionLogKey(transactional_id=transactional_id))
 
 

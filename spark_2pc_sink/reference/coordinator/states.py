@@ -51,7 +51,6 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that ListTransactions and DescribeTransactions use, such as ``PrepareCommit``."""
         return self.name.title().replace("_", "")
 
 
@@ -261,8 +260,6 @@ class TransactionMetadata:
         """This id in another state, with ``previous_producer_id`` := its producer id, as at every transition.
 
         Args:
-            state: the new state.
-            now_ms: time of the change.
             changes: further fields to set; may override ``previous_producer_id``.
         """
         fields: dict[str, object] = {

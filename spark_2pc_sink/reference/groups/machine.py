@@ -55,9 +55,6 @@ def join(
 
     Args:
         group: an empty one where the group is new.
-        request: what the client asks.
-        properties: of the broker.
-        now_ms: milliseconds since 1970.
         new_member_id: makes a member id that was never used, from its prefix.
     """
     member_id, step = request.member_id, Step(group)
@@ -227,7 +224,6 @@ def _part(group: Group, member: Member) -> SyncAnswer:
 def heartbeat(
     group: Group, member_id: str, instance_id: str | None, generation: int, now_ms: int
 ) -> tuple[Group, Code]:
-    """Heartbeat: the group with the member's session started anew, and the code for it."""
     code = group.check_member(member_id, instance_id)
     if code is not Code.NONE:
         return group, code
@@ -238,7 +234,6 @@ def heartbeat(
 
 
 def seen(group: Group, member_id: str, now_ms: int) -> Group:
-    """The group with the session of one of its members started anew."""
     return group.with_member(session_started(group.members[member_id], now_ms))
 
 
@@ -315,11 +310,8 @@ def stored(group: Group, store: Store, code: Code, properties: BrokerProperties,
     """The record of a store is durable, or could not be stored.
 
     Args:
-        group: as it is by now.
         store: what was to be stored.
         code: NONE, or what a client is told instead.
-        properties: of the broker.
-        now_ms: milliseconds since 1970.
     """
     if isinstance(store.then, AssignmentStored):
         return _assignment_stored(Step(group), store.then, code, properties, now_ms)

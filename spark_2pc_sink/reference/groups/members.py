@@ -124,7 +124,6 @@ class Member:
 
     @property
     def awaits(self) -> bool:
-        """True while one of its requests waits for an answer."""
         return self.join_ticket is not None or self.sync_ticket is not None
 
     def shifted(self, shift_ms: int) -> Member:
@@ -133,7 +132,6 @@ class Member:
         return self if deadline_ms is None else replace(self, session_deadline_ms=deadline_ms + shift_ms)
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Its metadata for the protocol; empty where it does not name it."""
         return dict(self.protocols).get(protocol or "", b"")
 
     def vote(self, candidates: frozenset[str]) -> str:
@@ -189,7 +187,6 @@ class Group:
     topics: frozenset[str] | None = None
 
     def moved(self, target: GroupState, now_ms: int) -> Group:
-        """The group in another state."""
         if self.state not in PREDECESSORS[target]:
             raise AssertionError(f"{self.state.value} -> {target.value} is not in the table of transitions")
         return replace(self, state=target, previous_state=self.state, state_since_ms=now_ms)
@@ -211,26 +208,21 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """True when nobody is missing from the join phase."""
         return not self.pending and all(member.join_ticket is not None for member in self.members.values())
 
     @property
     def awaiting_join(self) -> int:
-        """How many members wait for the end of the join phase."""
         return sum(member.join_ticket is not None for member in self.members.values())
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asked for."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
     def is_consumer_group(self) -> bool:
-        """True where the metadata of members is the one of consumers."""
         return self.protocol_type == CONSUMER_PROTOCOL
 
     def static_member(self, instance_id: str) -> Member | None:
-        """The member that holds the instance id."""
         return next((member for member in self.members.values() if member.instance_id == instance_id), None)
 
     def accepts(self, member_id: str, size_max: int) -> bool:
@@ -293,7 +285,6 @@ class Group:
         return self.is_consumer_group if self.topics is None else topic in self.topics
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """What the members of the generation subscribed to, read from their metadata."""
         if not self.is_consumer_group:
             return None
         if not self.members:

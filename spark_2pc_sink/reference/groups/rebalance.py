@@ -70,8 +70,6 @@ class SyncRequest:
 
 @dataclass(frozen=True)
 class JoinedMember:
-    """What the leader learns of a member."""
-
     member_id: str
     instance_id: str | None
     metadata: bytes
@@ -99,8 +97,6 @@ class JoinAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncAnswer:
-    """A SyncGroup response."""
-
     code: Code = Code.NONE
     protocol_type: str | None = None
     protocol: str | None = None
@@ -109,8 +105,6 @@ class SyncAnswer:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to the request with the ticket."""
-
     ticket: Ticket
     answer: JoinAnswer | SyncAnswer
 
@@ -154,14 +148,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Step:
-    """What one request or deadline led to."""
-
     group: Group
     replies: tuple[Reply, ...] = ()
     stores: tuple[Store, ...] = ()
 
     def to(self, group: Group) -> Step:
-        """The step with another group."""
         return replace(self, group=group)
 
     def answered(self, ticket: Ticket | None, answer: JoinAnswer | SyncAnswer) -> Step:
@@ -169,7 +160,6 @@ class Step:
         return self if ticket is None else replace(self, replies=(*self.replies, Reply(ticket, answer)))
 
     def storing(self, store: Store) -> Step:
-        """The step with a record to append."""
         return replace(self, stores=(*self.stores, store))
 
 
@@ -203,12 +193,10 @@ def join_answer(group: Group, member_id: str) -> JoinAnswer:
 
 
 def put(step: Step, member: Member) -> Step:
-    """The step with a member added or replaced."""
     return step.to(step.group.with_member(member))
 
 
 def session_started(member: Member, now_ms: int) -> Member:
-    """The member with its whole session before it."""
     return replace(member, session_deadline_ms=now_ms + member.session_timeout_ms)
 
 
@@ -231,7 +219,6 @@ def answer_syncs(step: Step, answer: Callable[[Member], SyncAnswer], now_ms: int
 
 
 def with_assignment(group: Group, assignment: Mapping[str, bytes]) -> Group:
-    """The group with these parts; who has none gets an empty one."""
     members = {key: replace(member, assignment=assignment.get(key, b"")) for key, member in group.members.items()}
     return replace(group, members=members)
 
@@ -266,7 +253,6 @@ def prepare(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
 
 
 def reset_assignment(step: Step, code: Code, now_ms: int) -> Step:
-    """Take every assignment back, and answer those that wait for theirs with the code."""
     return answer_syncs(step.to(with_assignment(step.group, {})), lambda _member: SyncAnswer(code=code), now_ms)
 
 

@@ -28,14 +28,11 @@ UNKNOWN: Final = -1
 
 @dataclass(frozen=True)
 class OffsetKey:
-    """Names a committed offset."""
-
     group_id: str
     topic: str
     partition: int
 
     def encode(self) -> bytes:
-        """OffsetCommitKey."""
         return schemas.encode_key(
             schemas.OffsetCommitKey(group=self.group_id, topic=self.topic, partition=self.partition)
         )
@@ -43,12 +40,9 @@ class OffsetKey:
 
 @dataclass(frozen=True)
 class GroupKey:
-    """Names a group."""
-
     group_id: str
 
     def encode(self) -> bytes:
-        """GroupMetadataKey."""
         return schemas.encode_key(schemas.GroupMetadataKey(group=self.group_id))
 
 
@@ -85,7 +79,6 @@ class OffsetValue:
     topic_id: UUID | None = None
 
     def encode(self) -> bytes:
-        """OffsetCommitValue, in the version that Kafka would choose."""
         value = schemas.OffsetCommitValue(
             offset=self.offset,
             leader_epoch=self.leader_epoch,
@@ -133,7 +126,6 @@ class GroupValue:
     members: tuple[Member, ...] = ()
 
     def encode(self) -> bytes:
-        """GroupMetadataValue v3."""
         return schemas.encode_value(
             schemas.GroupMetadataValue(
                 protocol_type=self.protocol_type,

@@ -58,8 +58,6 @@ class GroupService:
 
     Args:
         store: what is known of groups.
-        properties: of the broker.
-        now_ms: milliseconds since 1970.
         steady_ms: milliseconds that go on when that clock is set.
         new_member_id: makes a member id that was never used, from its prefix.
     """
@@ -85,7 +83,6 @@ class GroupService:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the groups back from their log."""
         self.store.load(self.properties)
 
     def start(self) -> None:
@@ -115,7 +112,6 @@ class GroupService:
         """JoinGroup; waits for the end of the join phase.
 
         Args:
-            group_id: of the group.
             request: its ticket is put in here.
         """
         code = self._join_refusal(group_id, request)
@@ -148,7 +144,6 @@ class GroupService:
         """SyncGroup; waits for the leader's assignment.
 
         Args:
-            group_id: of the group.
             request: its ticket is put in here.
         """
         if not is_group_id(group_id):
@@ -161,7 +156,6 @@ class GroupService:
         return await ticket
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Code:
-        """Heartbeat."""
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID
         now_ms = self._look_at_clock()
@@ -266,7 +260,6 @@ class GroupService:
         self.expire(group_id)
 
     def expire(self, group_id: str) -> None:
-        """Carry out what the passing of time leads to."""
         now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         if group is not None:
@@ -306,18 +299,11 @@ class OffsetVerification(Protocol):
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
         """The code for a client that commits offsets in a transaction, 0 where they may be appended."""
 
-    def keeps_out(self, pair: Pair) -> bool:
-        """Whether the transaction of this pair was kept, so that it takes nothing more."""
+    def keeps_out(self, pair: Pair) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Committer:
-    """Who commits.
-
-    Args:
-        generation: -1 where the client is no member.
-    """
-
     group_id: str
     member_id: str = ""
     instance_id: str | None = None
@@ -346,13 +332,7 @@ class FetchedOffset:
 
 
 class OffsetService:
-    """Offsets of groups.
-
-    Args:
-        groups: the groups.
-        verification: asks the transaction coordinator.
-        now_ms: milliseconds since 1970.
-    """
+    """Offsets of groups."""
 
     def __init__(self, groups: GroupService, verification: OffsetVerification, *, now_ms: Callable[[], int]) -> None:
         self._groups = groups
@@ -369,9 +349,7 @@ class OffsetService:
         """OffsetCommit; durable when it returns.
 
         Args:
-            committer: who commits.
             offsets: those whose metadata fits; may be empty.
-            version: of the request.
         """
         group = self._store.groups.get(committer.group_id)
         # v9 came with the protocol of KIP-848, whose clients know that a group can be gone.

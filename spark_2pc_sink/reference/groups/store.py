@@ -35,8 +35,6 @@ from spark_2pc_sink.wire.batch_format import Record, end_marker
 
 @dataclass(frozen=True)
 class CommittedOffset:
-    """An offset and where in the log it stands."""
-
     value: OffsetValue
     record_offset: int
 
@@ -54,7 +52,6 @@ class OffsetTable:
         Args:
             record_offset: its place in the log.
             producer_id: -1 unless it is part of a transaction.
-            key: of the offset.
             value: None for a tombstone, which takes pending offsets away too.
         """
         if value is None:
@@ -75,27 +72,22 @@ class OffsetTable:
                 del self._pending[producer_id]
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """The end marker of a producer's transaction is in the log."""
         for key, ended in self._pending.pop(producer_id, {}).items():
             offsets = self._committed.get(key.group_id, {})
             if commit and (key not in offsets or ended.record_offset > offsets[key].record_offset):
                 self._committed.setdefault(key.group_id, {})[key] = ended
 
     def get(self, key: OffsetKey) -> OffsetValue | None:
-        """The committed offset, or None."""
         found = self._committed.get(key.group_id, {}).get(key)
         return None if found is None else found.value
 
     def of_group(self, group_id: str) -> Mapping[OffsetKey, OffsetValue]:
-        """Every committed offset of the group."""
         return {key: committed.value for key, committed in self._committed.get(group_id, {}).items()}
 
     def is_pending(self, key: OffsetKey) -> bool:
-        """True while some open transaction holds an offset for the key."""
         return any(key in waiting for waiting in self._pending.values())
 
     def has_open_transactions(self, group_id: str) -> bool:
-        """True while some open transaction holds an offset of the group."""
         return any(key.group_id == group_id for key in self._pending_keys())
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
@@ -149,11 +141,6 @@ TOMBSTONES_MAX: Final = 1_000
 class GroupStore:
     """All groups with their offsets.
 
-    Args:
-        logs: where the partitions are found.
-        partition_count: of ``__consumer_offsets``.
-        now_ms: milliseconds since 1970.
-
     Attributes:
         groups: by id; `GroupService` puts changed ones in.
     """
@@ -167,11 +154,9 @@ class GroupStore:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of ``__consumer_offsets`` that keeps the group."""
         return partition_for(group_id, len(self._tables))
 
     def offsets(self, group_id: str) -> OffsetTable:
-        """The offsets of the group's partition."""
         return self._tables[self.partition_of(group_id)]
 
     def log(self, group_id: str) -> PartitionLog | None:

@@ -38,7 +38,6 @@ class AclHandlers:
         self._store = store
 
     def handlers(self) -> Handlers:
-        """The family's APIs."""
         return {
             Api.DESCRIBE_ACLS: Handler(*_VERSIONS, self.describe_acls),
             Api.CREATE_ACLS: Handler(*_VERSIONS, self.create_acls),

@@ -67,17 +67,12 @@ _TRANSACTIONAL_ID_DENIED: Final = "Transactional Id authorization failed."
 
 
 class ClusterHandlers:
-    """Metadata, FindCoordinator, DescribeCluster.
-
-    Args:
-        catalog: what there is.
-    """
+    """Metadata, FindCoordinator, DescribeCluster."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def handlers(self) -> Handlers:
-        """The versions are those of Kafka 4.4.0."""
         return {
             Api.METADATA: Handler(0, 13, self.metadata),
             Api.FIND_COORDINATOR: Handler(0, 6, self.find_coordinator),
@@ -137,7 +132,6 @@ class ClusterHandlers:
         return self._described(topic)
 
     def _topic_by_name(self, name: str, access: Access, *, creating: bool) -> Any:
-        """The topic, or why not."""
         if not access.allows(Operation.DESCRIBE, Resource.TOPIC, name):
             return _no_topic(Code.TOPIC_AUTHORIZATION_FAILED, name)
         topic = self._catalog.topic(name)
@@ -254,7 +248,6 @@ class ClusterHandlers:
 
 
 def may_create(access: Access, name: str) -> bool:
-    """True for who may create any topic, or this one."""
     return access.allows(Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
         Operation.CREATE, Resource.TOPIC, name
     )

@@ -69,7 +69,6 @@ def broker_config(entry: PropertyEntry, configs: BrokerConfigs, node_id: int, re
 
 
 def default_config(name: str, text: str, request: Any) -> Any:
-    """One config of the default of all brokers."""
     source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
     return Config(
         name=name,
@@ -120,7 +119,6 @@ class ConfigHandlers:
         self._catalog = catalog
 
     def handlers(self) -> Handlers:
-        """The versions are those of Kafka 4.4.0."""
         return {
             Api.DESCRIBE_CONFIGS: Handler(1, 4, self.describe_configs),
             Api.INCREMENTAL_ALTER_CONFIGS: Handler(0, 1, self.incremental_alter_configs),
@@ -184,7 +182,6 @@ class ConfigHandlers:
         return _Outcome(Code.NONE, "", [broker_config(each, configs, node_id, request) for each in entries])
 
     def _other_node(self, name: str, expected: str, what: str) -> _Outcome | None:
-        """What is wrong with the name of a broker."""
         try:
             node_id = int(name)
         except ValueError:

@@ -37,8 +37,6 @@ _METADATA_LEVEL: Final = 33
 
 
 class Feature(NamedTuple):
-    """A feature with the levels that the server has."""
-
     name: str
     level_min: int
     level_max: int
@@ -53,8 +51,6 @@ SUPPORTED: Final = (
 
 
 class UpgradeType(IntEnum):
-    """What an update is allowed to be (Kafka: ``FeatureUpdate.UpgradeType``)."""
-
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
     UNSAFE_DOWNGRADE = 3
@@ -69,7 +65,6 @@ class Update(NamedTuple):
 
 
 def finalized_levels(transaction_version: int) -> dict[str, int]:
-    """The finalized level of every feature."""
     return {"kraft.version": 0, METADATA_VERSION: _METADATA_LEVEL, TRANSACTION_VERSION: transaction_version}
 
 
@@ -79,7 +74,6 @@ def updates_fault(
     """What is wrong with a request, which is carried out as a whole or not at all; None when nothing is.
 
     Args:
-        updates: of the request.
         finalized: the levels as they are.
         node_id: of the node, which is its own controller.
         keeps_prepared: whether ``transaction.keep.prepared.enable`` is set.
@@ -99,7 +93,6 @@ def updates_fault(
 
 
 def _support_fault(update: Update, controller: str) -> str | None:
-    """Whether there is such a level at all."""
     if update.upgrade_type not in UpgradeType.__members__.values():
         return "The controller does not support the given upgrade type."
     if update.level < 0:
@@ -145,17 +138,12 @@ _Result: Final = UpdateFeaturesResponse.UpdatableFeatureResult
 
 
 class FeatureHandlers:
-    """The handler of UpdateFeatures.
-
-    Args:
-        catalog: has the levels.
-    """
+    """The handler of UpdateFeatures."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def handlers(self) -> Handlers:
-        """The versions are those of Kafka 4.4.0."""
         return {Api.UPDATE_FEATURES: Handler(0, 2, self.update_features)}
 
     async def update_features(self, context: RequestContext, request: Any) -> Any:
@@ -217,16 +205,13 @@ class Cluster(Protocol):
     """Who the node is, and where the level of ``transaction.version`` is found; the catalog."""
 
     @property
-    def cluster_id(self) -> str:
-        """The cluster's id."""
+    def cluster_id(self) -> str: ...
 
     @property
-    def node_id(self) -> int:
-        """The node's id."""
+    def node_id(self) -> int: ...
 
     @property
-    def transaction_version(self) -> int:
-        """The finalized level."""
+    def transaction_version(self) -> int: ...
 
     @property
     def features_epoch(self) -> int:
@@ -246,7 +231,6 @@ class ApiVersionsHandlers:
         self._cluster = cluster
 
     def handlers(self) -> Handlers:
-        """The family's one API."""
         return {Api.API_VERSIONS: Handler(0, _VERSION_MAX, self.api_versions)}
 
     async def api_versions(self, context: RequestContext, request: Any) -> Any:

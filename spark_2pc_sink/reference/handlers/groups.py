@@ -45,17 +45,12 @@ _GROUP_OPERATIONS: Final = (
 
 
 class GroupHandlers:
-    """The group APIs, in the versions of Kafka 4.4.0 as far as kafka-python has them.
-
-    Args:
-        service: the groups.
-    """
+    """The group APIs, in the versions of Kafka 4.4.0 as far as kafka-python has them."""
 
     def __init__(self, service: GroupService) -> None:
         self._service = service
 
     def handlers(self) -> Handlers:
-        """What is offered."""
         return {
             Api.JOIN_GROUP: Handler(0, 9, self.join),
             Api.SYNC_GROUP: Handler(0, 5, self.sync),
@@ -187,7 +182,6 @@ class GroupHandlers:
 
 
 def may_read(access: Access, group_id: str) -> bool:
-    """True where the principal may be a member of the group, or commit offsets for it."""
     return access.allows(Operation.READ, Resource.GROUP, group_id)
 
 

@@ -54,7 +54,6 @@ class _Asked:
 
     @property
     def refused(self) -> bool:
-        """True where some partition is refused already."""
         return any(self.codes)
 
     def rows(self, kind: Any) -> list[Any]:
@@ -65,18 +64,11 @@ class _Asked:
         ]
 
     def accepted(self) -> Iterator[Any]:
-        """The partitions that are not refused."""
         return (each for each, code in zip(self.partitions, self.codes, strict=True) if code is Code.NONE)
 
 
 class GroupOffsetHandlers:
-    """The offset APIs, in the versions of Kafka 4.4.0.
-
-    Args:
-        service: the offsets.
-        cluster: the catalog.
-        now_ms: milliseconds since 1970.
-    """
+    """The offset APIs, in the versions of Kafka 4.4.0."""
 
     def __init__(self, service: OffsetService, cluster: Cluster, *, now_ms: Callable[[], int]) -> None:
         self._service = service
@@ -84,7 +76,6 @@ class GroupOffsetHandlers:
         self._now_ms = now_ms
 
     def handlers(self) -> Handlers:
-        """What is offered."""
         return {
             Api.OFFSET_COMMIT: Handler(2, 10, self.commit),
             Api.OFFSET_FETCH: Handler(1, 10, self.fetch),

@@ -76,21 +76,15 @@ class _Read:
 
 
 class FetchHandlers:
-    """Fetch v4 to v18.
-
-    Args:
-        cluster: the catalog.
-    """
+    """Fetch v4 to v18."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def handlers(self) -> Handlers:
-        """The versions are those of Kafka 4.4.0."""
         return {Api.FETCH: Handler(_VERSION_MIN, _VERSION_MAX, self.fetch, only_reads=True)}
 
     async def fetch(self, context: RequestContext, request: Any) -> Any:
-        """Carry out a request."""
         if request.session_id != 0 and request.session_epoch >= _SESSION_EPOCH_FIRST:
             return FetchResponse(
                 throttle_time_ms=0, error_code=Code.FETCH_SESSION_ID_NOT_FOUND, session_id=0, responses=[]
@@ -125,7 +119,6 @@ class FetchHandlers:
     async def _poll(
         self, reads: list[_Read], *, isolation: Isolation, bytes_max: int, bytes_min: int, wait_ms_max: int
     ) -> None:
-        """Read until there is enough, or an error, or the time is over."""
         now_s = asyncio.get_running_loop().time
         end_s = now_s() + wait_ms_max / 1000
         while True:
@@ -254,17 +247,12 @@ _SPEC_VERSIONS: Final[dict[int, int]] = {
 
 
 class ListOffsetsHandlers:
-    """ListOffsets v1 to v11 and OffsetForLeaderEpoch v2 to v4.
-
-    Args:
-        logs: the catalog.
-    """
+    """ListOffsets v1 to v11 and OffsetForLeaderEpoch v2 to v4."""
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
 
     def handlers(self) -> Handlers:
-        """The versions are those of Kafka 4.4.0."""
         return {
             Api.LIST_OFFSETS: Handler(1, 11, self.list_offsets),
             Api.OFFSET_FOR_LEADER_EPOCH: Handler(2, 4, self.offset_for_leader_epoch),
@@ -365,7 +353,6 @@ class DeleteRecordsHandlers:
         self._catalog = catalog
 
     def handlers(self) -> Handlers:
-        """The versions are those of Kafka 4.4.0."""
         return {Api.DELETE_RECORDS: Handler(0, 2, self.delete_records)}
 
     async def delete_records(self, context: RequestContext, request: Any) -> Any:
@@ -424,17 +411,12 @@ _ProducerState: Final = _PartitionResponse.ProducerState
 
 
 class DescribeProducersHandlers:
-    """DescribeProducers v0.
-
-    Args:
-        logs: the catalog.
-    """
+    """DescribeProducers v0."""
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
 
     def handlers(self) -> Handlers:
-        """The version is that of Kafka 4.4.0."""
         return {Api.DESCRIBE_PRODUCERS: Handler(0, 0, self.describe_producers)}
 
     async def describe_producers(self, context: RequestContext, request: Any) -> Any:

@@ -57,11 +57,8 @@ def explain(records: Buffer, header: BatchHeader, *, settings: LogSettings, plac
     A record without a key is looked at no further, so the code of a time that is out of range is another one's.
 
     Args:
-        records: the batch.
-        header: its own.
         settings: of the log.
         place: topic and partition, as Kafka writes them.
-        now_ms: milliseconds since 1970.
 
     Returns:
         The first `RECORD_ERRORS_MAX` of them; None where the records cannot be read, or are in order after all.
@@ -159,13 +156,7 @@ class _Write:
 
 
 class ProduceHandlers:
-    """Produce v3 to v13.
-
-    Args:
-        cluster: the catalog.
-        verification: asks the coordinator.
-        now_ms: milliseconds since 1970.
-    """
+    """Produce v3 to v13."""
 
     def __init__(self, cluster: Cluster, verification: Verification, *, now_ms: Callable[[], int]) -> None:
         self._cluster = cluster
@@ -173,7 +164,6 @@ class ProduceHandlers:
         self._now_ms = now_ms
 
     def handlers(self) -> Handlers:
-        """The versions are those of Kafka 4.4.0."""
         return {Api.PRODUCE: Handler(_VERSION_MIN, _VERSION_MAX, self.produce)}
 
     async def produce(self, context: RequestContext, request: Any) -> Any:
@@ -317,14 +307,12 @@ async def _look_for_keys(writes: list[_Write]) -> None:
 
 
 async def _durable(appended: list[tuple[PartitionLog, _Write]]) -> None:
-    """Wait for what was appended."""
     for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):
         if code:
             write.fail(code)
 
 
 def _read(partition: Any, version: int) -> _Write:
-    """The batch of one partition, or what is wrong with it."""
     records = partition.records
     if not records:
         return _Write(partition.index, records, None, Code.INVALID_RECORD)

@@ -25,15 +25,13 @@ _Value = TypeVar("_Value")
 class Topics(Protocol):
     """Where topics are found by name; the catalog."""
 
-    def topic(self, name: str) -> Topic | None:
-        """The topic, or None."""
+    def topic(self, name: str) -> Topic | None: ...
 
 
 class Cluster(Logs, Topics, Protocol):
     """Where topics and logs are found; the catalog."""
 
-    def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        """The topic, or None."""
+    def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
 
 
 def find_topic(
@@ -44,8 +42,6 @@ def find_topic(
     A name that no topic has is none of the reasons: its partitions are not found.
 
     Args:
-        cluster: the catalog.
-        context: the client.
         operation: what it wants to do with the topic.
         name: as the request gives it; not looked at with ``by_id``.
         topic_id: as the request gives it; looked at only with ``by_id``.
@@ -60,7 +56,6 @@ def find_topic(
 
 
 def topic_refusal(context: RequestContext, operation: Operation, name: str) -> Code:
-    """TOPIC_AUTHORIZATION_FAILED where the client may not do that, else NONE."""
     allowed = context.access.allows(operation, Resource.TOPIC, name)
     return Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED
 
@@ -69,9 +64,6 @@ def find_log(logs: Logs, topic: str, partition: int, *, leader_epoch: int = ANY_
     """The log of a partition, or why it cannot be used.
 
     Args:
-        logs: the catalog.
-        topic: its name.
-        partition: its number.
         leader_epoch: of the leader that the client takes this one for (KIP-320).
     """
     log = logs.log(topic, partition)

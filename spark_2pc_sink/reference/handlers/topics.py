@@ -60,17 +60,12 @@ _DUPLICATE: Final = _Refusal(Code.INVALID_REQUEST, "Duplicate topic name.")
 
 
 class TopicHandlers:
-    """CreateTopics, DeleteTopics, CreatePartitions.
-
-    Args:
-        catalog: where the topics are.
-    """
+    """CreateTopics, DeleteTopics, CreatePartitions."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     def handlers(self) -> Handlers:
-        """The versions are those of Kafka 4.4.0."""
         return {
             Api.CREATE_TOPICS: Handler(2, 7, self.create_topics),
             Api.DELETE_TOPICS: Handler(1, 6, self.delete_topics),

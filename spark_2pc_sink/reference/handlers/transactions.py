@@ -51,13 +51,7 @@ _Description = admin.DescribeTransactionsResponse.TransactionState
 
 
 class TransactionHandlers:
-    """InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and the two queries of KIP-664.
-
-    Args:
-        service: the coordinator.
-        markers: writes what WriteTxnMarkers brings.
-        topics: the catalog.
-    """
+    """InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and the two queries of KIP-664."""
 
     def __init__(self, service: TransactionService, markers: MarkerWriter, topics: Topics) -> None:
         self._service = service
@@ -129,7 +123,6 @@ class TransactionHandlers:
         )
 
     async def add_offsets(self, context: RequestContext, request: Any) -> Any:
-        """AddOffsetsToTxn v0 to v4."""
         event = AddOffsetsToTxn(
             transactional_id=request.transactional_id,
             producer_id=request.producer_id,
@@ -193,7 +186,6 @@ class TransactionHandlers:
         )
 
     async def describe_transactions(self, context: RequestContext, request: Any) -> Any:
-        """DescribeTransactions v0."""
         event = DescribeTransactions(transactional_ids=tuple(request.transactional_ids), access=context.access)
         reply = cast("DescribeTransactionsReply", await self._service.submit(event))
         return admin.DescribeTransactionsResponse(
@@ -201,7 +193,6 @@ class TransactionHandlers:
         )
 
     async def list_transactions(self, context: RequestContext, request: Any) -> Any:
-        """ListTransactions v0 to v2."""
         event = ListTransactions(
             state_filters=tuple(request.state_filters),
             producer_id_filters=tuple(request.producer_id_filters),

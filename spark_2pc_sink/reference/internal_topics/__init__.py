@@ -106,8 +106,6 @@ def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool
 
     Args:
         kind: one of the classes of this module.
-        data: the record.
-        version: of the schema.
         peer: who wrote it, for the error's sentence.
         prefix_only: later versions may have added fields behind.
 

@@ -47,7 +47,6 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The latest epoch, or -1."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def begin(self, epoch: int, start_offset: int) -> None:
@@ -61,7 +60,6 @@ class LeaderEpochs:
         self._starts.append(start_offset)
 
     def at(self, offset: int) -> int:
-        """The epoch that wrote ``offset``, or -1."""
         position = bisect_right(self._starts, offset)
         return self._epochs[position - 1] if position else NO_EPOCH
 
@@ -180,7 +178,6 @@ class ProducerDescription:
 
     @classmethod
     def of(cls, entry: ProducerEntry) -> ProducerDescription:
-        """The row of an entry."""
         return cls(
             entry.producer_id,
             entry.epoch,
@@ -204,7 +201,6 @@ async def decoded(header: BatchHeader, work: Callable[[], _Result]) -> _Result:
     """What ``work`` makes of the records of a batch.
 
     Args:
-        header: of the batch.
         work: decodes it; touches nothing else that changes. Its errors are raised here.
     """
     if not header.compression and header.size_bytes <= _INLINE_BYTES_MAX:

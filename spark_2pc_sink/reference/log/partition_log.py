@@ -194,8 +194,6 @@ class PartitionLog:
 
         Args:
             place: the directory, which exists; or a store of segments; None keeps everything in memory.
-            topic: the topic's name.
-            partition: its number.
             leader_epoch: of this start of the node; not below any that is in the log.
             settings: of broker and topic.
             log_start_offset: what was deleted before.
@@ -224,7 +222,6 @@ class PartitionLog:
 
     @property
     def settings(self) -> LogSettings:
-        """What broker and topic say; may be replaced when they change."""
         return self._settings
 
     @settings.setter
@@ -234,12 +231,10 @@ class PartitionLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset of the next record to be appended (log end offset, LEO); may be ahead of what is durable."""
         return self._log.end_offset
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments, for metrics and DescribeLogDirs."""
         return self._log.size_bytes
 
     # --- appending ----------------------------------------------------------------------------------------------------
@@ -250,7 +245,6 @@ class PartitionLog:
         Args:
             stamp: the header of the batch, or a `producer_state.Writer` for offsets of a group.
             supports_epoch_bump: the client relies on the implicit add (Produce v12, TxnOffsetCommit v5).
-            now_ms: milliseconds since 1970.
 
         Returns:
             `Verified`: append. `NeedsCoordinator`: ask, then append with its guard. `Refused`: answer its code.
@@ -279,8 +273,6 @@ class PartitionLog:
 
         Args:
             records: exactly the bytes that ``storage.batches.inspect`` gave ``header`` for; not kept.
-            header: of the batch, checked.
-            now_ms: milliseconds since 1970.
             guard: of `NeedsCoordinator`; only for a transactional batch whose partition the coordinator has added.
             lacks_keys: what `lacks_keys` found.
 
@@ -421,7 +413,6 @@ class PartitionLog:
         return self._fetched(found.data, aborted)
 
     def limit(self, isolation: Isolation) -> int:
-        """First offset that a reader may not see: the high watermark, or the last stable offset."""
         return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.high_watermark
 
     def changed(self) -> asyncio.Future[None]:
@@ -453,11 +444,9 @@ class PartitionLog:
         )
 
     def earliest(self) -> FoundOffset:
-        """ListOffsets EARLIEST (-2): the log's start, and the leader epoch there."""
         return FoundOffset(self.log_start_offset, NO_TIMESTAMP, self._state.epochs.at(self.log_start_offset))
 
     def latest(self, isolation: Isolation) -> FoundOffset:
-        """ListOffsets LATEST (-1): the high watermark, or the last stable offset for read_committed."""
         return FoundOffset(self.limit(isolation), NO_TIMESTAMP, self._state.epochs.latest)
 
     async def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> FoundOffset:
@@ -489,7 +478,6 @@ class PartitionLog:
         return self._state.epochs.end_of(epoch, self._log.end_offset)
 
     def producers(self) -> Iterator[ProducerDescription]:
-        """What DescribeProducers shows (KIP-664)."""
         return map(ProducerDescription.of, self._state.producers.entries())
 
     def close(self) -> None:

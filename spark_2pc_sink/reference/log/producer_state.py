@@ -96,11 +96,9 @@ class VerificationGuards:
         return sequence <= asked.lowest_sequence
 
     def record_written(self, producer_id: int) -> None:
-        """A transactional record stands in the log."""
         self._verifying.pop(producer_id, None)
 
     def marker_written(self, producer_id: int, epoch: int) -> None:
-        """An end marker stands in the log."""
         asked = self._verifying.get(producer_id)
         # A marker with the bumped epoch belongs to the transaction before; the next one is being verified already.
         if asked is not None and not (asked.supports_epoch_bump and asked.epoch == epoch):
@@ -156,11 +154,9 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """Of the last batch, or -1."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def has_open_transaction(self, epoch: int) -> bool:
-        """True where a transaction of exactly this epoch is open."""
         return self.txn_start_offset is not None and self.epoch == epoch
 
     def written(self, header: BatchHeader) -> ProducerEntry:
@@ -216,12 +212,10 @@ class ProducerStamp(Protocol):
     """Who wants to write: a `BatchHeader`, or a `Writer`."""
 
     @property
-    def producer_id(self) -> int:
-        """As in the batch."""
+    def producer_id(self) -> int: ...
 
     @property
-    def producer_epoch(self) -> int:
-        """As in the batch."""
+    def producer_epoch(self) -> int: ...
 
     @property
     def base_sequence(self) -> int:
@@ -238,8 +232,7 @@ class Writer:
 
 
 @dataclass(frozen=True)
-class Verified:
-    """The transaction is open on the partition already: append without asking."""
+class Verified: ...
 
 
 @dataclass(frozen=True)
@@ -262,8 +255,6 @@ Standing = Verified | NeedsCoordinator | Refused
 
 @dataclass(frozen=True)
 class EndedTransaction:
-    """An open transaction that a marker has ended."""
-
     producer_id: int
     first_offset: int
     marker_offset: int
@@ -286,15 +277,12 @@ class ProducerStates:
         self._open: dict[int, int] = {}
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
-        """What is known of a producer id."""
         return self._entries.get(producer_id)
 
     def entries(self) -> Iterator[ProducerEntry]:
-        """Everything known, for DescribeProducers; also after the transaction, until it expires."""
         return iter(tuple(self._entries.values()))
 
     def first_open_offset(self) -> int | None:
-        """First offset of the earliest transaction that is open, or None."""
         return next(iter(self._open), None)
 
     # --- before the append: is the coordinator to be asked? -----------------------------------------------------------
@@ -332,7 +320,6 @@ class ProducerStates:
         """NONE where a data batch with a producer id may be appended, after `duplicate` has found none.
 
         Args:
-            header: of the batch.
             guard: of `NeedsCoordinator`, where the coordinator was asked.
             sequenced: False for records of a broker, which have no sequence numbers.
         """
@@ -351,7 +338,6 @@ class ProducerStates:
         return Code.NONE
 
     def check_marker(self, marker: EndMarker) -> Code:
-        """NONE where an end marker may be appended."""
         entry = self._entries.get(marker.producer_id) or ProducerEntry(marker.producer_id)
         if self._stale_marker(entry, marker):
             return Code.INVALID_PRODUCER_EPOCH
@@ -382,7 +368,6 @@ class ProducerStates:
     # --- effects ------------------------------------------------------------------------------------------------------
 
     def batch_written(self, header: BatchHeader) -> None:
-        """A data batch with a producer id stands in the log."""
         before = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
         after = before.written(header)
         self._entries[header.producer_id] = after
@@ -441,7 +426,6 @@ class AbortedIndex:
 
     @property
     def entries(self) -> tuple[AbortedTransaction, ...]:
-        """In the order of the markers."""
         return tuple(self._entries)
 
     def add(self, ended: EndedTransaction, stable_offset: int) -> None:

@@ -79,25 +79,20 @@ class Acl:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Acl:
-        """The rule that `row` made."""
         return cls(**row)
 
     @property
     def codes(self) -> tuple[int, int, int, int]:
-        """Resource, pattern, operation, permission."""
         return self.resource, self.pattern, self.operation, self.permission
 
     def row(self) -> dict[str, Any]:
-        """What the catalog keeps."""
         return dict(vars(self))
 
     @property
     def allows(self) -> bool:
-        """False for a DENY."""
         return self.permission == PermissionCode.ALLOW
 
     def names(self, resource: int, name: str) -> bool:
-        """True where the rule is about this resource."""
         if self.resource != resource:
             return False
         if self.pattern == PatternCode.PREFIXED:
@@ -105,7 +100,6 @@ class Acl:
         return self.name in {name, WILDCARD}
 
     def speaks_of(self, principal: str, host: str, operation: int) -> bool:
-        """True where the rule is about this operation of this client, whatever the resource."""
         if self.principal not in {principal, WILDCARD_PRINCIPAL} or self.host not in {host, WILDCARD}:
             return False
         if self.operation in {operation, ALL_OPERATIONS}:
@@ -135,11 +129,9 @@ class AclFilter:
 
     @property
     def codes(self) -> tuple[int, int, int, int]:
-        """Resource, pattern, operation, permission."""
         return self.resource, self.pattern, self.operation, self.permission
 
     def matches(self, acl: Acl) -> bool:
-        """True for a rule that is meant."""
         return (
             self.resource in {self.ANY, acl.resource}
             and self._matches_name(acl)
@@ -160,8 +152,7 @@ class AclFilter:
 class AclRows(Protocol):
     """Where the rules are kept: the catalog."""
 
-    def acls(self) -> Sequence[Mapping[str, Any]]:
-        """All of them."""
+    def acls(self) -> Sequence[Mapping[str, Any]]: ...
 
     async def set_acls(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Put these in place of all; durable when it returns."""
@@ -181,15 +172,12 @@ class AclStore:
 
     @property
     def acls(self) -> tuple[Acl, ...]:
-        """The durable ones, in order."""
         return self._durable
 
     async def add(self, acls: Iterable[Acl]) -> None:
-        """Add rules; one that is there already changes nothing."""
         await self._change(self._wanted | frozenset(acls))
 
     async def remove(self, acls: Iterable[Acl]) -> None:
-        """Remove rules."""
         await self._change(self._wanted - frozenset(acls))
 
     async def _change(self, wanted: frozenset[Acl]) -> None:
@@ -218,7 +206,6 @@ class AclAccess:
     open_without_acl: bool
 
     def allows(self, operation: Operation, resource: Resource, name: str) -> bool:
-        """True where the client may do it to the named resource."""
         if self.is_super_user:
             return True
         named = [acl for acl in self.store.acls if acl.names(resource.value, name)]

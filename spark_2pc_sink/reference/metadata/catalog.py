@@ -102,12 +102,10 @@ class Catalog:
 
     @property
     def cluster_id(self) -> str:
-        """Drawn at the first start."""
         return self._state.cluster_id
 
     @property
     def node_id(self) -> int:
-        """The only node's id."""
         return self._state.node_id
 
     @property
@@ -117,7 +115,6 @@ class Catalog:
 
     @property
     def transaction_version(self) -> int:
-        """The finalized level of the feature ``transaction.version``."""
         return self._state.transaction_version
 
     @property
@@ -142,7 +139,6 @@ class Catalog:
 
     @property
     def broker_configs(self) -> BrokerConfigs:
-        """What was altered of the brokers' configs."""
         return self._state.broker_configs
 
     async def alter_broker_configs(self, broker: str, changes: Mapping[str, str | None]) -> None:
@@ -176,7 +172,6 @@ class Catalog:
         return ProducerIds(state.next_producer_id - PRODUCER_ID_BLOCK_SIZE)
 
     def acls(self) -> tuple[AclRow, ...]:
-        """All ACLs, as `set_acls` was given them."""
         return self._state.acls
 
     async def set_acls(self, rows: Sequence[AclRow]) -> None:
@@ -187,11 +182,9 @@ class Catalog:
     # --- topics ------------------------------------------------------------------------------------------------------
 
     def topic(self, name: str) -> Topic | None:
-        """The topic of that name, or None."""
         return self._state.topics.get(name)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        """The topic of that id, or None."""
         name = self._names.get(topic_id)
         return None if name is None else self._state.topics.get(name)
 
@@ -247,7 +240,6 @@ class Catalog:
         """Change what is set for a topic; its open logs go by it from now on. None when the topic is gone.
 
         Args:
-            name: of the topic.
             alter: makes the new configs out of those that are set when the change has its turn.
         """
         topic = await self._alter(name, lambda topic: replace(topic, configs=dict(alter(topic.configs))))
@@ -262,7 +254,6 @@ class Catalog:
         """Let nothing below these offsets be read any more; None when the topic is gone or nothing changes.
 
         Args:
-            name: of the topic.
             starts: the first offset to keep, by partition; smaller ones than the partition has change nothing.
         """
 

@@ -21,7 +21,6 @@ _CHECKSUM: Final = "crc32c"
 
 
 def write_checked(document: dict[str, Any]) -> bytes:
-    """The document as JSON, with a checksum of all its fields."""
     return json.dumps({**document, _CHECKSUM: _checksum(document)}, indent=1).encode()
 
 
@@ -79,7 +78,6 @@ class Topic:
 
     @property
     def internal(self) -> bool:
-        """True for the names that coordinators keep their records under."""
         return self.name in INTERNAL_TOPICS
 
     @property
@@ -121,7 +119,6 @@ class CatalogState:
         return replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
 
     def without_topics(self, *topics: Topic) -> CatalogState:
-        """The state without these topics, their files noted as to be removed."""
         gone = {topic.name for topic in topics}
         left = {name: topic for name, topic in self.topics.items() if name not in gone}
         return replace(self, topics=left, removing=(*self.removing, *topics))
@@ -155,7 +152,6 @@ def unified(name: str) -> str:
 
 
 def random_id() -> uuid.UUID:
-    """A new id that Kafka's tools can take: its text does not begin with a dash (Kafka: ``Uuid.randomUuid``)."""
     found = uuid.uuid4()
     # The first six bits are the first character; one id in 64 gets an A there instead.
     return found if id_text(found)[0] != "-" else uuid.UUID(int=found.int & ((1 << 122) - 1))
@@ -176,7 +172,6 @@ def id_of_text(text: str) -> uuid.UUID:
 
 
 def write_state(state: CatalogState) -> bytes:
-    """The state as JSON, in the layout that `read_state` reads."""
     document = {
         "version": _FORMAT_VERSION,
         "cluster_id": state.cluster_id,

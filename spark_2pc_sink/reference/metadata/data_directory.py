@@ -53,7 +53,6 @@ LogEnds: TypeAlias = Mapping[tuple[UUID, int], int]
 
 
 def write_log_ends(ends: LogEnds) -> bytes:
-    """The ends as JSON."""
     rows = [[id_text(topic_id), partition, end] for (topic_id, partition), end in ends.items()]
     return write_checked({"ends": rows})
 
@@ -174,7 +173,6 @@ class DataDirectory:
         self._replace(_META, "".join(f"{line}\n" for line in lines).encode())
 
     def partition(self, topic: str, partition: int) -> Path:
-        """The directory of a partition's segments."""
         return self.path / f"{topic}-{partition}"
 
     def make_partitions(self, topics: Iterable[Topic], *, live: Iterable[Topic] = (), starting: bool = False) -> None:

@@ -132,11 +132,9 @@ class FrameReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """The memory that the frame under way takes."""
         return len(self._head) + (0 if self._frame is None else len(self._frame))
 
     def buffer(self) -> memoryview:
-        """Where the next bytes belong."""
         return self._scratch if self._frame is None else memoryview(self._frame)[self._filled :]
 
     def received(self, count: int) -> list[bytes | bytearray]:
@@ -211,7 +209,6 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol of one accepted connection.
 
     Args:
-        listener: what its connections share.
         server: told when it opens and closes.
     """
 
@@ -267,11 +264,9 @@ class Connection(asyncio.BufferedProtocol):
         self._server.opened(self, self._loop.create_task(self._serve()))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Where the next bytes belong."""
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have arrived."""
         in_frame = self._reader.buffered_bytes > 0
         frames_before = len(self._frames)
         for frame in self._reader.received(nbytes):
@@ -380,13 +375,11 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
 
     def cancel(self) -> None:
-        """Stop waiting for anything."""
         self._channel.cancel()
         self._transport.abort()
 
     @property
     def buffered_bytes(self) -> int:
-        """The memory that frames and replies of this connection take."""
         return self._frame_bytes + self._reader.buffered_bytes + self._transport.get_write_buffer_size()
 
     @property
@@ -459,8 +452,6 @@ class SocketServer:
     """Listens, and serves everyone who connects.
 
     Args:
-        dispatcher: carries requests out.
-        properties: listeners, limits, users.
         access_of: the ACLs for a principal and a host.
 
     Raises:
@@ -537,17 +528,14 @@ class SocketServer:
 
     @property
     def connections(self) -> tuple[Connection, ...]:
-        """Those that are open."""
         return tuple(self._connections)
 
     def opened(self, connection: Connection, serving: asyncio.Task[None]) -> None:
-        """A connection has begun; its task may outlive it."""
         self._connections.add(connection)
         self._serving[serving] = connection
         serving.add_done_callback(self._serving.pop)
 
     def closed(self, connection: Connection) -> None:
-        """A connection has ended."""
         self._connections.discard(connection)
         if not self._connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)

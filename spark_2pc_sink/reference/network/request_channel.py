@@ -116,7 +116,6 @@ class Dispatcher:
 
         Args:
             call: from `read`.
-            context: of its version.
         """
         if call.handler is None or call.request is None:
             return self._unknown_version(call.head)
@@ -179,7 +178,6 @@ class RequestChannel:
     """Who is on a connection, and what of its requests is under way.
 
     Args:
-        listener: what its connections share.
         client_host: the address of the peer.
         principal: who it is, as long as it does not log in.
         send: takes the bytes of a reply, and drops them once the connection ends.
@@ -213,12 +211,10 @@ class RequestChannel:
 
     @property
     def logged_in(self) -> bool:
-        """False while the client still has to log in."""
         return self._login is None
 
     @property
     def busy(self) -> bool:
-        """True while a Produce waits for the disk."""
         return any(not task.done() for task in self._produces)
 
     async def carry_out(self, frame: bytes | bytearray) -> None:
@@ -245,7 +241,6 @@ class RequestChannel:
                 await self._answer(call)
 
     async def finish(self) -> None:
-        """Wait until every Produce has its reply."""
         while self._produces:
             await _over(self._produces[0])
             self._produces.popleft()

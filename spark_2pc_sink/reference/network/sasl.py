@@ -64,11 +64,7 @@ _REFUSED: Final = "Authentication failed: Invalid username or password"
 
 
 class PlainExchange:
-    """See `Exchange`.
-
-    Args:
-        users: who may log in.
-    """
+    """See `Exchange`."""
 
     def __init__(self, users: Users) -> None:
         self._users = users
@@ -136,7 +132,6 @@ class ScramExchange:
     """See `Exchange`.
 
     Args:
-        users: who may log in.
         mechanism: SCRAM-SHA-256 or SCRAM-SHA-512.
     """
 
@@ -204,7 +199,6 @@ class ScramExchange:
 
 @lru_cache(maxsize=_CREDENTIALS_MAX)
 def _credential(mechanism: str, _user: str, password: str) -> _Credential:
-    """A credential of this process; each user has a salt of their own."""
     name, salt = _HASHES[mechanism], secrets.token_bytes(_SALT_BYTES)
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, ITERATIONS)
     stored_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
@@ -247,7 +241,6 @@ class Login:
     """The login of one connection.
 
     Args:
-        users: who may log in.
         mechanisms: how, in the order in which clients are told.
     """
 
@@ -337,17 +330,14 @@ class SaslHandlers:
     """SaslHandshake and SaslAuthenticate of a connection that needs no login, or is past it: ILLEGAL_SASL_STATE."""
 
     def handlers(self) -> Handlers:
-        """The family's APIs."""
         return {
             Api.SASL_HANDSHAKE: Handler(*HANDSHAKE_VERSIONS, self.handshake),
             Api.SASL_AUTHENTICATE: Handler(*AUTHENTICATE_VERSIONS, self.authenticate),
         }
 
     async def handshake(self, _context: RequestContext, _request: Any) -> Any:
-        """Refuse: as KafkaApis.handleSaslHandshakeRequest."""
         return SaslHandshakeResponse(error_code=Code.ILLEGAL_SASL_STATE, mechanisms=[])
 
     async def authenticate(self, _context: RequestContext, _request: Any) -> Any:
-        """Refuse: as KafkaApis.handleSaslAuthenticateRequest."""
         message = "SaslAuthenticate request received after successful authentication"
         return _authenticated(Code.ILLEGAL_SASL_STATE, message)

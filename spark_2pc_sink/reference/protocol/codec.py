@@ -129,8 +129,6 @@ REQUESTS: Final[dict[int, Any]] = {
 
 @dataclass(frozen=True)
 class RequestHead:
-    """What stands in front of every request, in every version."""
-
     api_key: int
     version: int
     correlation_id: int
@@ -138,11 +136,7 @@ class RequestHead:
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came in.
-
-    Args:
-        body: kafka-python's message.
-    """
+    """A request as it came in."""
 
     head: RequestHead
     client_id: str | None

@@ -104,10 +104,7 @@ def stamp_batch(
     """A client's batch with the broker's fields in its header; the records are not copied.
 
     Args:
-        records: the batch as it came.
-        header: of it.
         base_offset: of its first record in the log.
-        leader_epoch: of the broker.
         append_time_ms: for a topic with message.timestamp.type=LogAppendTime; changes what the CRC covers.
     """
     view = memoryview(records)
@@ -140,7 +137,6 @@ def build_batch(
 
     Args:
         payload: the encoded records (`records.encode_records`).
-        record_count: how many they are.
         producer_id: -1 for none.
         producer_epoch: -1 for none.
         timestamp_ms: of every record.

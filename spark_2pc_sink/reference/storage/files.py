@@ -26,12 +26,10 @@ class SegmentFile(Protocol):
     """The bytes of one segment."""
 
     @property
-    def path(self) -> str:
-        """For messages."""
+    def path(self) -> str: ...
 
     @property
-    def size_bytes(self) -> int:
-        """The end, where the next batch goes."""
+    def size_bytes(self) -> int: ...
 
     def append(self, parts: Sequence[Buffer]) -> None:
         """Write the parts one behind the other at the end, all or nothing.
@@ -44,29 +42,25 @@ class SegmentFile(Protocol):
     def read(self, position: int, count: int) -> bytes:
         """Up to ``count`` bytes from ``position`` on; fewer at the end."""
 
-    def truncate(self, size_bytes: int) -> None:
-        """Cut the file to a size."""
+    def truncate(self, size_bytes: int) -> None: ...
 
     def sync(self) -> None:
         """Wait until everything written is on disk. May be called in a thread."""
 
-    def close(self) -> None:
-        """Give the file back."""
+    def close(self) -> None: ...
 
 
 class SegmentStore(Protocol):
     """Where the segments of one partition are."""
 
     @property
-    def path(self) -> str:
-        """For messages."""
+    def path(self) -> str: ...
 
     @property
     def on_disk(self) -> bool:
         """False where nothing is ever waited for."""
 
-    def base_offsets(self) -> list[int]:
-        """Base offsets of the segments there are, ascending."""
+    def base_offsets(self) -> list[int]: ...
 
     def segment(self, base_offset: int) -> SegmentFile:
         """The file of a segment; an empty one is made if there is none."""
@@ -93,7 +87,6 @@ class DiskFile:
         self.size_bytes: int = os.fstat(self._descriptor).st_size
 
     def append(self, parts: Sequence[Buffer]) -> None:
-        """See `SegmentFile`."""
         total = sum(map(len, parts))
         try:
             written = os.pwritev(self._descriptor, parts, self.size_bytes)
@@ -105,16 +98,13 @@ class DiskFile:
         self.size_bytes += total
 
     def read(self, position: int, count: int) -> bytes:
-        """See `SegmentFile`."""
         return os.pread(self._descriptor, count, position)
 
     def truncate(self, size_bytes: int) -> None:
-        """See `SegmentFile`."""
         os.ftruncate(self._descriptor, size_bytes)
         self.size_bytes = size_bytes
 
     def sync(self) -> None:
-        """See `SegmentFile`."""
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
@@ -148,16 +138,13 @@ class DiskStore:
         self._directory = directory
 
     def base_offsets(self) -> list[int]:
-        """See `SegmentStore`."""
         names = (path.name.removesuffix(SUFFIX) for path in self._directory.glob(f"*{SUFFIX}"))
         return sorted(int(name) for name in names if len(name) == _DIGITS and name.isdecimal())
 
     def segment(self, base_offset: int) -> DiskFile:
-        """See `SegmentStore`."""
         return DiskFile(self._directory / segment_name(base_offset))
 
     def sync(self) -> None:
-        """See `SegmentStore`."""
         descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -174,28 +161,22 @@ class MemoryFile:
 
     @property
     def size_bytes(self) -> int:
-        """See `SegmentFile`."""
         return len(self._data)
 
     def append(self, parts: Sequence[Buffer]) -> None:
-        """See `SegmentFile`."""
         for part in parts:
             self._data += part
 
     def read(self, position: int, count: int) -> bytes:
-        """See `SegmentFile`."""
         with memoryview(self._data) as view:
             return bytes(view[position : position + count])
 
     def truncate(self, size_bytes: int) -> None:
-        """See `SegmentFile`."""
         del self._data[size_bytes:]
 
-    def sync(self) -> None:
-        """Nothing to wait for."""
+    def sync(self) -> None: ...
 
-    def close(self) -> None:
-        """Nothing to give back."""
+    def close(self) -> None: ...
 
 
 class MemoryStore:
@@ -208,12 +189,9 @@ class MemoryStore:
         self._files: dict[int, MemoryFile] = {}
 
     def base_offsets(self) -> list[int]:
-        """See `SegmentStore`."""
         return sorted(self._files)
 
     def segment(self, base_offset: int) -> MemoryFile:
-        """See `SegmentStore`."""
         return self._files.setdefault(base_offset, MemoryFile(segment_name(base_offset)))
 
-    def sync(self) -> None:
-        """Nothing to wait for."""
+    def sync(self) -> None: ...

@@ -60,7 +60,6 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file."""
         return self.file.size_bytes
 
     def append(self, stamped: Stamped) -> None:
@@ -108,7 +107,6 @@ class Segment:
         return ((header, found) for found, header in self._walk(position))
 
     def batch(self, header: BatchHeader, position: int) -> bytes:
-        """The bytes of a batch."""
         return self.file.read(position, header.size_bytes)
 
     def _walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -135,8 +133,6 @@ def recover_segment(
     """Index a segment's batches and give each to ``take``.
 
     Args:
-        segment: just opened.
-        take: called with each header and batch, in order.
         last: it is the one that was being written; a torn end is cut off.
         durable_end: the offset up to which the log is known to have been on disk.
 
@@ -204,9 +200,6 @@ class ReadBytes:
 class SegmentedLog:
     """The bytes of one partition. Call `recover` before anything else.
 
-    Args:
-        store: where the segments are.
-
     Attributes:
         failure: why nothing can be appended any more, or ''.
         recovered_cut_bytes: what `recover` cut off the end: a write that a crash had torn.
@@ -225,7 +218,6 @@ class SegmentedLog:
 
     @property
     def path(self) -> str:
-        """Where the log is, for messages."""
         return self._store.path
 
     def path_of(self, offset: int) -> str:
@@ -234,19 +226,16 @@ class SegmentedLog:
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record."""
         return self._segments[-1].end_offset
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments."""
         return sum(segment.size_bytes for segment in self._segments)
 
     def recover(self, take: Callable[[BatchHeader, bytes], None], *, durable_end: int = 0) -> None:
         """Open what is in the store; each batch is checked and given to ``take``. Blocks.
 
         Args:
-            take: called with each header and batch, in order.
             durable_end: the offset up to which the log is known to have been on disk.
 
         Raises:

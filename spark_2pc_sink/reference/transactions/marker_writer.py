@@ -15,8 +15,7 @@ from spark_2pc_sink.reference.log.producer_state import EndMarker
 class Logs(Protocol):
     """Where the logs of this node's partitions are found; the catalog."""
 
-    def log(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log, or None where there is no such partition."""
+    def log(self, topic: str, partition: int) -> PartitionLog | None: ...
 
 
 #: Told that a marker was appended to a partition of ``__consumer_offsets``: partition, producer id, committed or not.
@@ -27,10 +26,8 @@ class MarkerWriter:
     """Appends end markers; all partitions of a marker at once, then one wait until they are durable.
 
     Args:
-        logs: the partitions.
         on_group_marker: told of each marker in ``__consumer_offsets`` as it is appended, in the order of the log, so
             that the offsets that were pending take effect or are dropped; whoever shows them waits for the disk.
-        now_ms: milliseconds since 1970.
     """
 
     def __init__(self, logs: Logs, *, on_group_marker: GroupMarker, now_ms: Callable[[], int]) -> None:

@@ -129,8 +129,6 @@ def log_change(log: logging.Logger, plan: Plan, after: TransactionMetadata | Non
     """Log a plan whose record is durable.
 
     Args:
-        log: where to.
-        plan: that was carried out.
         after: the id as it is now; None where it was removed.
     """
     before = plan.reserved
@@ -198,28 +196,22 @@ class Cluster(Logs, Protocol):
     """What the coordinator needs of the catalog."""
 
     @property
-    def node_epoch(self) -> int:
-        """The coordinator epoch of this start."""
+    def node_epoch(self) -> int: ...
 
     @property
-    def transaction_version(self) -> int:
-        """The finalized level of the feature ``transaction.version``."""
+    def transaction_version(self) -> int: ...
 
-    def topic(self, name: str) -> Topic | None:
-        """The topic, or None."""
+    def topic(self, name: str) -> Topic | None: ...
 
-    def logs(self) -> Iterable[PartitionLog]:
-        """All logs that are open."""
+    def logs(self) -> Iterable[PartitionLog]: ...
 
-    async def allocate_producer_ids(self) -> ProducerIds:
-        """A block of producer ids, durable."""
+    async def allocate_producer_ids(self) -> ProducerIds: ...
 
 
 def settings_of(properties: BrokerProperties, *, transaction_version: int, offsets_partition_count: int) -> Settings:
     """The coordinator's settings.
 
     Args:
-        properties: of the broker.
         transaction_version: the finalized level, which may differ from the property.
         offsets_partition_count: that ``__consumer_offsets`` really has.
     """
@@ -238,10 +230,7 @@ class TransactionService:
 
     Args:
         cluster: the catalog, with ``__transaction_state`` in it.
-        markers: writes the end markers.
         settings: see `settings_of`.
-        properties: say how often time is looked at.
-        now_ms: milliseconds since 1970.
 
     Attributes:
         state: what the coordinator knows; for metrics.
@@ -335,7 +324,6 @@ class TransactionService:
             future.set_result(None)
 
     async def abort_timed_out(self) -> None:
-        """Abort the transactions that are open for longer than their timeout."""
         await self._submit_all(due_timeouts(self.state, self._now_ms()))
 
     async def remove_expired(self) -> None:
@@ -358,7 +346,6 @@ class TransactionService:
         return plan
 
     def _appended(self, plan: Plan) -> Code:
-        """Append the plan's record, if it has one."""
         if not plan.records:
             return Code.NONE
         (record,) = plan.records
@@ -454,7 +441,6 @@ class TransactionService:
             self._settle_and_carry_out(plan, pause_ms=RETRY_PAUSE_MS)
 
     def _want_block(self) -> None:
-        """Allocate a block of producer ids, unless that is under way."""
         if not self._allocating:
             self._allocating = True
             self._background.run(self._allocate())
@@ -481,7 +467,6 @@ class TransactionService:
         return log
 
     def _open_transactions(self) -> dict[Pair, set[TopicPartition]]:
-        """By pair, the partitions with an open transaction."""
         found: dict[Pair, set[TopicPartition]] = defaultdict(set)
         for log in self._cluster.logs():
             for producer in log.producers():

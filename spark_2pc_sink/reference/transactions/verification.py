@@ -43,15 +43,12 @@ class VerificationMetrics:
     failures: int = 0
 
     def count(self, reply: AddPartitionsReply, *, began_s: float, now_s: float) -> None:
-        """Count one question."""
         self.asked += 1
         self.time_ms += (now_s - began_s) * 1000
         self.failures += sum(code != Code.NONE for _, code in reply.results)
 
 
 class LeaderAnswer(NamedTuple):
-    """What a leader tells its producer: a code, and the text beside it."""
-
     code: int
     message: str | None
 
@@ -74,7 +71,6 @@ class Verification:
         self.metrics: VerificationMetrics = VerificationMetrics()
 
     def use(self, properties: BrokerProperties) -> None:
-        """Go by other properties from here on."""
         self._properties = properties
 
     def asks(self, version: int) -> bool:

@@ -32,6 +32,7 @@ def made(kind: type[DualWriteError]) -> DualWriteError:
         "HaltCause": HaltCause.GAP,
         "Any": None,
         "tuple[str, ...]": ("one", "two"),
+        "frozenset[bytes]": frozenset({b"one"}),
     }
     return kind(**{field.name: samples[str(field.type)] for field in fields(kind)})
 

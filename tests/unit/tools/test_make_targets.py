@@ -26,7 +26,7 @@ SERVERS = {
         (["test-fast"], set()),
         (["setup"], set(SERVERS)),
     ],
-    ids=str,
+    ids=lambda given: "-".join(sorted(given)) or "none",
 )
 def test_a_target_fetches_the_servers_that_it_needs(words: list[str], expected: set[str]) -> None:
     told = ["make", "--dry-run", "--always-make", "--no-print-directory", *words]

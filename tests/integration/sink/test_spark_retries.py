@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.spark]
 
-UPSERT: dict[str, Any] = {"mode": "upsert", "upsert_keys": ["id"], "upsert_order_by": "value"}
+UPSERT: dict[str, Any] = {"mode": "upsert", "upsert_keys": ["id"], "upsert_order_by": "id"}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +34,7 @@ def test_a_second_attempt_is_refused_and_the_batch_runs_again(
     kafka = {"bootstrap.servers": one_batch.kafka.bootstrap, "compression.type": "none", "max.request.size": 20_000}
     stderr = run_with_a_failure(one_batch, scenario, key="id", kafka=kafka | {"batch.size": 10_000}, **options)
     lines = [line for line in stderr.splitlines() if "attempt" in line]
-    assert re.search(r"ran again as attempt \d|lost the connection to task \d", stderr), lines
+    assert "had sent was already being written" in stderr, lines
     one_batch.assert_all_there(ROWS)
     assert one_batch.records_not_committed(ROWS) > 0, "the first attempt had sent nothing that could be aborted"
 

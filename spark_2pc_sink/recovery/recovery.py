@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
 from jdbc_state.sink_log import at_work_for, sink_log
 from spark_2pc_sink.clock import Clock, Deadline
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     ClaimRefusedError,
     ConfigurationError,
@@ -197,6 +198,8 @@ class Recovery:
         if findings.kafka_last is not None and not is_next(findings.kafka_last, initialized.producer):
             # Somebody was there since the look, or an answer was lost. A driver that stood still may have missed both
             # batches and the restored backup that lacks them, and has its claim.
+            # With the claim only: drivers that look again without it would fence each other without end.
+            self._store.check_generation(self._transactional_id, row.generation)
             row = self._settle(row, findings)
         # A command knows no topics, so it cannot have looked into their logs: the job is still to do that.
         if query_id is not None and view_of(row).fresh:
@@ -281,6 +284,8 @@ class Recovery:
         if isinstance(resolution, Halt):
             return _unless_decided(self._decided_by_operator(row, kafka, resolution, findings))
         verdict = resolution.verdict
+        # A marker says how one transaction ended, and nothing of later ones.
+        again = resolution.from_log
         if verdict is Verdict.WAIT:
             return _LookAgain(row)
         if verdict is Verdict.COMMIT:
@@ -295,19 +300,33 @@ class Recovery:
             did = findings.did("note_owed", f"noted that Kafka is owed batch {row.batch_id}: {resolution.reason}")
             row = self._store.mark_owed(self._transactional_id, row.generation, detail=did)
         elif verdict is Verdict.ABORT:
-            # Nothing more to do here: the InitProducerId that ends every recovery fences and aborts it (KIP-98).
             did = findings.did("abort", f"aborted the open transaction {kafka.producer}: {resolution.reason}")
             said = self._open_transaction is not None and view_of(row).fresh
             self._note(row, OPEN_TRANSACTION if said else ABORT, did)
-        if row.status == RowStatus.OWED and resolution.from_log:
-            # What a log has told of one transaction is not the last word on the id.
-            return _LookAgain(row)
-        return _unless_decided(row)
+            again = not self._abort(kafka)
+        return _LookAgain(row) if again else _unless_decided(row)
+
+    def _abort(self, kafka: KafkaView) -> bool:
+        """Abort the open transaction at the epoch that was shown; False where it is no longer the open one.
+
+        The InitProducerId that ends every recovery would abort it too (KIP-98). But its answer is the same where a
+        commit that was still under way has come first, which a database restored from a backup does not know.
+        """
+        if kafka.producer is None:
+            message = "an open transaction has a producer"
+            raise AssertionError(message)
+        answer = self._kafka.end(kafka.producer, commit=False)
+        if answer.code != Code.NONE:
+            self._log.info("EndTxn(abort, %s) answered %s; looking again", kafka.producer, answer.name)
+        return answer.code == Code.NONE
 
     def _complete(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
     ) -> _Settled | _LookAgain:
         """Commit in Kafka, check that the records are there, and note it."""
+        if self._kafka.offers_keep_prepared:
+            # Keeping the transaction takes its epoch from whoever is about to end it: only with the claim.
+            self._store.check_generation(self._transactional_id, row.generation)
         settled = commit_prepared(self._kafka, self._transactional_id, PreparedTxnState(row.prepared_transaction_state))
         if settled is None:
             return _LookAgain(row)

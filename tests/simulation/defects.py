@@ -258,16 +258,11 @@ def _verdict_replaced(verdict: Verdict, by: Verdict | Halt) -> Replacement:
     return replacement
 
 
-def _commits_what_is_open(original: Any) -> Any:
-    """What is open when a recovery ends with InitProducerId was never decided."""
+def _commits_what_is_open(_original: Any) -> Any:
+    def abort(self: Any, kafka: Any) -> bool:
+        return self._kafka.end(kafka.producer, commit=True).code == Code.NONE  # type: ignore[no-any-return]
 
-    def usable_producer(self: Any) -> InitializedProducer:
-        described = self.describe()
-        if described.state == "Ongoing":
-            self.end(described.producer, commit=True)
-        return original(self)  # type: ignore[no-any-return]
-
-    return usable_producer
+    return abort
 
 
 def _old_pair_after_keep(original: Any) -> Any:
@@ -376,7 +371,7 @@ DEFECTS: tuple[Mutant, ...] = (
         ((diagnosis, "resolve", _verdict_replaced(Verdict.COMMIT, Verdict.ABORT)),),
         _ALL_VERSIONS,
     ),
-    Mutant("an undecided open transaction is committed", ((SimKafka, "usable_producer", _commits_what_is_open),)),
+    Mutant("an undecided open transaction is committed", ((Recovery, "_abort", _commits_what_is_open),)),
     Mutant(
         "no owed state: an aborted decision is noted as done",
         ((diagnosis, "resolve", _verdict_replaced(Verdict.MARK_OWED, Verdict.MARK_DONE)),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -425,3 +426,26 @@ def test_a_look_changes_nothing() -> None:
     assert sides.recovery().diagnosis.look().actions == (
         Action("note_done", "recovery will note that Kafka has committed it"),
     )
+
+
+def test_a_commit_that_comes_before_the_abort_is_not_passed_over() -> None:
+    """C5: the driver died with EndTxn under way, and a backup was restored that lacks its decision.
+
+    InitProducerId answers the same whether it has aborted the transaction or come after its commit: found by the
+    specification (spec/DualWrite.tla, mutant "InitProducerId aborts").
+    """
+    sides = Sides()
+    pair = sides.start()
+    backup = sides.row()
+    sides.decide(pair)
+    sides.store._rows[ID] = replace(backup, generation=sides.row().generation)
+    late = [pair]
+
+    def arrive(name: str) -> None:
+        if name in ("end", "init") and late:
+            sides.kafka.end(late.pop(), commit=True)
+
+    sides.kafka.before = arrive
+    with halts(HaltCause.DATABASE_BEHIND):
+        sides.start()
+    assert sides.row().batch_id is None

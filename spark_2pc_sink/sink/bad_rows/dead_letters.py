@@ -56,9 +56,10 @@ _LACKING: Final = text(
     "SELECT wanted FROM unnest(CAST(:privileges AS text[])) AS wanted "
     "WHERE NOT has_table_privilege(to_regclass(:table), wanted)"
 )
-#: Whether the role may make a table in the schema, or else the schema; nothing for the first where there is no schema.
+#: Whether the role may make a table in the schema, use it, or else make it; null for the first two without a schema.
 _MAY_CREATE: Final = text(
     "SELECT (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = :schema), "
+    "(SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = :schema), "
     "has_database_privilege(current_database(), 'CREATE')"
 )
 
@@ -116,8 +117,12 @@ class DeadLetters:
 
     def refusal(self, connection: Connection) -> ConfigurationError | None:
         """Why the sink could not start with the table; None where it could, also where it has to make it."""
-        if not self.exists(connection):
-            return self._why_not_made(connection)
+        in_schema, usable, new_schema = connection.execute(_MAY_CREATE, {"schema": self.table.schema}).one()
+        # In a schema that the role may not use, to look for the table ends the transaction.
+        if usable is False or not self.exists(connection):
+            makes_schema = in_schema is None and new_schema and self.table.schema == self._options.state_schema
+            # The start makes the schema of the state table.
+            return None if (usable and in_schema) or makes_schema else self._not_made(connection, usable=usable)
         there = set(connection.execute(_COLUMNS, {"table": self._quoted}).scalars())
         missing = [column.name for column in self.table.columns if column.name not in there]
         if missing:
@@ -129,24 +134,24 @@ class DeadLetters:
         if privileges := list(lacking):
             return self._refused(
                 f"the role may not {', '.join(privileges)}",
-                f"have its owner run: GRANT {', '.join(privileges)} ON {self._quoted} TO the role of the job",
+                f"have its owner run: GRANT {', '.join(privileges)} ON {self._quoted} TO {_role(connection)}",
             )
         return None
 
-    def _why_not_made(self, connection: Connection) -> ConfigurationError | None:
-        # What the role may not do is asked for before the server refuses it, as that ends the transaction.
-        in_schema, new_schema = connection.execute(_MAY_CREATE, {"schema": self.table.schema}).one()
-        # The start makes the schema of the state table.
-        if in_schema or (in_schema is None and new_schema and self.table.schema == self._options.state_schema):
-            return None
-        schema, why = "", "the role may create no table in its schema"
-        if in_schema is None:
-            schema, why = f"CREATE SCHEMA {quote_identifier(str(self.table.schema))}; ", "neither does its schema"
-        return self._refused(
-            f"it does not exist, and {why}",
-            f"have its owner run: {schema}{' '.join(self.ddl.split())}; GRANT {', '.join(PRIVILEGES)} ON "
-            f"{self._quoted} TO the role of the job",
-        )
+    def _not_made(self, connection: Connection, *, usable: bool | None) -> ConfigurationError:
+        schema, role = quote_identifier(str(self.table.schema)), _role(connection)
+        statements = [
+            *([f"CREATE SCHEMA {schema}"] if usable is None else []),
+            *([] if usable else [f"GRANT USAGE ON SCHEMA {schema} TO {role}"]),
+            " ".join(self.ddl.split()),
+            f"GRANT {', '.join(PRIVILEGES)} ON {self._quoted} TO {role}",
+        ]
+        why = {
+            None: "it does not exist, and neither does its schema",
+            False: "the role may not use its schema",
+            True: "it does not exist, and the role may create no table in its schema",
+        }[usable]
+        return self._refused(why, f"have its owner run: {'; '.join(statements)}")
 
     def exists(self, connection: Connection) -> bool:
         """True where the table is there."""
@@ -230,3 +235,7 @@ class DeadLetters:
 def _jsonb_text(row: str) -> str:
     r"""The JSON as jsonb takes it: U+0000, which it has not, becomes U+FFFD, as to_json makes it of what is no text."""
     return _ESCAPED_NUL.sub(r"\1\\ufffd", row)
+
+
+def _role(connection: Connection) -> str:
+    return quote_identifier(str(connection.execute(text("SELECT current_user")).scalar_one()))

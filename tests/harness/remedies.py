@@ -8,7 +8,9 @@ from typing import Final
 _SQL: Final = re.compile(
     r"\b(?:ALTER|CREATE|GRANT|UPDATE|DROP|SELECT|CLUSTER|ANALYZE) "
     # Up to the end of a sentence or clause, but not within quotation marks.
-    r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*'|\((?:[^()]|\([^()]*\))*\)|[^"'.,;:()\n]|\.(?=\w|")|,(?= (?:SELECT|INSERT|UPDATE|DELETE)\b))+"""
+    r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*'|\((?:[^()]|\([^()]*\))*\)|[^"'.,;:()\n]|\.(?=\w|")"""
+    # A comma ends a clause, but not a list of privileges.
+    r"|,(?= (?:SELECT|INSERT|UPDATE|DELETE)\b))+"
 )
 
 

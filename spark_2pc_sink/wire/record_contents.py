@@ -1,8 +1,7 @@
-"""The records of a batch one by one, so that some of them can go into another batch.
+"""The records of a batch one by one, so that a broker's refusal of some can be traced to rows.
 
 What a record says does not depend on where it stands: from its key length on, its bytes are the same in any batch
-(see `spark_2pc_sink.wire.arrow_records`). So a record is taken out of one batch and put into another without being
-understood. Only batches that `encode_unassigned_batch` made are taken apart, and nobody else has touched those.
+(see `spark_2pc_sink.wire.arrow_records`). Only batches that `encode_unassigned_batch` made are taken apart.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX, data_of, join_rows, offsets_of
-from spark_2pc_sink.wire.arrow_records import RecordsSection, with_header_room
+from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, read_header
 from spark_2pc_sink.wire.compression import Compression, decompress
 from spark_2pc_sink.wire.record_rows import ZERO_BYTES
-from spark_2pc_sink.wire.varint_columns import Varints, encode_varint_rows
+from spark_2pc_sink.wire.varint_columns import Varints
 from spark_2pc_sink.wire.varints import BITS, LOW_BITS, MORE_FOLLOW, read_varint
 
 if TYPE_CHECKING:
@@ -68,28 +65,6 @@ def value_of_content(content: bytes) -> bytes | None:
 def content_digests(contents: ArrowColumn) -> frozenset[bytes]:
     """What `RecordRefusedError` has of records, from `contents_of`."""
     return frozenset(blake2b(content, digest_size=16).digest() for content in contents.to_pylist())
-
-
-def section_of_contents(contents: ArrowColumn) -> RecordsSection:
-    """The records of a new batch, in this order.
-
-    Args:
-        contents: from `contents_of`, at least one.
-    """
-    count = len(contents)
-    lengths = np.asarray(pc.binary_length(contents)).astype(np.int64)
-    deltas = Varints.of(np.arange(count, dtype=np.int64))
-    bodies = lengths + ZERO_BYTES + deltas.sizes
-    sizes = Varints.of(bodies)
-    bounds = offsets_of(bodies + sizes.sizes)
-    heads = with_header_room(*encode_varint_rows([sizes, None, None, deltas], count), np.array([count]))
-    buffer = data_of(join_rows([heads, contents], count))
-    return RecordsSection(
-        buffer=buffer.slice(HEADER_BYTES, int(bounds[-1])),
-        ends=bounds[1:],
-        content_starts=bounds[1:] - lengths,
-        frame=memoryview(buffer).cast("B")[: HEADER_BYTES + int(bounds[-1])],
-    )
 
 
 def _bounds(section: bytes, record_count: int) -> tuple[Int64Array, Int64Array]:

@@ -241,7 +241,7 @@ def test_a_row_that_is_gone_with_its_history(sinks: Sinks, capsys: pytest.Captur
     assert "the state table has no row of this id, and its history no line; Kafka has Ongoing " in printed
     assert ", open for 0:00:" in printed
     assert cli.main(words(sinks, "--transactional-id", "mistyped")) == exits.EXIT_NOT_KNOWN
-    assert "1 sink: 1 not known" in capsys.readouterr().out
+    assert "mistyped: NOT KNOWN, the state table has no row of it" in capsys.readouterr().out
 
 
 def test_where_no_table_is(kafka_without_2pc: Broker, database: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,4 +279,4 @@ def test_it_waits_until_a_recovery_has_settled_it(
     monkeypatch.setattr(command, "_say", settle)
     assert cli.main(words(sinks, "--wait", "60")) == exits.EXIT_SETTLED
     assert said == [f"waiting for {name} (in doubt, batch 0)"]
-    assert "1 sink: 1 fine\n" in capsys.readouterr().out
+    assert "1 sink: 1 healthy\n" in capsys.readouterr().out

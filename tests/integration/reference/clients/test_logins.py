@@ -83,7 +83,7 @@ def test_a_wrong_login_has_kafka_s_code_and_text(broker: LoginBroker, mechanism:
     with Cluster(options) as cluster, pytest.raises(AuthorizationError) as caught:
         cluster.features()
     assert caught.value.code == 58
-    assert str(caught.value).rstrip(".").endswith(REFUSALS[mechanism])
+    assert REFUSALS[mechanism] in str(caught.value)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

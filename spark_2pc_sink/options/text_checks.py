@@ -12,7 +12,7 @@ from spark_2pc_sink.errors import ConfigurationError
 HIDDEN = "***"
 #: What a name has in it where its value is a secret, or may be one: misspelt too.
 _SECRET_NAME = re.compile(
-    r"pas+w|pa?s+phr|se?cr?e?t|toke?n|jaas|cred|auth|login|private|database|command|(api|access|ssl)[._]?key|user.?info|"
+    r"pas+w|pa?s+phr|se?cr?e?t|tok(en|n)|jaas|cred|auth|login|private|database|command|(api|access|ssl)[._]?key|user.?info|"
     r"key.?(store|pass)|truststore|oauth|\bpem\b",
     re.IGNORECASE,
 )

@@ -162,8 +162,8 @@ class Attempt:
     ) -> None:
         self.work = work
         self.ticket = ticket
-        self.outcome = Outcome()
-        self.in_doubt = False
+        self.outcome: Outcome = Outcome()
+        self.in_doubt: bool = False
         self._deciding = deciding
         self._stack = ExitStack()
         self._transaction: DecidingTransaction | None = None

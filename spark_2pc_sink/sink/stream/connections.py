@@ -175,7 +175,7 @@ class Connections:
         self._turns: list[_Connection] = []
         self._woken = self._closing = False
         #: The thread has ended by an error.
-        self.has_failed = False
+        self.has_failed: bool = False
         self._swept_s = 0.0
         context = copy_context()
         self._thread = threading.Thread(

@@ -47,7 +47,7 @@ class FrameReader:
         self._filled = 0
         self._next_number = 0
         #: Bytes of the frame whose header has been read; 0 before that.
-        self.frame_bytes = 0
+        self.frame_bytes: int = 0
         self._kind, self._lane, self._count, self._details_bytes = FrameKind.HELLO, 0, 0, 0
 
     @property

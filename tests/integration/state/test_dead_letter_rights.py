@@ -32,7 +32,7 @@ def run(url: str | URL, *statements: str) -> None:
     ids=["no schema", "a schema it may not use", "a schema it may use"],
 )
 def test_the_statements_of_the_error_are_enough(database: str, before: list[str], table: str) -> None:
-    """Issue: a remedy that does not work is a defect."""
+    """The owner runs what the message says, and the same role then makes its start."""
     run(
         database,
         f'DROP ROLE IF EXISTS "{ROLE}"; CREATE ROLE "{ROLE}" LOGIN PASSWORD \'x\'',

@@ -93,6 +93,7 @@ def test_an_output(kind: Any, text: str, place: int) -> None:
 
 @given(text=TEXTS)
 @example(text=" ?")
+@example(text='"?')
 def test_a_url_is_read_as_it_is_written(text: str) -> None:
     """Whatever the user encoded in it; and a second reading changes nothing."""
     for url in (text, f"postgresql://{text}", f"postgresql://u:p@h/{text}", f"postgresql://u:p@h/d?{text}", URL + text):

@@ -65,7 +65,7 @@ def parse_database_url(text: object) -> str:
 
 def _refuse_other_form(text: str) -> None:
     """Refuse what other programs take for PostgreSQL, with the URL that means the same."""
-    # A quotation mark at the end alone is part of a name: "d?" and "d" would else be read differently.
+    # A quotation mark at the end alone is part of the name, so that a URL that was read is read the same again.
     bare = text.strip("'\"") if text.startswith(("'", '"')) else text
     found = _SCHEME.match(bare)
     scheme = "" if found is None else found["scheme"] or found["jdbc"]

@@ -22,6 +22,7 @@ from benchmarks.scale import Scale
 #: In the order in which they run: name and what it is about.
 BENCHMARKS = {
     "cluster": "in a standalone cluster, beside the pair and a bare COPY: first batches of queries, and warm ones",
+    "batch_sizes": "batches of 1 000 to 150 000 rows beside the pair, in one process and on a cluster",
     "encoding": "encoding of records alone, on one core",
     "throughput": "throughput and CPU time beside Spark's own Kafka and JDBC sinks",
     "outputs": "two topics and two tables in one decision, beside Spark's own sinks",

@@ -62,7 +62,7 @@ def measure(scale: Scale) -> dict[str, Any]:
     with Workbench(cluster=True) as bench:
         for variant in VARIANTS:
             source = variant.source(bench, rows=rows, batches=1 + WARM_BATCHES)
-            turns = _Turns(bench, source, variant)
+            turns = Turns(bench, source, variant)
             turns.check()
             for _ in range(WARM_UP_TURNS if found else WARM_UP_RUNS):
                 turns.take()
@@ -74,7 +74,7 @@ def measure(scale: Scale) -> dict[str, Any]:
     return found
 
 
-class _Turns:
+class Turns:
     """The runs of a variant, all sides in turns.
 
     Args:

@@ -1,4 +1,4 @@
-"""Sections of RESULTS.md about Flink, starts, PostgreSQL's own statements, many sinks, many batches, and verify."""
+"""Sections of RESULTS.md: sizes of batches, Flink, starts, PostgreSQL alone, many sinks, many batches, verify."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from benchmarks.report_tables import ratio_of, seconds_of, table, thousands
+
+
+def _batch_sizes(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield "## By the size of a batch"
+    rows = [
+        (
+            place,
+            f"{int(rows):,}",
+            ratio_of(one["ratio"]),
+            *(f"{int(rows) / one[f'{side}_rows_per_s']['median']:.2f}" for side in ("ours", "pair")),
+        )
+        for place, sizes in figures.items()
+        for rows, one in sizes.items()
+    ]
+    yield table(("", "rows", "times the pair's throughput", "a batch of ours, s", "of the pair, s"), rows)
 
 
 def _start(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -134,6 +149,7 @@ def _flink(figures: Mapping[str, Any]) -> Iterator[str]:
 
 #: By benchmark.
 SECTIONS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    "batch_sizes": _batch_sizes,
     "flink": _flink,
     "start": _start,
     "database_bound": _database_bound,

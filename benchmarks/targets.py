@@ -12,6 +12,8 @@ _Spread = Callable[[Mapping[str, Any]], Mapping[str, float]]
 #: Driver memory is bounded: at 10 million rows not more than this above what 100 000 rows take, MB.
 DRIVER_GROWTH_MB = 200.0
 
+#: However many rows a batch has, the sink is so many times as fast as the pair, at least.
+SIZE_RATIO = 1.8
 #: What is left of the throughput with one more column, at least.
 COLUMN_SHARE = 0.85
 
@@ -74,6 +76,21 @@ def _on_cluster(variant: str, what: str, *, first: float, warm: float) -> tuple[
 def _beside_copy(part: str, what: str, least: float) -> Target:
     of = "the throughput of a bare COPY"
     return _times(what, least, "cluster", lambda found: found["keyed"][part]["copy_ratio"], of)
+
+
+def _every_size(place: str) -> Target:
+    """The size of a batch at which the sink is the least ahead."""
+
+    def lowest(found: Mapping[str, Any]) -> tuple[float, str]:
+        return min((float(one["ratio"]["median"]), f"{int(rows):,}") for rows, one in found[place].items())
+
+    return Target(
+        f"batches of 1 000 to 150 000 rows, {place}: warm",
+        f"none below {SIZE_RATIO:g} x the pair's throughput",
+        "batch_sizes",
+        lambda found: "lowest {:.2f} x ({} rows)".format(*lowest(found)),
+        lambda found: lowest(found)[0] >= SIZE_RATIO,
+    )
 
 
 def _at_most(what: str, benchmark: str, limits: Mapping[str, float], unit: str, factor: float = 1.0) -> Target:
@@ -155,6 +172,7 @@ TARGETS = (
     *_on_cluster("unkeyed", "unkeyed", first=2.1, warm=2.4),
     *_on_cluster("wide", "wide rows (30 columns, 2 KB values)", first=1.8, warm=2.0),
     *_on_cluster("upsert", "upsert into a table that has all rows", first=1.5, warm=1.6),
+    *map(_every_size, ("one process", "cluster")),
     _beside_copy("first", "cluster, keyed, append, with Kafka: first batch of a query", 0.6),
     _beside_copy("warm", "cluster, keyed, append, with Kafka: warm", 0.8),
     _variant("keyed", "rows of 6 columns, keyed, append", 1.6),

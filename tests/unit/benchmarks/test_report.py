@@ -73,6 +73,13 @@ def figures(worse: float) -> dict[str, dict[str, Any]]:
             "wide": on_cluster(1.8 / worse, 2.0 / worse),
             "upsert": on_cluster(1.5 / worse, 1.6 / worse),
         },
+        "batch_sizes": {
+            place: {
+                rows: {"ratio": spread(1.8 / worse), "ours_rows_per_s": spread(200e3), "pair_rows_per_s": spread(100e3)}
+                for rows in ("1000", "150000")
+            }
+            for place in ("one process", "cluster")
+        },
         "throughput": {
             "keyed": comparison(1.6 / worse, 0.42 * worse),
             "unkeyed": comparison(2.0 / worse, 0.5),

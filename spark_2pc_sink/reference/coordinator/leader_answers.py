@@ -40,14 +40,8 @@ _PRODUCE_CODES: dict[int, Code] = {
     Code.PRODUCER_FENCED: Code.INVALID_PRODUCER_EPOCH,
     **dict.fromkeys(_ABSENT, Code.NOT_ENOUGH_REPLICAS),
 }
-_PRODUCE_VERIFY_CODES: dict[int, Code] = {
-    **_PRODUCE_CODES,
-    Code.CONCURRENT_TRANSACTIONS: Code.NOT_ENOUGH_REPLICAS,
-}
-_PRODUCE_OLD_CODES: dict[int, Code] = {
-    **_PRODUCE_VERIFY_CODES,
-    Code.TRANSACTION_ABORTABLE: Code.INVALID_TXN_STATE,
-}
+_PRODUCE_VERIFY_CODES: dict[int, Code] = {**_PRODUCE_CODES, Code.CONCURRENT_TRANSACTIONS: Code.NOT_ENOUGH_REPLICAS}
+_PRODUCE_OLD_CODES: dict[int, Code] = {**_PRODUCE_VERIFY_CODES, Code.TRANSACTION_ABORTABLE: Code.INVALID_TXN_STATE}
 
 _OFFSETS_CODES: dict[int, Code] = {
     Code.PRODUCER_FENCED: Code.INVALID_PRODUCER_EPOCH,
@@ -57,10 +51,7 @@ _OFFSETS_CODES: dict[int, Code] = {
     Code.REQUEST_TIMED_OUT: Code.COORDINATOR_NOT_AVAILABLE,
     Code.NOT_LEADER_OR_FOLLOWER: Code.NOT_COORDINATOR,
 }
-_OFFSETS_OLD_CODES: dict[int, Code] = {
-    **_OFFSETS_CODES,
-    Code.TRANSACTION_ABORTABLE: Code.INVALID_TXN_STATE,
-}
+_OFFSETS_OLD_CODES: dict[int, Code] = {**_OFFSETS_CODES, Code.TRANSACTION_ABORTABLE: Code.INVALID_TXN_STATE}
 
 #: What the coordinator APIs answer when the append to ``__transaction_state`` failed
 #: (TransactionStateManager.appendTransactionToLog: a client should look for the coordinator again, or retry).

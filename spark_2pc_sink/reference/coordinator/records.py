@@ -85,13 +85,7 @@ class TransactionLogValue:
             self.next_producer_epoch,
             self.timeout_after_keep_ms,
         )
-        return version >= FLEXIBLE_VERSION or tagged == (
-            NO_PRODUCER_ID,
-            NO_PRODUCER_ID,
-            0,
-            NO_EPOCH,
-            SAME_TIMEOUT_MS,
-        )
+        return version >= FLEXIBLE_VERSION or tagged == (NO_PRODUCER_ID, NO_PRODUCER_ID, 0, NO_EPOCH, SAME_TIMEOUT_MS)
 
     def encode(self, version: int) -> bytes:
         """The bytes of the value, with the version in front.

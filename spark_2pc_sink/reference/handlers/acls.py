@@ -49,10 +49,10 @@ class AclHandlers:
         wanted = _filter(request)
         code, text = self._refusal(context, Operation.DESCRIBE)
         if self._store is None or code != Code.NONE:
-            return DescribeAclsResponse(throttle_time_ms=0, error_code=code, error_message=text, resources=[])
+            return DescribeAclsResponse(error_code=code, error_message=text)
         found = sorted(filter(wanted.matches, self._store.acls))
         resources = [_resource(key, acls) for key, acls in groupby(found, key=_resource_of)]
-        return DescribeAclsResponse(throttle_time_ms=0, error_code=Code.NONE, error_message="", resources=resources)
+        return DescribeAclsResponse(resources=resources)
 
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
         """Add the rules that are well-formed; needs ALTER on the cluster."""
@@ -60,11 +60,11 @@ class AclHandlers:
         code, text = self._refusal(context, Operation.ALTER)
         if self._store is None or code != Code.NONE:
             results = [_created(code, text) for _ in acls]
-            return CreateAclsResponse(throttle_time_ms=0, results=results)
+            return CreateAclsResponse(results=results)
         refusals = [refusal_of(acl) for acl in acls]
         await self._store.add(acl for acl, refusal in zip(acls, refusals, strict=True) if refusal is None)
         results = [_created(*(refusal or (Code.NONE, ""))) for refusal in refusals]
-        return CreateAclsResponse(throttle_time_ms=0, results=results)
+        return CreateAclsResponse(results=results)
 
     async def delete_acls(self, context: RequestContext, request: Any) -> Any:
         """Remove the rules that match any of the filters, and name them; needs ALTER on the cluster."""
@@ -72,14 +72,14 @@ class AclHandlers:
         code, text = self._refusal(context, Operation.ALTER)
         if self._store is None or code != Code.NONE:
             results = [_deleted(code, text) for _ in wanted]
-            return DeleteAclsResponse(throttle_time_ms=0, filter_results=results)
+            return DeleteAclsResponse(filter_results=results)
         found = [tuple(filter(each.matches, self._store.acls)) for each in wanted]
         await self._store.remove(acl for matching in found for acl in matching)
         results = [
             _deleted(Code.INVALID_REQUEST, text) if text else _deleted(Code.NONE, None, matching)
             for text, matching in zip(map(_unknown, wanted), found, strict=True)
         ]
-        return DeleteAclsResponse(throttle_time_ms=0, filter_results=results)
+        return DeleteAclsResponse(filter_results=results)
 
     def _refusal(self, context: RequestContext, operation: Operation) -> tuple[Code, str | None]:
         """Kafka asks whether the client may before it says that there is no authorizer, which then allows it."""
@@ -164,7 +164,6 @@ def _deleted(code: int, text: str | None, acls: Iterable[Acl] = ()) -> Any:
         error_message=text,
         matching_acls=[
             of_filter.DeleteAclsMatchingAcl(
-                error_code=Code.NONE,
                 error_message=None,
                 resource_type=acl.resource,
                 resource_name=acl.name,

@@ -105,15 +105,13 @@ class ClusterHandlers:
                     topic.authorized_operations = allowed(context.access, Resource.TOPIC, topic.name)
         host, port = context.advertised
         return MetadataResponse(
-            throttle_time_ms=0,
-            brokers=[_Broker(node_id=self._catalog.node_id, host=host, port=port, rack=None)],
+            brokers=[_Broker(node_id=self._catalog.node_id, host=host, port=port)],
             cluster_id=self._catalog.cluster_id,
             controller_id=self._catalog.node_id,
             topics=topics,
             authorized_operations=_cluster_operations(
                 context.access, wanted=request.include_cluster_authorized_operations
             ),
-            error_code=Code.NONE,
         )
 
     def _all_topics(self, access: Access) -> list[Any]:
@@ -169,24 +167,15 @@ class ClusterHandlers:
         node = self._catalog.node_id
         partitions = [
             _Partition(
-                error_code=Code.NONE,
                 partition_index=index,
                 leader_id=node,
                 leader_epoch=self._catalog.node_epoch,
                 replica_nodes=[node],
                 isr_nodes=[node],
-                offline_replicas=[],
             )
             for index in range(topic.partitions)
         ]
-        return _Topic(
-            error_code=Code.NONE,
-            name=topic.name,
-            topic_id=topic.id,
-            is_internal=topic.internal,
-            partitions=partitions,
-            authorized_operations=None,
-        )
+        return _Topic(name=topic.name, topic_id=topic.id, is_internal=topic.internal, partitions=partitions)
 
     # --- FindCoordinator ---------------------------------------------------------------------------------------------
 
@@ -198,10 +187,9 @@ class ClusterHandlers:
         if several:
             for each in found:
                 each.error_message = "" if each.error_message != MALFORMED else MALFORMED
-            return FindCoordinatorResponse(throttle_time_ms=0, coordinators=found)
+            return FindCoordinatorResponse(coordinators=found)
         one = found[0]
         return FindCoordinatorResponse(
-            throttle_time_ms=0,
             error_code=one.error_code,
             error_message=one.error_message,
             node_id=one.node_id,
@@ -222,25 +210,15 @@ class ClusterHandlers:
         refusal = _endpoint_refusal(request.endpoint_type)
         if refusal is not None:
             return DescribeClusterResponse(
-                throttle_time_ms=0,
-                error_code=refusal[0],
-                error_message=refusal[1],
-                endpoint_type=_ENDPOINT_BROKER,
-                cluster_id="",
-                controller_id=_NO_NODE,
-                brokers=[],
-                authorized_operations=None,
+                error_code=refusal[0], error_message=refusal[1], endpoint_type=_ENDPOINT_BROKER, controller_id=_NO_NODE
             )
         host, port = context.advertised
         node = self._catalog.node_id
         return DescribeClusterResponse(
-            throttle_time_ms=0,
-            error_code=Code.NONE,
-            error_message=None,
             endpoint_type=_ENDPOINT_BROKER,
             cluster_id=self._catalog.cluster_id,
             controller_id=node,
-            brokers=[_ClusterBroker(broker_id=node, host=host, port=port, rack=None, is_fenced=False)],
+            brokers=[_ClusterBroker(broker_id=node, host=host, port=port)],
             authorized_operations=_cluster_operations(
                 context.access, wanted=request.include_cluster_authorized_operations
             ),
@@ -279,25 +257,14 @@ def _metadata_refusal(topics: Iterable[Any], version: int) -> Code:
 def _metadata_refused(topics: Iterable[Any], code: Code) -> Any:
     """Kafka's ``MetadataRequest.getErrorResponse``: the code for each topic, and no brokers."""
     return MetadataResponse(
-        throttle_time_ms=0,
-        brokers=[],
-        cluster_id=None,
         controller_id=_NO_NODE,
         topics=[_no_topic(code, topic.name or "", topic.topic_id) for topic in topics],
-        authorized_operations=None,
         error_code=code,
     )
 
 
 def _no_topic(code: Code, name: str | None, topic_id: uuid.UUID | None = None) -> Any:
-    return _Topic(
-        error_code=code,
-        name=name,
-        topic_id=topic_id,
-        is_internal=name in INTERNAL_TOPICS,
-        partitions=[],
-        authorized_operations=None,
-    )
+    return _Topic(error_code=code, name=name, topic_id=topic_id, is_internal=name in INTERNAL_TOPICS)
 
 
 def _coordinator_refusal(access: Access, key_type: int, key: str) -> tuple[Code, str]:

@@ -73,9 +73,7 @@ def default_config(name: str, text: str, request: Any) -> Any:
     return Config(
         name=name,
         value=text.strip().lower(),
-        read_only=False,
         config_source=source.value,
-        is_sensitive=False,
         synonyms=synonyms([(name, text, source)], request),
         config_type=Kind.BOOLEAN.value,
         documentation=None,
@@ -143,7 +141,7 @@ class ConfigHandlers:
             )
             for resource, outcome in zip(request.resources, outcomes, strict=True)
         ]
-        return DescribeConfigsResponse(throttle_time_ms=0, results=results)
+        return DescribeConfigsResponse(results=results)
 
     def _described(self, access: Access, resource: Any, request: Any) -> _Outcome:
         denied = _denied(access, Operation.DESCRIBE_CONFIGS, resource)
@@ -209,7 +207,7 @@ class ConfigHandlers:
                     resource_name=resource.resource_name,
                 )
             )
-        return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=responses)
+        return IncrementalAlterConfigsResponse(responses=responses)
 
     async def _altered(self, access: Access, resource: Any, *, validate_only: bool) -> _Outcome:
         refusal = _malformed(resource) or _denied(access, Operation.ALTER_CONFIGS, resource)
@@ -342,9 +340,7 @@ def _topic_config(entry: ConfigEntry, request: Any) -> Any:
     return Config(
         name=entry.config.name,
         value=entry.value,
-        read_only=False,
         config_source=entry.source.value,
-        is_sensitive=False,
         synonyms=synonyms(entry.synonyms, request),
         config_type=entry.config.kind.value,
         documentation=entry.config.doc if request.include_documentation else None,

@@ -179,10 +179,9 @@ def _updates(request: Any, version: int) -> dict[str, Update]:
 
 def _answer(code: Code, message: str | None, features: list[str] | None = None) -> Any:
     return UpdateFeaturesResponse(
-        throttle_time_ms=0,
         error_code=code,
         error_message=message,
-        results=[_Result(feature=name, error_code=Code.NONE, error_message=Code.NONE.name) for name in features or []],
+        results=[_Result(feature=name, error_message=Code.NONE.name) for name in features or []],
     )
 
 
@@ -245,16 +244,14 @@ class ApiVersionsHandlers:
         elif context.version >= _WHOM_VERSION:
             refusal = self._whom_refusal(request.cluster_id, request.node_id)
         if refusal is not Code.NONE:
-            return ApiVersionsResponse(error_code=refusal, api_keys=[])
+            return ApiVersionsResponse(error_code=refusal)
         return ApiVersionsResponse(
-            error_code=Code.NONE,
             api_keys=[
                 ApiVersionsResponse.ApiVersion(
                     api_key=api, min_version=_SHOWN_FROM.get(api, it.version_min), max_version=it.version_max
                 )
                 for api, it in sorted(self._offered.items())
             ],
-            throttle_time_ms=0,
             supported_features=[
                 ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
                 for name, lowest, highest in SUPPORTED
@@ -266,7 +263,6 @@ class ApiVersionsHandlers:
                 for name, level in finalized_levels(self._cluster.transaction_version).items()
                 if level > 0
             ],
-            zk_migration_ready=False,
         )
 
     def _whom_refusal(self, cluster_id: str | None, node_id: int) -> Code:

@@ -104,23 +104,23 @@ class GroupHandlers:
             code = self._service.heartbeat(
                 request.group_id, request.member_id, request.group_instance_id, request.generation_id
             )
-        return HeartbeatResponse(throttle_time_ms=0, error_code=code)
+        return HeartbeatResponse(error_code=code)
 
     async def leave(self, context: RequestContext, request: Any) -> Any:
         """LeaveGroup v0 to v5; below v3 the one member's code is that of the request."""
         if not may_read(context.access, request.group_id):
-            return LeaveGroupResponse(throttle_time_ms=0, error_code=Code.GROUP_AUTHORIZATION_FAILED, members=[])
+            return LeaveGroupResponse(error_code=Code.GROUP_AUTHORIZATION_FAILED)
         identities = [(request.member_id, None)]
         if context.version >= _LEAVE_BATCH_VERSION:
             identities = [(each.member_id, each.group_instance_id) for each in request.members]
         code, codes = self._service.leave(request.group_id, identities)
         if context.version < _LEAVE_BATCH_VERSION:
-            return LeaveGroupResponse(throttle_time_ms=0, error_code=code or codes[0], members=[])
+            return LeaveGroupResponse(error_code=code or codes[0])
         members = [
             _LeftMember(member_id=member_id, group_instance_id=instance_id, error_code=each)
             for (member_id, instance_id), each in zip(identities, codes, strict=False)
         ]
-        return LeaveGroupResponse(throttle_time_ms=0, error_code=code, members=members)
+        return LeaveGroupResponse(error_code=code, members=members)
 
     async def describe(self, context: RequestContext, request: Any) -> Any:
         """DescribeGroups v0 to v6; metadata of members is shown of a stable group only."""
@@ -133,7 +133,7 @@ class GroupHandlers:
             if request.include_authorized_operations and found.error_code == Code.NONE:
                 found.authorized_operations = _allowed(context.access, group_id)
             described.append(found)
-        return DescribeGroupsResponse(throttle_time_ms=0, groups=[*refused, *described])
+        return DescribeGroupsResponse(groups=[*refused, *described])
 
     def _described(self, group_id: str, version: int) -> Any:
         group = self._service.store.groups.get(group_id)
@@ -160,7 +160,7 @@ class GroupHandlers:
             and (not types or _GROUP_TYPE in types)
             and (sees_all or context.access.allows(Operation.DESCRIBE, Resource.GROUP, group.group_id))
         ]
-        return ListGroupsResponse(throttle_time_ms=0, error_code=Code.NONE, groups=groups)
+        return ListGroupsResponse(groups=groups)
 
     async def delete(self, context: RequestContext, request: Any) -> Any:
         """DeleteGroups v0 to v3; groups with members stay."""
@@ -168,16 +168,14 @@ class GroupHandlers:
         allowed = [name for name in names if context.access.allows(Operation.DELETE, Resource.GROUP, name)]
         codes = await self._service.delete(allowed)
         return DeleteGroupsResponse(
-            throttle_time_ms=0,
             results=[
                 _DeletedGroup(
                     group_id=name,
                     error_code=codes.get(name, Code.GROUP_AUTHORIZATION_FAILED),
                     # Kafka has a text for its own new code only, GROUP_DELETION_FAILED.
-                    error_message=None,
                 )
                 for name in names
-            ],
+            ]
         )
 
 
@@ -187,7 +185,6 @@ def may_read(access: Access, group_id: str) -> bool:
 
 def _join_response(answer: JoinAnswer, version: int) -> Any:
     return JoinGroupResponse(
-        throttle_time_ms=0,
         error_code=answer.code,
         generation_id=answer.generation,
         protocol_type=answer.protocol_type,
@@ -204,7 +201,6 @@ def _join_response(answer: JoinAnswer, version: int) -> Any:
 
 def _sync_response(answer: SyncAnswer) -> Any:
     return SyncGroupResponse(
-        throttle_time_ms=0,
         error_code=answer.code,
         protocol_type=answer.protocol_type,
         protocol_name=answer.protocol,
@@ -215,14 +211,11 @@ def _sync_response(answer: SyncAnswer) -> Any:
 def _described(group: Group) -> Any:
     stable = group.state is GroupState.STABLE
     return _DescribedGroup(
-        error_code=Code.NONE,
-        error_message=None,
         group_id=group.group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol or "") if stable else "",
         members=[_described_member(group, member) for member in group.members.values()],
-        authorized_operations=None,
     )
 
 
@@ -238,16 +231,7 @@ def _described_member(group: Group, member: Member) -> Any:
 
 
 def _no_group(group_id: str, code: Code, state: str, message: str | None = None) -> Any:
-    return _DescribedGroup(
-        error_code=code,
-        error_message=message,
-        group_id=group_id,
-        group_state=state,
-        protocol_type="",
-        protocol_data="",
-        members=[],
-        authorized_operations=None,
-    )
+    return _DescribedGroup(error_code=code, error_message=message, group_id=group_id, group_state=state)
 
 
 def _allowed(access: Access, group_id: str) -> set[int]:

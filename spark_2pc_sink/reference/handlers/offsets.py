@@ -102,11 +102,10 @@ class GroupOffsetHandlers:
             code = await self._service.commit(committer, offsets, version=context.version)
             self._settle(asked, code)
         return OffsetCommitResponse(
-            throttle_time_ms=0,
             topics=[
                 _CommitTopic(name=topic.name, topic_id=topic.topic_id, partitions=topic.rows(_CommitPartition))
                 for topic in asked
-            ],
+            ]
         )
 
     async def commit_in_transaction(self, context: RequestContext, request: Any) -> Any:
@@ -129,11 +128,10 @@ class GroupOffsetHandlers:
             code = await self._service.commit_in_transaction(committer, offsets, transaction)
             self._settle(asked, Code(offsets_code(context.version, code)))
         return TxnOffsetCommitResponse(
-            throttle_time_ms=0,
             topics=[
                 _TxnTopic(name=topic.name, topic_id=topic.topic_id, partitions=topic.rows(_TxnPartition))
                 for topic in asked
-            ],
+            ]
         )
 
     def _asked(
@@ -203,11 +201,11 @@ class GroupOffsetHandlers:
             for group in request.groups:
                 code, topics = await self._fetch_group(context, group.group_id, group.topics, require_stable=stable)
                 groups.append(_FetchGroup(group_id=group.group_id, topics=topics, error_code=code))
-            return OffsetFetchResponse(throttle_time_ms=0, topics=[], error_code=Code.NONE, groups=groups)
+            return OffsetFetchResponse(groups=groups)
         code, topics = await self._fetch_group(context, request.group_id, request.topics, require_stable=stable)
         if code and context.version < _FETCH_CODE_VERSION:
             topics = [_unfetched(topic, code, _FetchTopic) for topic in request.topics]
-        return OffsetFetchResponse(throttle_time_ms=0, topics=topics, error_code=code, groups=[])
+        return OffsetFetchResponse(topics=topics, error_code=code)
 
     async def _fetch_group(
         self, context: RequestContext, group_id: str, topics: Iterable[Any] | None, *, require_stable: bool
@@ -261,7 +259,7 @@ class GroupOffsetHandlers:
         if context.access.allows(Operation.DELETE, Resource.GROUP, request.group_id):
             refusal = self._service.delete_refusal(request.group_id)
         if refusal is not Code.NONE:
-            return OffsetDeleteResponse(error_code=refusal, throttle_time_ms=0, topics=[])
+            return OffsetDeleteResponse(error_code=refusal)
         asked = self._asked(context, request.topics, Code.NONE)
         keys = [
             OffsetKey(request.group_id, topic.name, each.partition_index)
@@ -275,7 +273,7 @@ class GroupOffsetHandlers:
                 for each, code in zip(topic.partitions, topic.codes, strict=True)
             ]
         topics = [_DeleteTopic(name=topic.name, partitions=topic.rows(_DeletePartition)) for topic in asked]
-        return OffsetDeleteResponse(error_code=Code.NONE, throttle_time_ms=0, topics=topics)
+        return OffsetDeleteResponse(topics=topics)
 
 
 def _transaction_refusal(context: RequestContext, request: Any) -> Code:

@@ -86,9 +86,7 @@ class FetchHandlers:
 
     async def fetch(self, context: RequestContext, request: Any) -> Any:
         if request.session_id != 0 and request.session_epoch >= _SESSION_EPOCH_FIRST:
-            return FetchResponse(
-                throttle_time_ms=0, error_code=Code.FETCH_SESSION_ID_NOT_FOUND, session_id=0, responses=[]
-            )
+            return FetchResponse(error_code=Code.FETCH_SESSION_ID_NOT_FOUND)
         topics = [(topic, self._locate(context, topic)) for topic in request.topics]
         reads = [read for _, found in topics for read in found]
         bytes_max = min(request.max_bytes, FETCH_BYTES_MAX)
@@ -189,13 +187,10 @@ def _refuse(read: _Read, code: Code) -> None:
 
 def _response(topics: list[tuple[Any, list[_Read]]]) -> Any:
     return FetchResponse(
-        throttle_time_ms=0,
-        error_code=Code.NONE,
-        session_id=0,
         responses=[
             _FetchedTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=[_partition(read) for read in reads])
             for topic, reads in topics
-        ],
+        ]
     )
 
 
@@ -274,7 +269,7 @@ class ListOffsetsHandlers:
                 found = found or await self._list(topic.name, wanted, isolation, context.version)
                 rows[index] = _listed(index, found)
         listed = [_ListedTopic(name=name, partitions=list(rows.values())) for name, rows in topics.items()]
-        return ListOffsetsResponse(throttle_time_ms=0, topics=listed)
+        return ListOffsetsResponse(topics=listed)
 
     async def offset_for_leader_epoch(self, context: RequestContext, request: Any) -> Any:
         """OffsetForLeaderEpoch: where the records of an epoch end (KIP-320)."""
@@ -283,7 +278,7 @@ class ListOffsetsHandlers:
             refusal = topic_refusal(context, Operation.DESCRIBE, topic.topic)
             rows = [self._epoch_end(topic.topic, wanted, refusal) for wanted in topic.partitions]
             topics.append(_EpochTopic(topic=topic.topic, partitions=rows))
-        return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
+        return OffsetForLeaderEpochResponse(topics=topics)
 
     async def _list(self, topic: str, wanted: Any, isolation: Isolation, version: int) -> FoundOffset | Code:
         if wanted.timestamp < 0 and version < _SPEC_VERSIONS.get(wanted.timestamp, version + 1):
@@ -357,9 +352,7 @@ class DeleteRecordsHandlers:
 
     async def delete_records(self, context: RequestContext, request: Any) -> Any:
         """Move the start of each log (``ReplicaManager.deleteRecordsOnLocalLog``); durable before the answer."""
-        return DeleteRecordsResponse(
-            throttle_time_ms=0, topics=[await self._delete(context, topic) for topic in request.topics]
-        )
+        return DeleteRecordsResponse(topics=[await self._delete(context, topic) for topic in request.topics])
 
     async def _delete(self, context: RequestContext, topic: Any) -> Any:
         refusal = self._refusal(context, topic.name)
@@ -402,7 +395,7 @@ class DeleteRecordsHandlers:
         log = code or find_log(self._catalog, name, partition)  # it may have been deleted meanwhile
         if isinstance(log, Code):
             return _PartitionResult(partition_index=partition, low_watermark=_NO_LOW_WATERMARK, error_code=log)
-        return _PartitionResult(partition_index=partition, low_watermark=log.log_start_offset, error_code=Code.NONE)
+        return _PartitionResult(partition_index=partition, low_watermark=log.log_start_offset)
 
 
 _TopicResponse: Final = DescribeProducersResponse.TopicResponse
@@ -426,7 +419,7 @@ class DescribeProducersHandlers:
             code = self._topic_code(context, topic.name)
             partitions = [self._partition(topic.name, index, code) for index in topic.partition_indexes]
             topics.append(_TopicResponse(name=topic.name, partitions=partitions))
-        return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
+        return DescribeProducersResponse(topics=topics)
 
     def _topic_code(self, context: RequestContext, name: str) -> Code:
         if name_fault(name) is not None:
@@ -439,7 +432,6 @@ class DescribeProducersHandlers:
         return _PartitionResponse(
             partition_index=index,
             error_code=log if refused else Code.NONE,
-            error_message=None,
             active_producers=[] if isinstance(log, Code) else [_producer(found) for found in log.producers()],
         )
 

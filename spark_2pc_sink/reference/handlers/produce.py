@@ -391,6 +391,5 @@ def _response(topics: list[tuple[Any, list[_Write]]]) -> Any:
                 ],
             )
             for topic, writes in topics
-        ],
-        throttle_time_ms=0,
+        ]
     )

@@ -83,7 +83,7 @@ class TopicHandlers:
             if counts[topic.name] == 1
         ]
         results.extend(_created_refused(name, _DUPLICATE) for name, count in counts.items() if count > 1)
-        return CreateTopicsResponse(throttle_time_ms=0, topics=results)
+        return CreateTopicsResponse(topics=results)
 
     async def _create(self, access: Access, asked: Any, *, validate_only: bool) -> Any:
         checked = self._checked(access, asked)
@@ -150,8 +150,7 @@ class TopicHandlers:
         for value, what in ((asked.replication_factor, "replication factor"), (asked.num_partitions, "numPartitions")):
             if value != _DEFAULT:
                 return _Refusal(
-                    Code.INVALID_REQUEST,
-                    f"A manual partition assignment was specified, but {what} was not set to -1.",
+                    Code.INVALID_REQUEST, f"A manual partition assignment was specified, but {what} was not set to -1."
                 )
         seen: set[int] = set()
         for assignment in asked.assignments:
@@ -188,13 +187,7 @@ class TopicHandlers:
         if not access.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
             return _created_result(name, topic_id, topic_config_error_code=Code.TOPIC_AUTHORIZATION_FAILED)
         configs = [
-            _CreatedConfig(
-                name=entry.config.name,
-                value=entry.value,
-                read_only=False,
-                config_source=entry.source.value,
-                is_sensitive=False,
-            )
+            _CreatedConfig(name=entry.config.name, value=entry.value, config_source=entry.source.value)
             for entry in topic_entries(new.configs, self._catalog.properties)
         ]
         return _created_result(name, topic_id, num_partitions=new.partitions, replication_factor=1, configs=configs)
@@ -213,7 +206,7 @@ class TopicHandlers:
         for name in named:
             if name not in twice:
                 results.append(await self._delete_by_name(context.access, name))
-        return DeleteTopicsResponse(throttle_time_ms=0, responses=results)
+        return DeleteTopicsResponse(responses=results)
 
     async def _delete_by_id(self, access: Access, topic_id: uuid.UUID) -> Any:
         topic = self._catalog.topic_by_id(topic_id)
@@ -255,7 +248,7 @@ class TopicHandlers:
                 if refusal is None and not request.validate_only:
                     refusal = await self._grow(topic)
                 results.append(_grown(topic.name, refusal or _Refusal(Code.NONE, None)))
-        return CreatePartitionsResponse(throttle_time_ms=0, results=results)
+        return CreatePartitionsResponse(results=results)
 
     async def _grow(self, asked: Any) -> _Refusal | None:
         if await self._catalog.add_partitions(asked.name, asked.count) is not None:

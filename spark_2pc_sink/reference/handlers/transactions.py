@@ -93,7 +93,6 @@ class TransactionHandlers:
         )
         reply = cast("InitProducerIdReply", await self._service.submit(event))
         return producer.InitProducerIdResponse(
-            throttle_time_ms=0,
             error_code=reply.code,
             producer_id=reply.pair.producer_id,
             producer_epoch=reply.pair.epoch,
@@ -105,12 +104,10 @@ class TransactionHandlers:
         """AddPartitionsToTxn: of one client below v4, a batch of transactions from there on."""
         if context.version < BATCH_VERSION:
             reply = await self._add(self._client_event(context, request))
-            return producer.AddPartitionsToTxnResponse(
-                throttle_time_ms=0, results_by_topic_v3_and_below=_topic_results(reply)
-            )
+            return producer.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(reply))
         code = batch_allowed(context.access)
         if code:
-            return producer.AddPartitionsToTxnResponse(throttle_time_ms=0, error_code=code, results_by_transaction=[])
+            return producer.AddPartitionsToTxnResponse(error_code=code)
         replies = await asyncio.gather(
             *(self._add(self._batched_event(context, transaction)) for transaction in request.transactions)
         )
@@ -118,9 +115,7 @@ class TransactionHandlers:
             _TxnResult(transactional_id=reply.transactional_id, topic_results=_topic_results(reply))
             for reply in replies
         ]
-        return producer.AddPartitionsToTxnResponse(
-            throttle_time_ms=0, error_code=Code.NONE, results_by_transaction=results
-        )
+        return producer.AddPartitionsToTxnResponse(results_by_transaction=results)
 
     async def add_offsets(self, context: RequestContext, request: Any) -> Any:
         event = AddOffsetsToTxn(
@@ -132,7 +127,7 @@ class TransactionHandlers:
             access=context.access,
         )
         reply = cast("AddOffsetsReply", await self._service.submit(event))
-        return producer.AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=reply.code)
+        return producer.AddOffsetsToTxnResponse(error_code=reply.code)
 
     async def end_txn(self, context: RequestContext, request: Any) -> Any:
         """EndTxn v0 to v5; the pair is part of the answer from v5 on."""
@@ -146,10 +141,7 @@ class TransactionHandlers:
         )
         reply = cast("EndTxnReply", await self._service.submit(event))
         return producer.EndTxnResponse(
-            throttle_time_ms=0,
-            error_code=reply.code,
-            producer_id=reply.pair.producer_id,
-            producer_epoch=reply.pair.epoch,
+            error_code=reply.code, producer_id=reply.pair.producer_id, producer_epoch=reply.pair.epoch
         )
 
     async def write_markers(self, context: RequestContext, request: Any) -> Any:
@@ -188,9 +180,7 @@ class TransactionHandlers:
     async def describe_transactions(self, context: RequestContext, request: Any) -> Any:
         event = DescribeTransactions(transactional_ids=tuple(request.transactional_ids), access=context.access)
         reply = cast("DescribeTransactionsReply", await self._service.submit(event))
-        return admin.DescribeTransactionsResponse(
-            throttle_time_ms=0, transaction_states=[_description(row) for row in reply.transactions]
-        )
+        return admin.DescribeTransactionsResponse(transaction_states=[_description(row) for row in reply.transactions])
 
     async def list_transactions(self, context: RequestContext, request: Any) -> Any:
         event = ListTransactions(
@@ -202,7 +192,6 @@ class TransactionHandlers:
         )
         reply = cast("ListTransactionsReply", await self._service.submit(event))
         return admin.ListTransactionsResponse(
-            throttle_time_ms=0,
             error_code=reply.code,
             unknown_state_filters=list(reply.unknown_state_filters),
             transaction_states=[

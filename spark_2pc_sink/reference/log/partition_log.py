@@ -261,13 +261,7 @@ class PartitionLog:
         return not await decoded(header, lambda: all_have_keys(records, header))
 
     def append(
-        self,
-        records: Buffer,
-        header: BatchHeader,
-        *,
-        now_ms: int,
-        guard: Guard | None = None,
-        lacks_keys: bool = False,
+        self, records: Buffer, header: BatchHeader, *, now_ms: int, guard: Guard | None = None, lacks_keys: bool = False
     ) -> Appended:
         """Append the batch of a client. Durable after `sync`; nothing is written unless the code is NONE.
 

@@ -323,7 +323,7 @@ class Login:
 
 
 def _authenticated(code: Code, message: str | None, answer: bytes = b"") -> Any:
-    return SaslAuthenticateResponse(error_code=code, error_message=message, auth_bytes=answer, session_lifetime_ms=0)
+    return SaslAuthenticateResponse(error_code=code, error_message=message, auth_bytes=answer)
 
 
 class SaslHandlers:
@@ -336,7 +336,7 @@ class SaslHandlers:
         }
 
     async def handshake(self, _context: RequestContext, _request: Any) -> Any:
-        return SaslHandshakeResponse(error_code=Code.ILLEGAL_SASL_STATE, mechanisms=[])
+        return SaslHandshakeResponse(error_code=Code.ILLEGAL_SASL_STATE)
 
     async def authenticate(self, _context: RequestContext, _request: Any) -> Any:
         message = "SaslAuthenticate request received after successful authentication"

@@ -143,14 +143,7 @@ def build_batch(
         attributes: `TRANSACTIONAL_BIT`, `CONTROL_BIT`.
     """
     checked = CHECKED.pack(
-        attributes,
-        record_count - 1,
-        timestamp_ms,
-        timestamp_ms,
-        producer_id,
-        producer_epoch,
-        NO_SEQUENCE,
-        record_count,
+        attributes, record_count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, record_count
     )
     crc = google_crc32c.extend(google_crc32c.value(checked), payload)
     head = STAMP.pack(0, HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload), NO_LEADER_EPOCH)

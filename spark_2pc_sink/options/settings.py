@@ -34,6 +34,7 @@ class Setting:
         at_least: smallest value of a number, inclusive.
         at_most: largest value of a number, inclusive.
         properties: for Kafka options, the names under which users know it, the preferred one first.
+        dotted: users know it by the field's name with dots, as the properties of a Kafka broker.
         given: the type that a user passes, where the field holds another one.
         secret: never shown in a repr or a message.
         since: the version of the package that has it first.
@@ -44,6 +45,7 @@ class Setting:
     at_least: int | None = None
     at_most: int | None = None
     properties: tuple[str, ...] = ()
+    dotted: bool = False
     given: str = ""
     secret: bool = False
     since: str = "0.1.0"
@@ -81,8 +83,10 @@ def options_of(options: type[Any]) -> list[Field[Any]]:
 
 def shown_name(item: Field[Any]) -> str:
     """The name that a user would write for this field."""
-    properties = setting_of(item).properties
-    return properties[0] if properties else item.name
+    described = setting_of(item)
+    if described.dotted:
+        return item.name.replace("_", ".")
+    return described.properties[0] if described.properties else item.name
 
 
 def check_settings(options: Any) -> None:

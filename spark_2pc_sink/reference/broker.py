@@ -31,12 +31,7 @@ from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
 from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers, FeatureHandlers
 from spark_2pc_sink.reference.handlers.groups import GroupHandlers
 from spark_2pc_sink.reference.handlers.offsets import GroupOffsetHandlers
-from spark_2pc_sink.reference.handlers.partitions import (
-    DeleteRecordsHandlers,
-    DescribeProducersHandlers,
-    FetchHandlers,
-    ListOffsetsHandlers,
-)
+from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
@@ -47,7 +42,7 @@ from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.network.request_channel import Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
-from spark_2pc_sink.reference.protocol.api import Handlers
+from spark_2pc_sink.reference.protocol.api import handlers_of
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.service import TransactionService, settings_of
 from spark_2pc_sink.reference.transactions.verification import Verification
@@ -172,31 +167,22 @@ class Broker:
         self._groups.forget_topic(topic.name)
 
     def _dispatcher(self, acls: AclStore) -> Dispatcher:
-        unstable = self._properties.unstable_api_versions_enable
-        handlers = join(self._families(acls), unstable_versions=unstable)
-        versions = ApiVersionsHandlers(handlers, self._catalog)
-        return Dispatcher({**handlers, **join([versions.handlers()], unstable_versions=unstable)})
-
-    def _families(self, acls: AclStore) -> list[Handlers]:
-        catalog, properties = self._catalog, self._properties
-        verification = self._verification
-        offsets = OffsetService(self._groups, verification, now_ms=now_ms)
-        return [
-            ClusterHandlers(catalog).handlers(),
-            TopicHandlers(catalog).handlers(),
-            ConfigHandlers(catalog).handlers(),
-            FeatureHandlers(catalog).handlers(),
-            AclHandlers(acls if properties.authorizer_class_name is not None else None).handlers(),
-            ProduceHandlers(catalog, verification, now_ms=now_ms).handlers(),
-            FetchHandlers(catalog).handlers(),
-            ListOffsetsHandlers(catalog).handlers(),
-            DescribeProducersHandlers(catalog).handlers(),
-            DeleteRecordsHandlers(catalog).handlers(),
-            SaslHandlers().handlers(),
-            TransactionHandlers(self._transactions, self._markers, catalog).handlers(),
-            GroupHandlers(self._groups).handlers(),
-            GroupOffsetHandlers(offsets, catalog, now_ms=now_ms).handlers(),
+        catalog, properties, verification = self._catalog, self._properties, self._verification
+        families = [
+            ClusterHandlers(catalog),
+            TopicHandlers(catalog),
+            ConfigHandlers(catalog),
+            FeatureHandlers(catalog),
+            AclHandlers(acls if properties.authorizer_class_name is not None else None),
+            ProduceHandlers(catalog, verification, now_ms=now_ms),
+            PartitionHandlers(catalog),
+            SaslHandlers(),
+            TransactionHandlers(self._transactions, self._markers, catalog),
+            GroupHandlers(self._groups),
+            GroupOffsetHandlers(OffsetService(self._groups, verification, now_ms=now_ms), catalog, now_ms=now_ms),
         ]
+        handlers = join(map(handlers_of, families), unstable_versions=properties.unstable_api_versions_enable)
+        return Dispatcher({**handlers, **handlers_of(ApiVersionsHandlers(handlers, catalog))})
 
 
 def _partitions(catalog: Catalog, internal_topic: str) -> int:

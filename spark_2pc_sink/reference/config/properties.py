@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from spark_2pc_sink.codes import Code
@@ -104,19 +105,16 @@ _NOBODY: Final = Users()
 _JAAS_NAME: Final = re.compile(r"listener\.name\.(?P<listener>\w+)\.(?P<mechanism>[\w-]+)\.sasl\.jaas\.config")
 
 
-def _number(name: str, default: int, why: str, *, at_least: int = 0, at_most: int = INT32_MAX) -> Any:
-    """A number, in the unit by which Kafka's name ends, if it does."""
-    unit = name.rpartition(".")[2]
-    shown = unit if unit in {"ms", "bytes"} else ""
-    return setting(default, properties=(name,), why=why, unit=shown, at_least=at_least, at_most=at_most)
+def _count(default: int, why: str, *, unit: str = "", at_least: int = 1, at_most: int = INT32_MAX) -> Any:
+    return setting(default, dotted=True, why=why, unit=unit, at_least=at_least, at_most=at_most)
 
 
-def _long(name: str, default: int, why: str, *, at_least: int = 0) -> Any:
-    return _number(name, default, why, at_least=at_least, at_most=_INT64_MAX)
+_ms: Final = partial(_count, unit="ms")
+_bytes: Final = partial(_count, unit="bytes")
 
 
-def _row(name: str, default: object, why: str, *, secret: bool = False) -> Any:
-    return setting(default, properties=(name,), why=why, secret=secret)
+def _row(default: object, why: str, *, secret: bool = False) -> Any:
+    return setting(default, dotted=True, why=why, secret=secret)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,191 +129,113 @@ class BrokerProperties:
         ConfigurationError: a value breaks its rule, or two contradict each other.
     """
 
-    node_id: int = _number("node.id", 1, "the id of the node in Metadata")
-    listeners: str = _row("listeners", "PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://HOST:PORT,…")
+    node_id: int = _count(1, "the id of the node in Metadata", at_least=0)
+    listeners: str = _row("PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://HOST:PORT,…")
     advertised_listeners: str | None = _row(
-        "advertised.listeners", None, "the address that Metadata gives to clients; None gives those listened on"
+        None, "the address that Metadata gives to clients; None gives those listened on"
     )
-    listener_security_protocol_map: str = _row(
-        "listener.security.protocol.map", DEFAULT_PROTOCOL_MAP, "which protocol a listener speaks, by its name"
+    listener_security_protocol_map: str = _row(DEFAULT_PROTOCOL_MAP, "which protocol a listener speaks, by its name")
+    max_connections: int = _count(INT32_MAX, "how many connections there may be; those beyond are refused")
+    connections_max_idle_ms: int = _ms(
+        10 * _MINUTE_MS, "a connection without traffic ends after this", at_most=_INT64_MAX
     )
-    max_connections: int = _number(
-        "max.connections", INT32_MAX, "how many connections there may be; those beyond are refused", at_least=1
-    )
-    connections_max_idle_ms: int = _long(
-        "connections.max.idle.ms", 10 * _MINUTE_MS, "a connection without traffic ends after this", at_least=1
-    )
-    socket_request_max_bytes: int = _number(
-        "socket.request.max.bytes", 104_857_600, "the longest request; a longer one ends its connection", at_least=1
-    )
-    queued_max_request_bytes: int = _long(
-        "queued.max.request.bytes",
+    socket_request_max_bytes: int = _bytes(104_857_600, "the longest request; a longer one ends its connection")
+    queued_max_request_bytes: int = _bytes(
         536_870_912,
         "what the requests of all connections may take in memory; Kafka's default is no bound",
-        at_least=1,
+        at_most=_INT64_MAX,
     )
-    socket_listen_backlog_size: int = _number(
-        "socket.listen.backlog.size", 50, "how many connections may wait to be accepted", at_least=1
-    )
-    connection_failed_authentication_delay_ms: int = _number(
-        "connection.failed.authentication.delay.ms", 100, "a failed login ends its connection after this"
+    socket_listen_backlog_size: int = _count(50, "how many connections may wait to be accepted")
+    connection_failed_authentication_delay_ms: int = _ms(
+        100, "a failed login ends its connection after this", at_least=0
     )
     unstable_api_versions_enable: bool = _row(
-        "unstable.api.versions.enable",
-        default=False,
-        why="offer versions that Kafka has not released (InitProducerId 6)",
+        default=False, why="offer versions that Kafka has not released (InitProducerId 6)"
     )
 
-    num_partitions: int = _number(
-        "num.partitions", 1, "partitions of a topic that is created without a number of them", at_least=1
-    )
+    num_partitions: int = _count(1, "partitions of a topic that is created without a number of them")
     auto_create_topics_enable: bool = _row(
-        "auto.create.topics.enable", default=True, why="Metadata creates topics that are asked for and are not there"
+        default=True, why="Metadata creates topics that are asked for and are not there"
     )
-    message_max_bytes: int = _number("message.max.bytes", 1_048_588, "the largest record batch taken")
-    log_segment_bytes: int = _number(
-        "log.segment.bytes", 1_073_741_824, "a segment file is rolled at this size", at_least=1_048_576
-    )
-    log_index_interval_bytes: int = _number(
-        "log.index.interval.bytes", 4096, "bytes of log between two entries of the sparse offset index"
+    message_max_bytes: int = _bytes(1_048_588, "the largest record batch taken", at_least=0)
+    log_segment_bytes: int = _bytes(1_073_741_824, "a segment file is rolled at this size", at_least=1_048_576)
+    log_index_interval_bytes: int = _bytes(
+        4096, "bytes of log between two entries of the sparse offset index", at_least=0
     )
 
-    transaction_version: int = _number(
-        "transaction.version",
+    transaction_version: int = _count(
         2,
         "finalized level of the feature in a new data directory (KIP-890); Kafka sets it by kafka-storage",
+        at_least=0,
         at_most=2,
     )
     transaction_keep_prepared_enable: bool = _row(
-        "transaction.keep.prepared.enable", default=False, why="InitProducerId keeps a prepared transaction (KIP-939)"
+        default=False, why="InitProducerId keeps a prepared transaction (KIP-939)"
     )
-    transaction_two_phase_commit_enable: bool = _row(
-        "transaction.two.phase.commit.enable", default=False, why="producers may ask for enable2Pc (KIP-939)"
-    )
+    transaction_two_phase_commit_enable: bool = _row(default=False, why="producers may ask for enable2Pc (KIP-939)")
     transaction_partition_verification_enable: bool = _row(
-        "transaction.partition.verification.enable", default=True, why="old clients' partitions are verified (KIP-890)"
+        default=True, why="old clients' partitions are verified (KIP-890)"
     )
-    transaction_max_timeout_ms: int = _number(
-        "transaction.max.timeout.ms", 900_000, "the longest transaction.timeout.ms of a producer", at_least=1
+    transaction_max_timeout_ms: int = _ms(900_000, "the longest transaction.timeout.ms of a producer")
+    transactional_id_expiration_ms: int = _ms(
+        7 * _DAY_MS, "a transactional id that is not used for this long is forgotten"
     )
-    transactional_id_expiration_ms: int = _number(
-        "transactional.id.expiration.ms",
-        7 * _DAY_MS,
-        "a transactional id that is not used for this long is forgotten",
-        at_least=1,
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _ms(
+        10_000, "pause between two searches for transactions that have timed out"
     )
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _number(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        10_000,
-        "pause between two searches for transactions that have timed out",
-        at_least=1,
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _ms(
+        _HOUR_MS, "pause between two searches for transactional ids that have expired"
     )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = _number(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        _HOUR_MS,
-        "pause between two searches for transactional ids that have expired",
-        at_least=1,
+    transaction_state_log_num_partitions: int = _count(50, "how many partitions __transaction_state is created with")
+    transaction_state_log_segment_bytes: int = _bytes(
+        104_857_600, "a segment file of __transaction_state is rolled at this size"
     )
-    transaction_state_log_num_partitions: int = _number(
-        "transaction.state.log.num.partitions",
-        50,
-        "how many partitions __transaction_state is created with",
-        at_least=1,
+    add_partitions_to_txn_retry_backoff_ms: int = _ms(
+        20, "the longest pause between two attempts of a leader to add a partition to a transaction"
     )
-    transaction_state_log_segment_bytes: int = _number(
-        "transaction.state.log.segment.bytes",
-        104_857_600,
-        "a segment file of __transaction_state is rolled at this size",
-        at_least=1,
+    add_partitions_to_txn_retry_backoff_max_ms: int = _ms(
+        100, "how long a leader tries to add a partition while the transaction before is completed", at_least=0
     )
-    add_partitions_to_txn_retry_backoff_ms: int = _number(
-        "add.partitions.to.txn.retry.backoff.ms",
-        20,
-        "the longest pause between two attempts of a leader to add a partition to a transaction",
-        at_least=1,
-    )
-    add_partitions_to_txn_retry_backoff_max_ms: int = _number(
-        "add.partitions.to.txn.retry.backoff.max.ms",
-        100,
-        "how long a leader tries to add a partition while the transaction before is completed",
-    )
-    producer_id_expiration_ms: int = _number(
-        "producer.id.expiration.ms",
-        _DAY_MS,
-        "a leader forgets a producer id that is not used for this long",
-        at_least=1,
-    )
-    producer_id_expiration_check_interval_ms: int = _number(
-        "producer.id.expiration.check.interval.ms",
-        600_000,
-        "pause between two searches for producer ids that have expired",
-        at_least=1,
+    producer_id_expiration_ms: int = _ms(_DAY_MS, "a leader forgets a producer id that is not used for this long")
+    producer_id_expiration_check_interval_ms: int = _ms(
+        600_000, "pause between two searches for producer ids that have expired"
     )
 
-    offsets_topic_num_partitions: int = _number(
-        "offsets.topic.num.partitions", 50, "how many partitions __consumer_offsets is created with", at_least=1
+    offsets_topic_num_partitions: int = _count(50, "how many partitions __consumer_offsets is created with")
+    offsets_topic_segment_bytes: int = _bytes(
+        104_857_600, "a segment file of __consumer_offsets is rolled at this size"
     )
-    offsets_topic_segment_bytes: int = _number(
-        "offsets.topic.segment.bytes",
-        104_857_600,
-        "a segment file of __consumer_offsets is rolled at this size",
-        at_least=1,
+    offsets_retention_minutes: int = _count(
+        10_080, "offsets of a group that has no members for this long are forgotten"
     )
-    offsets_retention_minutes: int = _number(
-        "offsets.retention.minutes",
-        10_080,
-        "offsets of a group that has no members for this long are forgotten",
-        at_least=1,
+    offsets_retention_check_interval_ms: int = _ms(
+        600_000, "pause between two searches for offsets that have expired", at_most=_INT64_MAX
     )
-    offsets_retention_check_interval_ms: int = _long(
-        "offsets.retention.check.interval.ms",
-        600_000,
-        "pause between two searches for offsets that have expired",
-        at_least=1,
+    offset_metadata_max_bytes: int = _bytes(
+        4096, "the longest text that a client may commit with an offset", at_least=0
     )
-    offset_metadata_max_bytes: int = _number(
-        "offset.metadata.max.bytes", 4096, "the longest text that a client may commit with an offset"
+    group_min_session_timeout_ms: int = _ms(6000, "the shortest session timeout that a member may ask for", at_least=0)
+    group_max_session_timeout_ms: int = _ms(
+        1_800_000, "the longest session timeout that a member may ask for", at_least=0
     )
-    group_min_session_timeout_ms: int = _number(
-        "group.min.session.timeout.ms", 6000, "the shortest session timeout that a member may ask for"
+    group_initial_rebalance_delay_ms: int = _ms(
+        3000, "how long a group that was empty waits for more members than the first", at_least=0
     )
-    group_max_session_timeout_ms: int = _number(
-        "group.max.session.timeout.ms", 1_800_000, "the longest session timeout that a member may ask for"
-    )
-    group_initial_rebalance_delay_ms: int = _number(
-        "group.initial.rebalance.delay.ms",
-        3000,
-        "how long a group that was empty waits for more members than the first",
-    )
-    group_max_size: int = _number("group.max.size", INT32_MAX, "how many members a group may have", at_least=1)
+    group_max_size: int = _count(INT32_MAX, "how many members a group may have")
 
-    sasl_enabled_mechanisms: str = _row(
-        "sasl.enabled.mechanisms", PLAIN, f"how clients may log in, one or more of {', '.join(MECHANISMS)}"
-    )
-    sasl_server_max_receive_size: int = _number(
-        "sasl.server.max.receive.size", 524_288, "the longest request before the login is done, in bytes", at_least=1
-    )
-    ssl_keystore_type: Literal["PEM"] = _row(
-        "ssl.keystore.type", "PEM", "the format of the keystore; PEM is the only one"
-    )
-    ssl_keystore_location: str | None = _row("ssl.keystore.location", None, "a PEM file: private key and certificates")
-    ssl_key_password: str | None = _row(
-        "ssl.key.password", None, "the password of the private key, where that is encrypted", secret=True
-    )
-    ssl_truststore_type: Literal["PEM"] = _row(
-        "ssl.truststore.type", "PEM", "the format of the truststore; PEM is the only one"
-    )
-    ssl_truststore_location: str | None = _row("ssl.truststore.location", None, "a PEM file: who may sign for clients")
-    ssl_client_auth: Literal["none", "requested", "required"] = _row(
-        "ssl.client.auth", "none", "whether a client shows a certificate"
-    )
+    sasl_enabled_mechanisms: str = _row(PLAIN, f"how clients may log in, one or more of {', '.join(MECHANISMS)}")
+    sasl_server_max_receive_size: int = _count(524_288, "the longest request before the login is done, in bytes")
+    ssl_keystore_type: Literal["PEM"] = _row("PEM", "the format of the keystore; PEM is the only one")
+    ssl_keystore_location: str | None = _row(None, "a PEM file: private key and certificates")
+    ssl_key_password: str | None = _row(None, "the password of the private key, where that is encrypted", secret=True)
+    ssl_truststore_type: Literal["PEM"] = _row("PEM", "the format of the truststore; PEM is the only one")
+    ssl_truststore_location: str | None = _row(None, "a PEM file: who may sign for clients")
+    ssl_client_auth: Literal["none", "requested", "required"] = _row("none", "whether a client shows a certificate")
     authorizer_class_name: _Authorizer | None = _row(  # noqa: RUF009 - makes a field
-        "authorizer.class.name", None, "what decides on access; None allows everything to everyone"
+        None, "what decides on access; None allows everything to everyone"
     )
-    super_users: str | None = _row("super.users", None, "principals that no ACL binds, User:a;User:b")
-    allow_everyone_if_no_acl_found: bool = _row(
-        "allow.everyone.if.no.acl.found", default=False, why="what no ACL names is open to all"
-    )
+    super_users: str | None = _row(None, "principals that no ACL binds, User:a;User:b")
+    allow_everyone_if_no_acl_found: bool = _row(default=False, why="what no ACL names is open to all")
 
     users: tuple[tuple[str, Users], ...] = setting((), why="read from the JAAS properties", secret=True)
     given: frozenset[str] = setting(frozenset(), why="what DescribeConfigs calls a static value")
@@ -368,7 +288,7 @@ class BrokerProperties:
 
 #: Kafka's name of a property to the field that holds it.
 ROWS: Final[dict[str, Field[Any]]] = {
-    shown_name(item): item for item in fields(BrokerProperties) if setting_of(item).properties
+    shown_name(item): item for item in fields(BrokerProperties) if setting_of(item).dotted
 }
 
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final
 
 from spark_2pc_sink.errors import ConfigurationError
@@ -21,8 +22,12 @@ from spark_2pc_sink.reference.config.properties import FIXED, ROWS, BrokerProper
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import LogSettings
 
+_log = logging.getLogger(__name__)
+
 #: Texts that are lists to Kafka.
 _LISTS: Final = frozenset({"listeners", "advertised.listeners", "sasl.enabled.mechanisms"})
+#: The largest 64-bit integer: Kafka's LONG.
+INT64_MAX: Final = 2**63 - 1
 
 
 class Source(Enum):
@@ -48,21 +53,20 @@ class Kind(Enum):
     PASSWORD = 9
 
 
-@dataclass(frozen=True, kw_only=True)
-class PropertyEntry:
-    """One property as DescribeConfigs shows it.
+@dataclass(frozen=True)
+class ConfigEntry:
+    """One config of a broker or a topic as DescribeConfigs shows it.
 
     Args:
         value: its text; None hides a secret one.
-        default: its text, None where there is none.
-        doc: what it does.
+        synonyms: name, value and source of each place that has a value of it, the one that counts first.
     """
 
     name: str
+    kind: Kind
     value: str | None
     source: Source
-    kind: Kind
-    default: str | None
+    synonyms: tuple[tuple[str, str | None, Source], ...]
     doc: str
 
     @property
@@ -70,42 +74,29 @@ class PropertyEntry:
         return self.kind is Kind.PASSWORD
 
 
-def property_entries(properties: BrokerProperties) -> tuple[PropertyEntry, ...]:
+def property_entries(properties: BrokerProperties) -> tuple[ConfigEntry, ...]:
     found = (property_entry(properties, name) for name in sorted((*ROWS, *FIXED)))
     return tuple(entry for entry in found if entry is not None)
 
 
-def property_entry(properties: BrokerProperties, name: str) -> PropertyEntry | None:
-    """One property, set or not; None where the server has none of this name."""
+def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry | None:
+    """One property of the broker's start, set or not; None where the server has none of this name."""
+    value: str | None
+    default: str | None
     if name in ROWS:
-        return _own_entry(properties, name, ROWS[name])
-    fixed = FIXED.get(name)
-    if fixed is None:
+        item = ROWS[name]
+        kind, doc = _kind(item), setting_of(item).why
+        secret = kind is Kind.PASSWORD
+        value, default = (None if secret else _shown(each) for each in (getattr(properties, item.name), item.default))
+    elif name in FIXED:
+        fixed = FIXED[name]
+        kind, doc, value, default = Kind[fixed.kind], fixed.rule, fixed.value, fixed.value
+    else:
         return None
-    return PropertyEntry(
-        name=name,
-        value=fixed.value,
-        source=_source(properties, name),
-        kind=Kind[fixed.kind],
-        default=fixed.value,
-        doc=fixed.rule,
-    )
-
-
-def _source(properties: BrokerProperties, name: str) -> Source:
-    return Source.STATIC_BROKER_CONFIG if name in properties.given else Source.DEFAULT_CONFIG
-
-
-def _own_entry(properties: BrokerProperties, name: str, item: Field[Any]) -> PropertyEntry:
-    about = setting_of(item)
-    return PropertyEntry(
-        name=name,
-        value=None if about.secret else _shown(getattr(properties, item.name)),
-        source=_source(properties, name),
-        kind=_kind(item),
-        default=None if about.secret else _shown(item.default),
-        doc=about.why,
-    )
+    source = Source.STATIC_BROKER_CONFIG if name in properties.given else Source.DEFAULT_CONFIG
+    synonyms = [] if source is Source.DEFAULT_CONFIG else [(name, value, source)]
+    synonyms += [] if default is None else [(name, default, Source.DEFAULT_CONFIG)]
+    return ConfigEntry(name, kind, value, source, tuple(synonyms), doc)
 
 
 def _kind(item: Field[Any]) -> Kind:
@@ -123,11 +114,6 @@ def _shown(value: object) -> str | None:
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
-#: The largest 64-bit integer: Kafka's LONG.
-INT64_MAX: Final = 2**63 - 1
-_DAY_MS: Final = 24 * 60 * 60 * 1000
-
-
 class Use(Enum):
     """What the server makes of a config."""
 
@@ -140,7 +126,7 @@ class Use(Enum):
     FIXED = auto()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TopicConfig:
     """One config that a topic can have.
 
@@ -155,189 +141,100 @@ class TopicConfig:
     name: str
     kind: Kind
     default: str
-    use: Use
     doc: str
     broker: str | None = None
     at_least: int | None = None
     at_most: int | None = None
     choices: tuple[str, ...] = ()
+    use: Use = Use.FIXED
 
 
-def _number(
-    name: str, default: int, use: Use, doc: str, *, broker: str | None = None, at_least: int | None = None
-) -> TopicConfig:
-    return TopicConfig(
-        name=name, kind=Kind.LONG, default=str(default), use=use, doc=doc, broker=broker, at_least=at_least
-    )
+_honoured: Final = partial(TopicConfig, use=Use.HONOURED)
+_kept: Final = partial(TopicConfig, use=Use.KEPT)
+_indifferent: Final = partial(TopicConfig, use=Use.INDIFFERENT)
+_fixed: Final = TopicConfig
 
-
-def _int(
-    name: str, default: int, use: Use, doc: str, *, broker: str | None = None, at_least: int | None = None
-) -> TopicConfig:
-    return TopicConfig(
-        name=name, kind=Kind.INT, default=str(default), use=use, doc=doc, broker=broker, at_least=at_least
-    )
-
-
-def _fixed(name: str, kind: Kind, default: str, doc: str, *, broker: str | None = None) -> TopicConfig:
-    return TopicConfig(name=name, kind=kind, default=default, use=Use.FIXED, doc=doc, broker=broker)
-
-
-def _text(name: str, default: str, use: Use, doc: str, *, broker: str, choices: tuple[str, ...]) -> TopicConfig:
-    return TopicConfig(name=name, kind=Kind.STRING, default=default, use=use, doc=doc, broker=broker, choices=choices)
-
-
+_BOOLEAN, _STRING, _INT, _LONG, _LIST = Kind.BOOLEAN, Kind.STRING, Kind.INT, Kind.LONG, Kind.LIST
+_MAX: Final = str(INT64_MAX)
+_DAY: Final = "86400000"
 _CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+_TIMES: Final = ("CreateTime", "LogAppendTime")
 _ONLY_PRODUCER: Final = "record batches are stored as the producer sent them"
+_AHEAD: Final = "how far ahead of the server's clock the time of a record may be"
+_LOOKS: Final = "the server looks into few batches, and refuses those that become more than 64 MiB"
+_KEEPS: Final = "whether records keep the time that the producer gave them"
+_FLUSHED: Final = "records are on disk before the answer that needs them"
+_ONE_REPLICA: Final = "there is one node, so a partition has one replica"
 _NO_TIERS: Final = "there is no remote storage"
 _NO_THROTTLE: Final = "there is no replication"
 _NOTHING_GOES: Final = "kept and shown; the server removes no records"
 _NO_COMPACTION: Final = "kept and shown; the server compacts no logs"
+_BY_SIZE: Final = "kept and shown; segments are rolled by size"
 
 _ROWS: Final = (
-    TopicConfig(
-        name="cleanup.policy",
-        kind=Kind.LIST,
-        default="delete",
-        use=Use.KEPT,
-        doc=_NOTHING_GOES,
-        broker="log.cleanup.policy",
-        choices=("compact", "delete"),
-    ),
-    _fixed("compression.gzip.level", Kind.INT, "-1", _ONLY_PRODUCER, broker="compression.gzip.level"),
-    _fixed("compression.lz4.level", Kind.INT, "9", _ONLY_PRODUCER, broker="compression.lz4.level"),
-    _text("compression.type", "producer", Use.FIXED, _ONLY_PRODUCER, broker="compression.type", choices=_CODECS),
-    _fixed("compression.zstd.level", Kind.INT, "3", _ONLY_PRODUCER, broker="compression.zstd.level"),
-    _number(
-        "delete.retention.ms", _DAY_MS, Use.KEPT, _NO_COMPACTION, broker="log.cleaner.delete.retention.ms", at_least=0
-    ),
-    _fixed("errors.deadletterqueue.group.enable", Kind.BOOLEAN, "false", "there are no share groups"),
-    _number(
-        "file.delete.delay.ms", 60_000, Use.FIXED, "files go with their topic", broker="log.segment.delete.delay.ms"
-    ),
-    _number(
-        "flush.messages",
-        INT64_MAX,
-        Use.INDIFFERENT,
-        "records are on disk before the answer that needs them",
-        broker="log.flush.interval.messages",
-        at_least=1,
-    ),
-    _number(
-        "flush.ms", INT64_MAX, Use.INDIFFERENT, "records are on disk before the answer that needs them", at_least=0
-    ),
-    _fixed("follower.replication.throttled.replicas", Kind.LIST, "", _NO_THROTTLE),
-    _int(
+    _kept("cleanup.policy", _LIST, "delete", _NOTHING_GOES, "log.cleanup.policy", choices=("compact", "delete")),
+    _fixed("compression.gzip.level", _INT, "-1", _ONLY_PRODUCER, "compression.gzip.level"),
+    _fixed("compression.lz4.level", _INT, "9", _ONLY_PRODUCER, "compression.lz4.level"),
+    _fixed("compression.type", _STRING, "producer", _ONLY_PRODUCER, "compression.type", choices=_CODECS),
+    _fixed("compression.zstd.level", _INT, "3", _ONLY_PRODUCER, "compression.zstd.level"),
+    _kept("delete.retention.ms", _LONG, _DAY, _NO_COMPACTION, "log.cleaner.delete.retention.ms", 0),
+    _fixed("errors.deadletterqueue.group.enable", _BOOLEAN, "false", "there are no share groups"),
+    _fixed("file.delete.delay.ms", _LONG, "60000", "files go with their topic", "log.segment.delete.delay.ms"),
+    _indifferent("flush.messages", _LONG, _MAX, _FLUSHED, "log.flush.interval.messages", 1),
+    _indifferent("flush.ms", _LONG, _MAX, _FLUSHED, at_least=0),
+    _fixed("follower.replication.throttled.replicas", _LIST, "", _NO_THROTTLE),
+    _indifferent(
         "index.interval.bytes",
-        4096,
-        Use.INDIFFERENT,
+        _INT,
+        "4096",
         "kept and shown; indexes are the server's own business",
-        broker="log.index.interval.bytes",
-        at_least=0,
+        "log.index.interval.bytes",
+        0,
     ),
-    _fixed("leader.replication.throttled.replicas", Kind.LIST, "", _NO_THROTTLE),
-    _fixed("local.retention.bytes", Kind.LONG, "-2", _NO_TIERS, broker="log.local.retention.bytes"),
-    _fixed("local.retention.ms", Kind.LONG, "-2", _NO_TIERS, broker="log.local.retention.ms"),
-    _number(
-        "max.compaction.lag.ms",
-        INT64_MAX,
-        Use.KEPT,
-        _NO_COMPACTION,
-        broker="log.cleaner.max.compaction.lag.ms",
-        at_least=1,
-    ),
+    _fixed("leader.replication.throttled.replicas", _LIST, "", _NO_THROTTLE),
+    _fixed("local.retention.bytes", _LONG, "-2", _NO_TIERS, "log.local.retention.bytes"),
+    _fixed("local.retention.ms", _LONG, "-2", _NO_TIERS, "log.local.retention.ms"),
+    _kept("max.compaction.lag.ms", _LONG, _MAX, _NO_COMPACTION, "log.cleaner.max.compaction.lag.ms", 1),
+    _fixed("max.decompressed.message.bytes", _INT, "2147483639", _LOOKS, "max.decompressed.message.bytes"),
+    _honoured("max.message.bytes", _INT, "1048588", "the largest record batch taken", "message.max.bytes", 0),
+    _honoured("message.timestamp.after.max.ms", _LONG, "3600000", _AHEAD, "log.message.timestamp.after.max.ms", 0),
     _fixed(
-        "max.decompressed.message.bytes",
-        Kind.INT,
-        "2147483639",
-        "the server looks into few batches, and refuses those that become more than 64 MiB",
-        broker="max.decompressed.message.bytes",
-    ),
-    _int(
-        "max.message.bytes",
-        1_048_588,
-        Use.HONOURED,
-        "the largest record batch taken",
-        broker="message.max.bytes",
-        at_least=0,
-    ),
-    _number(
-        "message.timestamp.after.max.ms",
-        3_600_000,
-        Use.HONOURED,
-        "how far ahead of the server's clock the time of a record may be",
-        broker="log.message.timestamp.after.max.ms",
-        at_least=0,
-    ),
-    _number(
         "message.timestamp.before.max.ms",
-        INT64_MAX,
-        Use.FIXED,
+        _LONG,
+        _MAX,
         "records may be as old as they like",
-        broker="log.message.timestamp.before.max.ms",
-        at_least=0,
+        "log.message.timestamp.before.max.ms",
+        0,
     ),
-    _text(
-        "message.timestamp.type",
-        "CreateTime",
-        Use.HONOURED,
-        "whether records keep the time that the producer gave them",
-        broker="log.message.timestamp.type",
-        choices=("CreateTime", "LogAppendTime"),
-    ),
-    TopicConfig(
-        name="min.cleanable.dirty.ratio",
-        kind=Kind.DOUBLE,
-        default="0.5",
-        use=Use.KEPT,
-        doc=_NO_COMPACTION,
-        broker="log.cleaner.min.cleanable.ratio",
-        at_least=0,
-        at_most=1,
-    ),
-    _number(
-        "min.compaction.lag.ms", 0, Use.KEPT, _NO_COMPACTION, broker="log.cleaner.min.compaction.lag.ms", at_least=0
-    ),
-    _int(
-        "min.insync.replicas",
-        1,
-        Use.FIXED,
-        "there is one node, so a partition has one replica",
-        broker="min.insync.replicas",
-        at_least=1,
-    ),
-    _fixed("preallocate", Kind.BOOLEAN, "false", "segments grow as they are written", broker="log.preallocate"),
-    _fixed("remote.copy.lag.bytes", Kind.LONG, "-1", _NO_TIERS, broker="log.remote.copy.lag.bytes"),
-    _fixed("remote.copy.lag.ms", Kind.LONG, "0", _NO_TIERS, broker="log.remote.copy.lag.ms"),
-    _fixed("remote.log.copy.disable", Kind.BOOLEAN, "false", _NO_TIERS),
-    _fixed("remote.log.delete.on.disable", Kind.BOOLEAN, "false", _NO_TIERS),
-    _fixed("remote.storage.enable", Kind.BOOLEAN, "false", _NO_TIERS),
-    _number("retention.bytes", -1, Use.KEPT, _NOTHING_GOES, broker="log.retention.bytes"),
-    _number("retention.ms", -1, Use.KEPT, _NOTHING_GOES, at_least=-1),
-    _int(
+    _honoured("message.timestamp.type", _STRING, "CreateTime", _KEEPS, "log.message.timestamp.type", choices=_TIMES),
+    _kept("min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", _NO_COMPACTION, "log.cleaner.min.cleanable.ratio", 0, 1),
+    _kept("min.compaction.lag.ms", _LONG, "0", _NO_COMPACTION, "log.cleaner.min.compaction.lag.ms", 0),
+    _fixed("min.insync.replicas", _INT, "1", _ONE_REPLICA, "min.insync.replicas", 1),
+    _fixed("preallocate", _BOOLEAN, "false", "segments grow as they are written", "log.preallocate"),
+    _fixed("remote.copy.lag.bytes", _LONG, "-1", _NO_TIERS, "log.remote.copy.lag.bytes"),
+    _fixed("remote.copy.lag.ms", _LONG, "0", _NO_TIERS, "log.remote.copy.lag.ms"),
+    _fixed("remote.log.copy.disable", _BOOLEAN, "false", _NO_TIERS),
+    _fixed("remote.log.delete.on.disable", _BOOLEAN, "false", _NO_TIERS),
+    _fixed("remote.storage.enable", _BOOLEAN, "false", _NO_TIERS),
+    _kept("retention.bytes", _LONG, "-1", _NOTHING_GOES, "log.retention.bytes"),
+    _kept("retention.ms", _LONG, "-1", _NOTHING_GOES, at_least=-1),
+    _honoured(
         "segment.bytes",
-        1_073_741_824,
-        Use.HONOURED,
+        _INT,
+        "1073741824",
         "a segment file is rolled at this size",
-        broker="log.segment.bytes",
-        at_least=1_048_576,
+        "log.segment.bytes",
+        1_048_576,
     ),
-    _int(
-        "segment.index.bytes",
-        10_485_760,
-        Use.FIXED,
-        "indexes grow as they are written",
-        broker="log.index.size.max.bytes",
-    ),
-    _number("segment.jitter.ms", 0, Use.KEPT, "kept and shown; segments are rolled by size", at_least=0),
-    _number("segment.ms", 7 * _DAY_MS, Use.KEPT, "kept and shown; segments are rolled by size", at_least=1),
-    TopicConfig(
-        name="unclean.leader.election.enable",
-        kind=Kind.BOOLEAN,
-        default="false",
-        use=Use.INDIFFERENT,
-        doc="one replica is the leader",
-        broker="unclean.leader.election.enable",
+    _fixed("segment.index.bytes", _INT, "10485760", "indexes grow as they are written", "log.index.size.max.bytes"),
+    _kept("segment.jitter.ms", _LONG, "0", _BY_SIZE, at_least=0),
+    _kept("segment.ms", _LONG, "604800000", _BY_SIZE, at_least=1),
+    _indifferent(
+        "unclean.leader.election.enable",
+        _BOOLEAN,
+        "false",
+        "one replica is the leader",
+        "unclean.leader.election.enable",
     ),
 )
 
@@ -348,7 +245,6 @@ assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
 
 _MIN_LAG: Final = "min.compaction.lag.ms"
 _MAX_LAG: Final = "max.compaction.lag.ms"
-_log = logging.getLogger(__name__)
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
@@ -375,40 +271,76 @@ def check_topic_config(name: str, value: str) -> str:
     if config is None:
         raise _refused(name, value, "there is no such topic config")
     text = value.strip()
-    _CHECKS[config.kind](config, text)
+    _check_value(config, text)
     if config.use is Use.FIXED and text.lower() != config.default.lower():
         raise _refused(name, value, f"{config.doc}, so only {config.default!r} is taken")
     return text
 
 
+def _check_value(config: TopicConfig, text: str) -> None:
+    if config.kind is Kind.BOOLEAN:
+        if text.lower() not in {"true", "false"}:
+            raise _refused(config.name, text, "Expected value to be either true or false")
+    elif config.kind in {Kind.STRING, Kind.LIST}:
+        for element in list_elements(text) if config.kind is Kind.LIST else [text]:
+            if config.choices and element not in config.choices:
+                raise _refused(config.name, element, f"String must be one of: {', '.join(config.choices)}")
+    else:
+        number = _number(config.kind, text)
+        if number is None:
+            raise _refused(config.name, text, f"Not a number of type {config.kind.name}")
+        if config.at_least is not None and not number >= config.at_least:
+            raise _refused(config.name, text, f"Value must be at least {config.at_least}")
+        if config.at_most is not None and not number <= config.at_most:
+            raise _refused(config.name, text, f"Value must be no more than {config.at_most}")
+
+
+def _number(kind: Kind, text: str) -> float | None:
+    """The number in a text; None where it is none of that type."""
+    try:
+        if kind is Kind.DOUBLE:
+            return float(text)
+        number = int(text)
+    except ValueError:
+        return None
+    most = INT32_MAX if kind is Kind.INT else INT64_MAX
+    return number if "_" not in text and -most - 1 <= number <= most else None
+
+
+def list_elements(text: str) -> list[str]:
+    return [element.strip() for element in text.split(",")] if text.strip() else []
+
+
+def _refused(name: str, value: str, rule: str) -> ConfigurationError:
+    return ConfigurationError(option=name, value=value, rule=rule, remedy="leave it out, or correct it")
+
+
 def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:
     """Say in the log which configs of a topic are kept without effect."""
-    idle = [
-        name for name in configs if TOPIC_CONFIGS[name].use is Use.KEPT and configs[name] != TOPIC_CONFIGS[name].default
-    ]
+    known = TOPIC_CONFIGS
+    idle = [name for name in configs if known[name].use is Use.KEPT and configs[name] != known[name].default]
     if idle:
         _log.warning("topic %s: %s is kept and shown, but no records are ever removed", topic, ", ".join(sorted(idle)))
 
 
 def log_settings(configs: Mapping[str, str], properties: BrokerProperties) -> LogSettings:
-    """What the partitions of a topic go by."""
+    """What the partitions of a topic go by: the topic's values, else the broker's, else the defaults."""
+
+    def effective(name: str) -> str:
+        if name in configs:
+            return configs[name]
+        config = TOPIC_CONFIGS[name]
+        return str(getattr(properties, (config.broker or name).replace(".", "_"), config.default))
+
     return LogSettings(
-        segment_bytes=int(_effective("segment.bytes", configs, properties)),
-        message_max_bytes=int(_effective("max.message.bytes", configs, properties)),
-        log_append_time=_effective("message.timestamp.type", configs, properties) == "LogAppendTime",
-        timestamp_after_max_ms=int(_effective("message.timestamp.after.max.ms", configs, properties)),
+        segment_bytes=int(effective("segment.bytes")),
+        message_max_bytes=int(effective("max.message.bytes")),
+        log_append_time=effective("message.timestamp.type") == "LogAppendTime",
+        timestamp_after_max_ms=int(effective("message.timestamp.after.max.ms")),
         verification=properties.transaction_partition_verification_enable,
         producer_id_expiration_ms=properties.producer_id_expiration_ms,
-        cleanup_policy=frozenset(list_elements(_effective("cleanup.policy", configs, properties))),
+        cleanup_policy=frozenset(list_elements(effective("cleanup.policy"))),
     )
-
-
-def _effective(name: str, configs: Mapping[str, str], properties: BrokerProperties) -> str:
-    """The value that counts: the topic's, else the broker's where it has such a property, else the default."""
-    if name in configs:
-        return configs[name]
-    config = TOPIC_CONFIGS[name]
-    return str(getattr(properties, (config.broker or name).replace(".", "_"), config.default))
 
 
 @dataclass(frozen=True)
@@ -440,20 +372,6 @@ def internal_topics(properties: BrokerProperties) -> tuple[InternalTopic, Intern
     )
 
 
-@dataclass(frozen=True)
-class ConfigEntry:
-    """One config of a topic as DescribeConfigs and CreateTopics show it.
-
-    Args:
-        synonyms: where the value could come from, the one that counts first.
-    """
-
-    config: TopicConfig
-    value: str
-    source: Source
-    synonyms: tuple[tuple[str, str, Source], ...]
-
-
 def topic_entries(
     configs: Mapping[str, str], properties: BrokerProperties, wanted: Callable[[str], bool] = lambda _name: True
 ) -> tuple[ConfigEntry, ...]:
@@ -468,74 +386,11 @@ def topic_entries(
 
 
 def _entry(config: TopicConfig, own: str | None, properties: BrokerProperties) -> ConfigEntry:
-    synonyms: list[tuple[str, str, Source]] = []
+    synonyms: list[tuple[str, str | None, Source]] = []
     if own is not None:
         synonyms.append((config.name, own, Source.DYNAMIC_TOPIC_CONFIG))
     if config.broker is not None:
         broker = property_entry(properties, config.broker)
-        if broker is not None and broker.source is not Source.DEFAULT_CONFIG:
-            synonyms.append((config.broker, broker.value or "", broker.source))
-        default = config.default if broker is None else broker.default or ""
-        synonyms.append((config.broker, default, Source.DEFAULT_CONFIG))
+        synonyms += [(config.broker, config.default, Source.DEFAULT_CONFIG)] if broker is None else broker.synonyms
     _, value, source = synonyms[0] if synonyms else (config.name, config.default, Source.DEFAULT_CONFIG)
-    return ConfigEntry(config, value, source, tuple(synonyms))
-
-
-def _check_integer(config: TopicConfig, text: str) -> None:
-    most = INT32_MAX if config.kind is Kind.INT else INT64_MAX
-    try:
-        number = int(text) if "_" not in text else None
-    except ValueError:
-        number = None
-    if number is None or not -most - 1 <= number <= most:
-        raise _refused(config.name, text, f"Not a number of type {config.kind.name}")
-    _check_bounds(config, text, number)
-
-
-def _check_double(config: TopicConfig, text: str) -> None:
-    try:
-        number = float(text)
-    except ValueError as error:
-        raise _refused(config.name, text, "Not a number of type DOUBLE") from error
-    _check_bounds(config, text, number)
-
-
-def _check_bounds(config: TopicConfig, text: str, number: float) -> None:
-    if config.at_least is not None and not number >= config.at_least:
-        raise _refused(config.name, text, f"Value must be at least {config.at_least}")
-    if config.at_most is not None and not number <= config.at_most:
-        raise _refused(config.name, text, f"Value must be no more than {config.at_most}")
-
-
-def _check_boolean(config: TopicConfig, text: str) -> None:
-    if text.lower() not in {"true", "false"}:
-        raise _refused(config.name, text, "Expected value to be either true or false")
-
-
-def _check_text(config: TopicConfig, text: str) -> None:
-    if config.choices and text not in config.choices:
-        raise _refused(config.name, text, f"String must be one of: {', '.join(config.choices)}")
-
-
-def _check_list(config: TopicConfig, text: str) -> None:
-    for element in list_elements(text):
-        if config.choices and element not in config.choices:
-            raise _refused(config.name, element, f"String must be one of: {', '.join(config.choices)}")
-
-
-def list_elements(text: str) -> list[str]:
-    return [element.strip() for element in text.split(",")] if text.strip() else []
-
-
-_CHECKS: Final[Mapping[Kind, Callable[[TopicConfig, str], None]]] = {
-    Kind.BOOLEAN: _check_boolean,
-    Kind.STRING: _check_text,
-    Kind.INT: _check_integer,
-    Kind.LONG: _check_integer,
-    Kind.DOUBLE: _check_double,
-    Kind.LIST: _check_list,
-}
-
-
-def _refused(name: str, value: str, rule: str) -> ConfigurationError:
-    return ConfigurationError(option=name, value=value, rule=rule, remedy="leave it out, or correct it")
+    return ConfigEntry(config.name, config.kind, value, source, tuple(synonyms), config.doc)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kafka.protocol.admin import CreateAclsResponse, DeleteAclsResponse, DescribeAclsResponse
 
@@ -21,10 +20,11 @@ from spark_2pc_sink.reference.metadata.acls import (
     ResourceCode,
     refusal_of,
 )
-from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, RefusedError, RequestContext, serves
 
-_VERSIONS: Final = (1, 3)
-_DISABLED: Final = "No Authorizer is configured."
+_Described: Final = DescribeAclsResponse.DescribeAclsResource
+_Created: Final = CreateAclsResponse.AclCreationResult
+_Deleted: Final = DeleteAclsResponse.DeleteAclsFilterResult
 
 
 class AclHandlers:
@@ -37,91 +37,115 @@ class AclHandlers:
     def __init__(self, store: AclStore | None) -> None:
         self._store = store
 
-    def handlers(self) -> Handlers:
-        return {
-            Api.DESCRIBE_ACLS: Handler(*_VERSIONS, self.describe_acls),
-            Api.CREATE_ACLS: Handler(*_VERSIONS, self.create_acls),
-            Api.DELETE_ACLS: Handler(*_VERSIONS, self.delete_acls),
-        }
-
+    @serves(Api.DESCRIBE_ACLS, 1, 3)
     async def describe_acls(self, context: RequestContext, request: Any) -> Any:
         """The rules that match a filter, by resource; needs DESCRIBE on the cluster."""
         wanted = _filter(request)
-        code, text = self._refusal(context, Operation.DESCRIBE)
-        if self._store is None or code != Code.NONE:
-            return DescribeAclsResponse(error_code=code, error_message=text)
-        found = sorted(filter(wanted.matches, self._store.acls))
-        resources = [_resource(key, acls) for key, acls in groupby(found, key=_resource_of)]
-        return DescribeAclsResponse(resources=resources)
+        try:
+            store = self._allowed(context, Operation.DESCRIBE)
+        except RefusedError as error:
+            return DescribeAclsResponse(error_code=error.code, error_message=error.message)
+        found = groupby(
+            sorted(filter(wanted.matches, store.acls)), key=lambda acl: (acl.resource, acl.pattern, acl.name)
+        )
+        return DescribeAclsResponse(
+            resources=[
+                _Described(
+                    resource_type=resource,
+                    resource_name=name,
+                    pattern_type=pattern,
+                    acls=[
+                        _Described.AclDescription(
+                            principal=acl.principal,
+                            host=acl.host,
+                            operation=acl.operation,
+                            permission_type=acl.permission,
+                        )
+                        for acl in acls
+                    ],
+                )
+                for (resource, pattern, name), acls in found
+            ]
+        )
 
+    @serves(Api.CREATE_ACLS, 1, 3)
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
         """Add the rules that are well-formed; needs ALTER on the cluster."""
         acls = [_acl(creation) for creation in request.creations]
-        code, text = self._refusal(context, Operation.ALTER)
-        if self._store is None or code != Code.NONE:
-            results = [_created(code, text) for _ in acls]
-            return CreateAclsResponse(results=results)
+        try:
+            store = self._allowed(context, Operation.ALTER)
+        except RefusedError as error:
+            denied = _Created(error_code=error.code, error_message=error.message)
+            return CreateAclsResponse(results=[denied for _ in acls])
         refusals = [refusal_of(acl) for acl in acls]
-        await self._store.add(acl for acl, refusal in zip(acls, refusals, strict=True) if refusal is None)
-        results = [_created(*(refusal or (Code.NONE, ""))) for refusal in refusals]
-        return CreateAclsResponse(results=results)
+        await store.add(acl for acl, refusal in zip(acls, refusals, strict=True) if refusal is None)
+        outcomes = [refusal or (Code.NONE, "") for refusal in refusals]
+        return CreateAclsResponse(results=[_Created(error_code=code, error_message=text) for code, text in outcomes])
 
+    @serves(Api.DELETE_ACLS, 1, 3)
     async def delete_acls(self, context: RequestContext, request: Any) -> Any:
         """Remove the rules that match any of the filters, and name them; needs ALTER on the cluster."""
         wanted = [_filter(each) for each in request.filters]
-        code, text = self._refusal(context, Operation.ALTER)
-        if self._store is None or code != Code.NONE:
-            results = [_deleted(code, text) for _ in wanted]
-            return DeleteAclsResponse(filter_results=results)
-        found = [tuple(filter(each.matches, self._store.acls)) for each in wanted]
-        await self._store.remove(acl for matching in found for acl in matching)
-        results = [
-            _deleted(Code.INVALID_REQUEST, text) if text else _deleted(Code.NONE, None, matching)
-            for text, matching in zip(map(_unknown, wanted), found, strict=True)
-        ]
+        try:
+            store = self._allowed(context, Operation.ALTER)
+        except RefusedError as error:
+            denied = _Deleted(error_code=error.code, error_message=error.message)
+            return DeleteAclsResponse(filter_results=[denied for _ in wanted])
+        found = [tuple(filter(each.matches, store.acls)) for each in wanted]
+        await store.remove(acl for matching in found for acl in matching)
+        results = []
+        for each, matching in zip(wanted, found, strict=True):
+            text = _unknown(each)
+            code = Code.INVALID_REQUEST if text else Code.NONE
+            acls = [] if text else [_matching(acl) for acl in matching]
+            results.append(_Deleted(error_code=code, error_message=text, matching_acls=acls))
         return DeleteAclsResponse(filter_results=results)
 
-    def _refusal(self, context: RequestContext, operation: Operation) -> tuple[Code, str | None]:
-        """Kafka asks whether the client may before it says that there is no authorizer, which then allows it."""
+    def _allowed(self, context: RequestContext, operation: Operation) -> AclStore:
+        """The rules. Kafka asks whether the client may before it says that there is no authorizer, which allows it."""
         if self._store is None:
-            return Code.SECURITY_DISABLED, _DISABLED
+            raise RefusedError(Code.SECURITY_DISABLED, "No Authorizer is configured.")
         if not context.access.allows(operation, Resource.CLUSTER, CLUSTER_NAME):
-            return Code.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."
-        return Code.NONE, None
+            raise RefusedError(Code.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+        return self._store
 
 
 def _acl(creation: Any) -> Acl:
-    acl = Acl(
-        resource=creation.resource_type,
-        pattern=creation.resource_pattern_type,
-        name=creation.resource_name,
-        principal=creation.principal,
-        host=creation.host,
-        operation=creation.operation,
-        permission=creation.permission_type,
+    return _checked(
+        Acl(
+            resource=creation.resource_type,
+            pattern=creation.resource_pattern_type,
+            name=creation.resource_name,
+            principal=creation.principal,
+            host=creation.host,
+            operation=creation.operation,
+            permission=creation.permission_type,
+        )
     )
-    _check_codes(acl)
-    return acl
 
 
 def _filter(asked: Any) -> AclFilter:
-    wanted = AclFilter(
-        resource=asked.resource_type_filter,
-        pattern=asked.pattern_type_filter,
-        name=asked.resource_name_filter,
-        principal=asked.principal_filter,
-        host=asked.host_filter,
-        operation=asked.operation,
-        permission=asked.permission_type,
+    return _checked(
+        AclFilter(
+            resource=asked.resource_type_filter,
+            pattern=asked.pattern_type_filter,
+            name=asked.resource_name_filter,
+            principal=asked.principal_filter,
+            host=asked.host_filter,
+            operation=asked.operation,
+            permission=asked.permission_type,
+        )
     )
-    _check_codes(wanted)
-    return wanted
 
 
-def _check_codes(asked: Acl | AclFilter) -> None:
+_Asked = TypeVar("_Asked", Acl, AclFilter)
+
+
+def _checked(asked: _Asked) -> _Asked:
     """As in Kafka, a request with the code UNKNOWN (0) ends its connection: no client can have meant it."""
     if 0 in asked.codes:
         raise RemoteProtocolError(peer="the client", detail=f"an ACL with the code UNKNOWN: {asked}")
+    return asked
 
 
 def _unknown(wanted: AclFilter) -> str | None:
@@ -133,46 +157,14 @@ def _unknown(wanted: AclFilter) -> str | None:
     return None
 
 
-def _resource_of(acl: Acl) -> tuple[int, int, str]:
-    return acl.resource, acl.pattern, acl.name
-
-
-def _resource(key: tuple[int, int, str], acls: Iterable[Acl]) -> Any:
-    of_resource = DescribeAclsResponse.DescribeAclsResource
-    resource, pattern, name = key
-    return of_resource(
-        resource_type=resource,
-        resource_name=name,
-        pattern_type=pattern,
-        acls=[
-            of_resource.AclDescription(
-                principal=acl.principal, host=acl.host, operation=acl.operation, permission_type=acl.permission
-            )
-            for acl in acls
-        ],
-    )
-
-
-def _created(code: int, text: str | None) -> Any:
-    return CreateAclsResponse.AclCreationResult(error_code=code, error_message=text)
-
-
-def _deleted(code: int, text: str | None, acls: Iterable[Acl] = ()) -> Any:
-    of_filter = DeleteAclsResponse.DeleteAclsFilterResult
-    return of_filter(
-        error_code=code,
-        error_message=text,
-        matching_acls=[
-            of_filter.DeleteAclsMatchingAcl(
-                error_message=None,
-                resource_type=acl.resource,
-                resource_name=acl.name,
-                pattern_type=acl.pattern,
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission,
-            )
-            for acl in acls
-        ],
+def _matching(acl: Acl) -> Any:
+    return _Deleted.DeleteAclsMatchingAcl(
+        error_message=None,
+        resource_type=acl.resource,
+        resource_name=acl.name,
+        pattern_type=acl.pattern,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
     )

@@ -12,7 +12,8 @@ from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Op
 from spark_2pc_sink.reference.groups.members import DEAD, Group, GroupState, Member
 from spark_2pc_sink.reference.groups.rebalance import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from spark_2pc_sink.reference.groups.service import GroupService
-from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.handlers.cluster import allowed
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
 from spark_2pc_sink.reference.protocol.codec import DeleteGroupsResponse
 
 _JoinedMember: Final = JoinGroupResponse.JoinGroupResponseMember
@@ -34,35 +35,15 @@ _LEAVE_BATCH_VERSION: Final = 3
 _GROUP_NOT_FOUND_VERSION: Final = 6
 #: What this server has of Kafka's kinds of group, in the lower case of the filter's comparison.
 _GROUP_TYPE: Final = "classic"
-#: What there is to do with a group (Kafka: ``AclEntry.supportedOperations``).
-_GROUP_OPERATIONS: Final = (
-    Operation.READ,
-    Operation.DELETE,
-    Operation.DESCRIBE,
-    Operation.DESCRIBE_CONFIGS,
-    Operation.ALTER_CONFIGS,
-)
 
 
 class GroupHandlers:
-    """The group APIs, in the versions of Kafka 4.4.0 as far as kafka-python has them."""
-
     def __init__(self, service: GroupService) -> None:
         self._service = service
 
-    def handlers(self) -> Handlers:
-        return {
-            Api.JOIN_GROUP: Handler(0, 9, self.join),
-            Api.SYNC_GROUP: Handler(0, 5, self.sync),
-            Api.HEARTBEAT: Handler(0, 4, self.heartbeat),
-            Api.LEAVE_GROUP: Handler(0, 5, self.leave),
-            Api.DESCRIBE_GROUPS: Handler(0, 6, self.describe),
-            Api.LIST_GROUPS: Handler(0, 5, self.list),
-            Api.DELETE_GROUPS: Handler(0, 3, self.delete),
-        }
-
+    @serves(Api.JOIN_GROUP, 0, 9)
     async def join(self, context: RequestContext, request: Any) -> Any:
-        """JoinGroup v0 to v9; the answer comes when the join phase ends."""
+        """The answer comes when the join phase ends."""
         if not may_read(context.access, request.group_id):
             return _join_response(JoinAnswer(code=Code.GROUP_AUTHORIZATION_FAILED), context.version)
         has_timeout = context.version >= _REBALANCE_TIMEOUT_VERSION
@@ -80,8 +61,9 @@ class GroupHandlers:
         )
         return _join_response(await self._service.join(request.group_id, wanted), context.version)
 
+    @serves(Api.SYNC_GROUP, 0, 5)
     async def sync(self, context: RequestContext, request: Any) -> Any:
-        """SyncGroup v0 to v5; the answer comes when the leader's assignment is durable."""
+        """The answer comes when the leader's assignment is durable."""
         if context.version >= _SYNC_PROTOCOL_VERSION and None in {request.protocol_type, request.protocol_name}:
             return _sync_response(SyncAnswer(code=Code.INCONSISTENT_GROUP_PROTOCOL))
         if not may_read(context.access, request.group_id):
@@ -97,8 +79,8 @@ class GroupHandlers:
         )
         return _sync_response(await self._service.sync(request.group_id, wanted))
 
+    @serves(Api.HEARTBEAT, 0, 4)
     async def heartbeat(self, context: RequestContext, request: Any) -> Any:
-        """Heartbeat v0 to v4."""
         code = Code.GROUP_AUTHORIZATION_FAILED
         if may_read(context.access, request.group_id):
             code = self._service.heartbeat(
@@ -106,8 +88,9 @@ class GroupHandlers:
             )
         return HeartbeatResponse(error_code=code)
 
+    @serves(Api.LEAVE_GROUP, 0, 5)
     async def leave(self, context: RequestContext, request: Any) -> Any:
-        """LeaveGroup v0 to v5; below v3 the one member's code is that of the request."""
+        """Below v3 the one member's code is that of the request."""
         if not may_read(context.access, request.group_id):
             return LeaveGroupResponse(error_code=Code.GROUP_AUTHORIZATION_FAILED)
         identities = [(request.member_id, None)]
@@ -122,8 +105,9 @@ class GroupHandlers:
         ]
         return LeaveGroupResponse(error_code=code, members=members)
 
+    @serves(Api.DESCRIBE_GROUPS, 0, 6)
     async def describe(self, context: RequestContext, request: Any) -> Any:
-        """DescribeGroups v0 to v6; metadata of members is shown of a stable group only."""
+        """Metadata of members is shown of a stable group only."""
         refused, described = [], []
         for group_id in request.groups:
             if not context.access.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
@@ -131,7 +115,7 @@ class GroupHandlers:
                 continue
             found = self._described(group_id, context.version)
             if request.include_authorized_operations and found.error_code == Code.NONE:
-                found.authorized_operations = _allowed(context.access, group_id)
+                found.authorized_operations = allowed(context.access, Resource.GROUP, group_id)
             described.append(found)
         return DescribeGroupsResponse(groups=[*refused, *described])
 
@@ -143,8 +127,9 @@ class GroupHandlers:
             return _no_group(group_id, Code.NONE, DEAD)
         return _no_group(group_id, Code.GROUP_ID_NOT_FOUND, DEAD, f"Group {group_id} not found.")
 
+    @serves(Api.LIST_GROUPS, 0, 5)
     async def list(self, context: RequestContext, request: Any) -> Any:
-        """ListGroups v0 to v5, by state (v4) and type (v5); whoever may not describe a group does not see it."""
+        """By state (v4) and type (v5); whoever may not describe a group does not see it."""
         states = {each.strip().lower() for each in request.states_filter or ()}
         types = {each.strip().lower() for each in request.types_filter or ()}
         sees_all = context.access.allows(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
@@ -162,8 +147,9 @@ class GroupHandlers:
         ]
         return ListGroupsResponse(groups=groups)
 
+    @serves(Api.DELETE_GROUPS, 0, 3)
     async def delete(self, context: RequestContext, request: Any) -> Any:
-        """DeleteGroups v0 to v3; groups with members stay."""
+        """Groups with members stay."""
         names = list(dict.fromkeys(request.groups_names))
         allowed = [name for name in names if context.access.allows(Operation.DELETE, Resource.GROUP, name)]
         codes = await self._service.delete(allowed)
@@ -232,8 +218,3 @@ def _described_member(group: Group, member: Member) -> Any:
 
 def _no_group(group_id: str, code: Code, state: str, message: str | None = None) -> Any:
     return _DescribedGroup(error_code=code, error_message=message, group_id=group_id, group_state=state)
-
-
-def _allowed(access: Access, group_id: str) -> set[int]:
-    """What the principal may do with the group, as kafka-python writes a set of operations."""
-    return {each.value for each in _GROUP_OPERATIONS if access.allows(each, Resource.GROUP, group_id)}

@@ -17,7 +17,7 @@ from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetVa
 from spark_2pc_sink.reference.groups.service import Committer, FetchedOffset, OffsetService, Transaction
 from spark_2pc_sink.reference.handlers.groups import may_read
 from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
-from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
 from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitResponse
 
 _CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
@@ -68,25 +68,15 @@ class _Asked:
 
 
 class GroupOffsetHandlers:
-    """The offset APIs, in the versions of Kafka 4.4.0."""
-
     def __init__(self, service: OffsetService, cluster: Cluster, *, now_ms: Callable[[], int]) -> None:
         self._service = service
         self._cluster = cluster
         self._now_ms = now_ms
 
-    def handlers(self) -> Handlers:
-        return {
-            Api.OFFSET_COMMIT: Handler(2, 10, self.commit),
-            Api.OFFSET_FETCH: Handler(1, 10, self.fetch),
-            Api.OFFSET_DELETE: Handler(0, 0, self.delete),
-            Api.TXN_OFFSET_COMMIT: Handler(0, 6, self.commit_in_transaction),
-        }
-
     # --- commit ------------------------------------------------------------------------------------------------------
 
+    @serves(Api.OFFSET_COMMIT, 2, 10)
     async def commit(self, context: RequestContext, request: Any) -> Any:
-        """OffsetCommit v2 to v10."""
         refusal = Code.NONE if may_read(context.access, request.group_id) else Code.GROUP_AUTHORIZATION_FAILED
         by_id = context.version >= _TOPIC_ID_VERSION
         asked = self._asked(context, request.topics, refusal, by_id=by_id)
@@ -108,8 +98,9 @@ class GroupOffsetHandlers:
             ]
         )
 
+    @serves(Api.TXN_OFFSET_COMMIT, 0, 6)
     async def commit_in_transaction(self, context: RequestContext, request: Any) -> Any:
-        """TxnOffsetCommit v0 to v6 (KIP-98, KIP-447, KIP-890, KIP-1319)."""
+        """TxnOffsetCommit (KIP-98, KIP-447, KIP-890, KIP-1319)."""
         by_id = context.version >= _TXN_TOPIC_ID_VERSION
         asked = self._asked(context, request.topics, _transaction_refusal(context, request), by_id=by_id)
         if any(True for topic in asked for _ in topic.accepted()):
@@ -193,8 +184,9 @@ class GroupOffsetHandlers:
 
     # --- fetch -------------------------------------------------------------------------------------------------------
 
+    @serves(Api.OFFSET_FETCH, 1, 10)
     async def fetch(self, context: RequestContext, request: Any) -> Any:
-        """OffsetFetch v1 to v10; without topics (from v2 on) every offset of the group."""
+        """Without topics (from v2 on) every offset of the group."""
         stable = bool(request.require_stable)
         if context.version >= _GROUPS_VERSION:
             groups = []
@@ -253,8 +245,9 @@ class GroupOffsetHandlers:
 
     # --- delete ------------------------------------------------------------------------------------------------------
 
+    @serves(Api.OFFSET_DELETE, 0, 0)
     async def delete(self, context: RequestContext, request: Any) -> Any:
-        """OffsetDelete v0 (KIP-496)."""
+        """KIP-496."""
         refusal = Code.GROUP_AUTHORIZATION_FAILED
         if context.access.allows(Operation.DELETE, Resource.GROUP, request.group_id):
             refusal = self._service.delete_refusal(request.group_id)

@@ -27,7 +27,7 @@ from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
 from spark_2pc_sink.reference.log.log_values import LogSettings, decoded
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator, Refused
-from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
 from spark_2pc_sink.reference.storage.batches import decode_records, inspect
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.transactions.marker_writer import synced
@@ -96,8 +96,6 @@ def explain(records: Buffer, header: BatchHeader, *, settings: LogSettings, plac
     return Refusal(Code.INVALID_RECORD, message, named)
 
 
-_VERSION_MIN: Final = 3
-_VERSION_MAX: Final = 13
 #: From here on topics are named by id.
 _TOPIC_ID_VERSION: Final = 13
 #: First version whose client may compress with zstd (KIP-110).
@@ -156,16 +154,12 @@ class _Write:
 
 
 class ProduceHandlers:
-    """Produce v3 to v13."""
-
     def __init__(self, cluster: Cluster, verification: Verification, *, now_ms: Callable[[], int]) -> None:
         self._cluster = cluster
         self._verification = verification
         self._now_ms = now_ms
 
-    def handlers(self) -> Handlers:
-        return {Api.PRODUCE: Handler(_VERSION_MIN, _VERSION_MAX, self.produce)}
-
+    @serves(Api.PRODUCE, 3, 13)
     async def produce(self, context: RequestContext, request: Any) -> Any:
         """Carry out a request; None, no answer, with acks=0.
 

@@ -11,7 +11,6 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka.protocol.admin import CreatePartitionsResponse, CreateTopicsResponse, DeleteTopicsResponse
@@ -24,12 +23,11 @@ from spark_2pc_sink.reference.handlers.cluster import may_create
 from spark_2pc_sink.reference.handlers.configs import config_fault
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import CLUSTER_METADATA, Topic, colliding, name_fault, random_id
-from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, RefusedError, RequestContext, serves
 
 _log = logging.getLogger(__name__)
 
 _Created: Final = CreateTopicsResponse.CreatableTopicResult
-_CreatedConfig: Final = _Created.CreatableTopicConfigs
 _Deleted: Final = DeleteTopicsResponse.DeletableTopicResult
 _Grown: Final = CreatePartitionsResponse.CreatePartitionsTopicResult
 
@@ -38,139 +36,114 @@ PARTITIONS_MAX: Final = 10_000
 #: The first version of DeleteTopics that has topics with ids.
 _DELETE_IDS_VERSION: Final = 6
 _DEFAULT: Final = -1
-
-_UNKNOWN: Final = "This server does not host this topic-partition."
-_UNKNOWN_ID: Final = "This server does not host this topic ID."
-_TOPIC_DENIED: Final = "Topic authorization failed."
-
-
-@dataclass(frozen=True)
-class _Refusal:
-    code: Code
-    message: str | None
-
-
-@dataclass(frozen=True)
-class _NewTopic:
-    partitions: int
-    configs: dict[str, str]
-
-
-_DUPLICATE: Final = _Refusal(Code.INVALID_REQUEST, "Duplicate topic name.")
+_DUPLICATE: Final = RefusedError(Code.INVALID_REQUEST, "Duplicate topic name.")
+_UNKNOWN: Final = RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+_DENIED: Final = RefusedError(Code.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
 
 
 class TopicHandlers:
-    """CreateTopics, DeleteTopics, CreatePartitions."""
-
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def handlers(self) -> Handlers:
-        return {
-            Api.CREATE_TOPICS: Handler(2, 7, self.create_topics),
-            Api.DELETE_TOPICS: Handler(1, 6, self.delete_topics),
-            Api.CREATE_PARTITIONS: Handler(0, 3, self.create_partitions),
-        }
-
     # --- CreateTopics ------------------------------------------------------------------------------------------------
 
+    @serves(Api.CREATE_TOPICS, 2, 7)
     async def create_topics(self, context: RequestContext, request: Any) -> Any:
         """Create each topic by itself: one that is refused keeps no other from being created."""
         counts = Counter(topic.name for topic in request.topics)
-        results = [
-            await self._create(context.access, topic, validate_only=request.validate_only)
-            for topic in request.topics
-            if counts[topic.name] == 1
-        ]
-        results.extend(_created_refused(name, _DUPLICATE) for name, count in counts.items() if count > 1)
+        results = []
+        for topic in request.topics:
+            if counts[topic.name] == 1:
+                try:
+                    created = await self._create(context.access, topic, validate_only=request.validate_only)
+                except RefusedError as error:
+                    created = _refused(_Created, error, name=topic.name)
+                results.append(created)
+        results += [_refused(_Created, _DUPLICATE, name=name) for name, count in counts.items() if count > 1]
         return CreateTopicsResponse(topics=results)
 
     async def _create(self, access: Access, asked: Any, *, validate_only: bool) -> Any:
-        checked = self._checked(access, asked)
-        if isinstance(checked, _Refusal):
-            return _created_refused(asked.name, checked)
+        """Raises RefusedError. The configs of a new topic are for those who may see them (KIP-525)."""
+        name = asked.name
+        partitions, configs = self._checked(access, asked)
         topic_id = random_id()
         if not validate_only:
             try:
-                topic = await self._catalog.create_topic(
-                    asked.name, checked.partitions, checked.configs, topic_id=topic_id
-                )
+                topic = await self._catalog.create_topic(name, partitions, configs, topic_id=topic_id)
             except OSError as error:
-                _log.warning("topic %s was not created: %s", asked.name, error)
-                return _created_refused(asked.name, _Refusal(Code.KAFKA_STORAGE_ERROR, "The disk refused the topic."))
+                _log.warning("topic %s was not created: %s", name, error)
+                raise RefusedError(Code.KAFKA_STORAGE_ERROR, "The disk refused the topic.") from error
             if topic is None:
-                return _created_refused(asked.name, _exists(asked.name))
-            note_topic_configs(asked.name, checked.configs)
-        return self._created(access, asked.name, topic_id, checked)
+                raise _exists(name)
+            note_topic_configs(name, configs)
+        created = _Created(name=name, topic_id=topic_id, error_message=None)
+        if not access.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
+            created.topic_config_error_code = Code.TOPIC_AUTHORIZATION_FAILED
+            return created
+        created.num_partitions, created.replication_factor = partitions, 1
+        created.configs = [
+            _Created.CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source.value)
+            for entry in topic_entries(configs, self._catalog.properties)
+        ]
+        return created
 
-    def _checked(self, access: Access, asked: Any) -> _NewTopic | _Refusal:
+    def _checked(self, access: Access, asked: Any) -> tuple[int, dict[str, str]]:
         if asked.name == CLUSTER_METADATA:
-            return _Refusal(Code.INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA} is prohibited.")
+            raise RefusedError(Code.INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA} is prohibited.")
         if not may_create(access, asked.name):
-            return _Refusal(Code.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
+            raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED, "Authorization failed.")
         if self._catalog.topic(asked.name) is not None:
-            return _exists(asked.name)
-        fault = name_fault(asked.name) or self._collision(asked.name)
-        if fault is not None:
-            return _Refusal(Code.INVALID_TOPIC_EXCEPTION, fault)
+            raise _exists(asked.name)
+        other = colliding(asked.name, (topic.name for topic in self._catalog.topics()))
+        fault = name_fault(asked.name) or (other and f"Topic '{asked.name}' collides with existing topic: {other}")
+        if fault:
+            raise RefusedError(Code.INVALID_TOPIC_EXCEPTION, fault)
         configs = _checked_configs(asked.configs)
-        if isinstance(configs, _Refusal):
-            return configs
-        partitions = self._partitions(asked)
-        return partitions if isinstance(partitions, _Refusal) else _NewTopic(partitions, configs)
+        return self._assigned(asked) if asked.assignments else self._partitions(asked), configs
 
-    def _collision(self, name: str) -> str | None:
-        other = colliding(name, (topic.name for topic in self._catalog.topics()))
-        return None if other is None else f"Topic '{name}' collides with existing topic: {other}"
-
-    def _partitions(self, asked: Any) -> int | _Refusal:
-        """How many partitions a new topic gets, by number or by assignment."""
-        if asked.assignments:
-            return self._assigned(asked)
+    def _partitions(self, asked: Any) -> int:
+        """How many partitions a new topic gets by number."""
         if asked.replication_factor < _DEFAULT or asked.replication_factor == 0:
-            return _Refusal(
+            raise RefusedError(
                 Code.INVALID_REPLICATION_FACTOR,
                 "Replication factor must be larger than 0, or -1 to use the default value.",
             )
         if asked.num_partitions < _DEFAULT or asked.num_partitions == 0:
-            return _Refusal(Code.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value.")
+            raise RefusedError(
+                Code.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+            )
         if asked.replication_factor > 1:
-            return _Refusal(
+            raise RefusedError(
                 Code.INVALID_REPLICATION_FACTOR,
                 f"Unable to replicate the partition {asked.replication_factor} time(s): The target replication factor "
                 f"of {asked.replication_factor} cannot be reached because only 1 broker(s) are registered or some "
                 "brokers have all their log directories cordoned.",
             )
         if asked.num_partitions > PARTITIONS_MAX:
-            return _Refusal(Code.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+            raise RefusedError(Code.POLICY_VIOLATION, "Excessively large number of partitions per request.")
         default = self._catalog.properties.num_partitions
         return default if asked.num_partitions == _DEFAULT else int(asked.num_partitions)
 
-    def _assigned(self, asked: Any) -> int | _Refusal:
+    def _assigned(self, asked: Any) -> int:
+        """How many partitions a new topic gets by assignment."""
         for value, what in ((asked.replication_factor, "replication factor"), (asked.num_partitions, "numPartitions")):
             if value != _DEFAULT:
-                return _Refusal(
-                    Code.INVALID_REQUEST, f"A manual partition assignment was specified, but {what} was not set to -1."
-                )
+                text = f"A manual partition assignment was specified, but {what} was not set to -1."
+                raise RefusedError(Code.INVALID_REQUEST, text)
         seen: set[int] = set()
         for assignment in asked.assignments:
             if assignment.partition_index in seen:
-                return _Refusal(
-                    Code.INVALID_REPLICA_ASSIGNMENT,
-                    f"Found multiple manual partition assignments for partition {assignment.partition_index}",
-                )
-            refusal = self._replica_refusal(assignment.broker_ids)
-            if refusal is not None:
-                return refusal
+                text = f"Found multiple manual partition assignments for partition {assignment.partition_index}"
+                raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, text)
+            self._check_replicas(assignment.broker_ids)
             seen.add(assignment.partition_index)
         if seen != set(range(len(seen))):
-            return _Refusal(
-                Code.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
-            )
+            text = "partitions should be a consecutive 0-based integer sequence"
+            raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, text)
         return len(seen)
 
-    def _replica_refusal(self, brokers: Sequence[int]) -> _Refusal | None:
-        """What is wrong with the replicas of one partition; there is one broker that they can be on."""
+    def _check_replicas(self, brokers: Sequence[int]) -> None:
+        """Refuse replicas of one partition that are not on the one broker."""
         if not brokers:
             fault = "an empty replica list."
         elif len(set(brokers)) < len(brokers):
@@ -179,147 +152,128 @@ class TopicHandlers:
             stranger = min(set(brokers) - {self._catalog.node_id})
             fault = f"broker {stranger}, but no such broker is registered."
         else:
-            return None
-        return _Refusal(Code.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {fault}")
-
-    def _created(self, access: Access, name: str, topic_id: uuid.UUID | None, new: _NewTopic) -> Any:
-        """The answer for a new topic; its configs are for those who may see them (KIP-525)."""
-        if not access.allows(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
-            return _created_result(name, topic_id, topic_config_error_code=Code.TOPIC_AUTHORIZATION_FAILED)
-        configs = [
-            _CreatedConfig(name=entry.config.name, value=entry.value, config_source=entry.source.value)
-            for entry in topic_entries(new.configs, self._catalog.properties)
-        ]
-        return _created_result(name, topic_id, num_partitions=new.partitions, replication_factor=1, configs=configs)
+            return
+        raise RefusedError(Code.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {fault}")
 
     # --- DeleteTopics ------------------------------------------------------------------------------------------------
 
+    @serves(Api.DELETE_TOPICS, 1, 6)
     async def delete_topics(self, context: RequestContext, request: Any) -> Any:
         """Delete topics by name or id. An answer never tells that a topic exists to who may not see it."""
+        access = context.access
         named, by_id, results = _sorted_out(request, context.version)
         twice = {topic.name: topic.id for topic in map(self._catalog.topic, named) if topic and topic.id in by_id}
-        refusal = _Refusal(Code.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
-        results += [_deleted(name, topic_id, refusal) for name, topic_id in twice.items()]
+        refusal = RefusedError(Code.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied.")
+        results += [_refused(_Deleted, refusal, name=name, topic_id=each) for name, each in twice.items()]
         for topic_id in by_id:
             if topic_id not in twice.values():
-                results.append(await self._delete_by_id(context.access, topic_id))
+                results.append(await self._delete_by_id(access, topic_id))
         for name in named:
             if name not in twice:
-                results.append(await self._delete_by_name(context.access, name))
+                topic = self._catalog.topic(name)
+                seen = _may(access, Operation.DESCRIBE, name)
+                if topic is None or not seen or not _may(access, Operation.DELETE, name):
+                    refusal = _UNKNOWN if seen and topic is None else _DENIED
+                    results.append(_refused(_Deleted, refusal, name=name))
+                else:
+                    results.append(await self._delete(topic))
         return DeleteTopicsResponse(responses=results)
 
     async def _delete_by_id(self, access: Access, topic_id: uuid.UUID) -> Any:
         topic = self._catalog.topic_by_id(topic_id)
         if topic is None:
-            return _deleted(None, topic_id, _Refusal(Code.UNKNOWN_TOPIC_ID, _UNKNOWN_ID))
-        if not _may_delete(access, topic.name):
-            seen = _may_see(access, topic.name)
-            refusal = _Refusal(Code.TOPIC_AUTHORIZATION_FAILED, _TOPIC_DENIED)
-            return _deleted(topic.name if seen else None, topic_id, refusal)
-        return await self._delete(topic)
-
-    async def _delete_by_name(self, access: Access, name: str) -> Any:
-        if not _may_see(access, name):
-            return _deleted(name, None, _Refusal(Code.TOPIC_AUTHORIZATION_FAILED, _TOPIC_DENIED))
-        topic = self._catalog.topic(name)
-        if topic is None:
-            return _deleted(name, None, _Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN))
-        if not _may_delete(access, name):
-            return _deleted(name, None, _Refusal(Code.TOPIC_AUTHORIZATION_FAILED, _TOPIC_DENIED))
+            refusal = RefusedError(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            return _refused(_Deleted, refusal, name=None, topic_id=topic_id)
+        if not _may(access, Operation.DELETE, topic.name):
+            name = topic.name if _may(access, Operation.DESCRIBE, topic.name) else None
+            return _refused(_Deleted, _DENIED, name=name, topic_id=topic_id)
         return await self._delete(topic)
 
     async def _delete(self, topic: Topic) -> Any:
         if topic.needed:
-            return _deleted(topic.name, topic.id, _needed(topic.name))
+            return _refused(_Deleted, _needed(topic.name), name=topic.name, topic_id=topic.id)
         gone = await self._catalog.delete_topic(topic.name)
         if gone is None:
-            return _deleted(topic.name, None, _Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN))
-        return _deleted(gone.name, gone.id, _Refusal(Code.NONE, None))
+            return _refused(_Deleted, _UNKNOWN, name=topic.name)
+        return _Deleted(name=gone.name, topic_id=gone.id)
 
     # --- CreatePartitions --------------------------------------------------------------------------------------------
 
+    @serves(Api.CREATE_PARTITIONS, 0, 3)
     async def create_partitions(self, context: RequestContext, request: Any) -> Any:
         """Give topics more partitions; each by itself."""
         counts = Counter(topic.name for topic in request.topics)
-        results = [_grown(name, _DUPLICATE) for name, count in counts.items() if count > 1]
+        results = [_refused(_Grown, _DUPLICATE, name=name) for name, count in counts.items() if count > 1]
         for topic in request.topics:
             if counts[topic.name] == 1:
-                refusal = self._growth_refusal(context.access, topic)
-                if refusal is None and not request.validate_only:
-                    refusal = await self._grow(topic)
-                results.append(_grown(topic.name, refusal or _Refusal(Code.NONE, None)))
+                try:
+                    self._check_growth(context.access, topic)
+                    if (
+                        not request.validate_only
+                        and await self._catalog.add_partitions(topic.name, topic.count) is None
+                    ):
+                        # Another request was faster: it deleted the topic, or gave it as many.
+                        _check_count(self._catalog.topic(topic.name), topic.count)
+                    results.append(_Grown(name=topic.name))
+                except RefusedError as error:
+                    results.append(_refused(_Grown, error, name=topic.name))
         return CreatePartitionsResponse(results=results)
 
-    async def _grow(self, asked: Any) -> _Refusal | None:
-        if await self._catalog.add_partitions(asked.name, asked.count) is not None:
-            return None
-        # Another request was faster: it deleted the topic, or gave it as many.
-        topic = self._catalog.topic(asked.name)
-        return _count_refusal(topic, asked.count) if topic else _Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, None)
-
-    def _growth_refusal(self, access: Access, asked: Any) -> _Refusal | None:
+    def _check_growth(self, access: Access, asked: Any) -> None:
         if not access.allows(Operation.ALTER, Resource.TOPIC, asked.name):
-            return _Refusal(Code.TOPIC_AUTHORIZATION_FAILED, None)
-        topic = self._catalog.topic(asked.name)
-        if topic is None:
-            return _Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, None)
-        refusal = _count_refusal(topic, asked.count)
-        if refusal is None and topic.needed:
-            refusal = _needed(topic.name)
-        return refusal or self._addition_refusal(asked, asked.count - topic.partitions)
-
-    def _addition_refusal(self, asked: Any, additional: int) -> _Refusal | None:
+            raise RefusedError(Code.TOPIC_AUTHORIZATION_FAILED)
+        topic = _check_count(self._catalog.topic(asked.name), asked.count)
+        if topic.needed:
+            raise _needed(topic.name)
+        additional = asked.count - topic.partitions
         if asked.assignments is not None and len(asked.assignments) != additional:
-            return _Refusal(
+            raise RefusedError(
                 Code.INVALID_REPLICA_ASSIGNMENT,
                 f"Attempted to add {additional} additional partition(s), but only {len(asked.assignments)} "
                 "assignment(s) were specified.",
             )
         if additional > PARTITIONS_MAX:
-            return _Refusal(Code.POLICY_VIOLATION, "Excessively large number of additional partitions per request.")
-        found = (self._replica_refusal(each.broker_ids) for each in asked.assignments or ())
-        return next((refusal for refusal in found if refusal is not None), None)
+            text = "Excessively large number of additional partitions per request."
+            raise RefusedError(Code.POLICY_VIOLATION, text)
+        for each in asked.assignments or ():
+            self._check_replicas(each.broker_ids)
 
 
-def _checked_configs(configs: Iterable[Any]) -> dict[str, str] | _Refusal:
+def _checked_configs(configs: Iterable[Any]) -> dict[str, str]:
     nothing = [config.name for config in configs if config.value is None]
     if nothing:
-        return _Refusal(Code.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nothing)}")
+        raise RefusedError(Code.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nothing)}")
     try:
         return check_topic_configs({config.name: config.value for config in configs})
     except ConfigurationError as error:
-        return _Refusal(Code.INVALID_CONFIG, config_fault(error))
+        raise RefusedError(Code.INVALID_CONFIG, config_fault(error)) from error
 
 
-def _exists(name: str) -> _Refusal:
-    return _Refusal(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+def _exists(name: str) -> RefusedError:
+    return RefusedError(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
 
 
-def _needed(name: str) -> _Refusal:
-    return _Refusal(Code.POLICY_VIOLATION, f"The topic {name} belongs to the coordinators of this server.")
+def _needed(name: str) -> RefusedError:
+    return RefusedError(Code.POLICY_VIOLATION, f"The topic {name} belongs to the coordinators of this server.")
 
 
-def _count_refusal(topic: Topic, count: int) -> _Refusal | None:
+def _check_count(topic: Topic | None, count: int) -> Topic:
+    if topic is None:
+        raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION)
     if count == topic.partitions:
-        return _Refusal(Code.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
+        raise RefusedError(Code.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
     if count < topic.partitions:
-        return _Refusal(
+        raise RefusedError(
             Code.INVALID_PARTITIONS,
             f"The topic {topic.name} currently has {topic.partitions} partition(s); {count} would not be an increase.",
         )
-    return None
+    return topic
 
 
-def _may_see(access: Access, name: str) -> bool:
-    """True for who may delete every topic, or describe this one."""
+def _may(access: Access, operation: Operation, name: str) -> bool:
+    """True for who may delete every topic, or do this to the one."""
     return access.allows(Operation.DELETE, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
-        Operation.DESCRIBE, Resource.TOPIC, name
-    )
-
-
-def _may_delete(access: Access, name: str) -> bool:
-    return access.allows(Operation.DELETE, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
-        Operation.DELETE, Resource.TOPIC, name
+        operation, Resource.TOPIC, name
     )
 
 
@@ -333,19 +287,21 @@ def _sorted_out(request: Any, version: int) -> tuple[list[str], list[uuid.UUID],
     else:
         for topic in request.topics:
             if topic.name is None and not topic.topic_id:
-                refusal = _Refusal(Code.INVALID_REQUEST, "Neither topic name nor id were specified.")
-                results.append(_deleted(None, None, refusal))
+                refusal = RefusedError(Code.INVALID_REQUEST, "Neither topic name nor id were specified.")
+                results.append(_refused(_Deleted, refusal, name=None))
             elif topic.name is None:
                 ids.append(topic.topic_id)
             elif not topic.topic_id:
                 names.append(topic.name)
             else:
-                refusal = _Refusal(Code.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-                results.append(_deleted(topic.name, topic.topic_id, refusal))
+                refusal = RefusedError(Code.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+                results.append(_refused(_Deleted, refusal, name=topic.name, topic_id=topic.topic_id))
     name_counts, id_counts = Counter(names), Counter(ids)
-    results += [_deleted(name, None, _DUPLICATE) for name, count in name_counts.items() if count > 1]
-    duplicate_id = _Refusal(Code.INVALID_REQUEST, "Duplicate topic id.")
-    results += [_deleted(None, each, duplicate_id) for each, count in id_counts.items() if count > 1]
+    results += [_refused(_Deleted, _DUPLICATE, name=name) for name, count in name_counts.items() if count > 1]
+    duplicate_id = RefusedError(Code.INVALID_REQUEST, "Duplicate topic id.")
+    results += [
+        _refused(_Deleted, duplicate_id, name=None, topic_id=each) for each, count in id_counts.items() if count > 1
+    ]
     return (
         [name for name, count in name_counts.items() if count == 1],
         [each for each, count in id_counts.items() if count == 1],
@@ -353,26 +309,5 @@ def _sorted_out(request: Any, version: int) -> tuple[list[str], list[uuid.UUID],
     )
 
 
-def _created_result(name: str, topic_id: uuid.UUID | None, **fields: Any) -> Any:
-    given = {
-        "error_code": Code.NONE,
-        "error_message": None,
-        "topic_config_error_code": Code.NONE,
-        "num_partitions": -1,
-        "replication_factor": -1,
-        "configs": [],
-        **fields,
-    }
-    return _Created(name=name, topic_id=topic_id, **given)
-
-
-def _created_refused(name: str, refusal: _Refusal) -> Any:
-    return _created_result(name, None, error_code=refusal.code, error_message=refusal.message)
-
-
-def _deleted(name: str | None, topic_id: uuid.UUID | None, outcome: _Refusal) -> Any:
-    return _Deleted(name=name, topic_id=topic_id, error_code=outcome.code, error_message=outcome.message)
-
-
-def _grown(name: str, outcome: _Refusal) -> Any:
-    return _Grown(name=name, error_code=outcome.code, error_message=outcome.message)
+def _refused(kind: Any, error: RefusedError, **names: Any) -> Any:
+    return kind(**names, error_code=error.code, error_message=error.message)

@@ -36,7 +36,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
 from spark_2pc_sink.reference.handlers.topic_lookup import Topics, by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.log.producer_state import EndMarker
-from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.service import TransactionService
 
@@ -51,25 +51,14 @@ _Description = admin.DescribeTransactionsResponse.TransactionState
 
 
 class TransactionHandlers:
-    """InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and the two queries of KIP-664."""
+    """In the versions of Kafka 4.4.0; what it has not released, `request_channel.join` holds back."""
 
     def __init__(self, service: TransactionService, markers: MarkerWriter, topics: Topics) -> None:
         self._service = service
         self._markers = markers
         self._topics = topics
 
-    def handlers(self) -> Handlers:
-        """The versions are those of Kafka 4.4.0; what it has not released, `dispatch.join` holds back."""
-        return {
-            Api.INIT_PRODUCER_ID: Handler(0, 6, self.init_producer_id),
-            Api.ADD_PARTITIONS_TO_TXN: Handler(0, 5, self.add_partitions),
-            Api.ADD_OFFSETS_TO_TXN: Handler(0, 4, self.add_offsets),
-            Api.END_TXN: Handler(0, 5, self.end_txn),
-            Api.WRITE_TXN_MARKERS: Handler(1, 2, self.write_markers),
-            Api.DESCRIBE_TRANSACTIONS: Handler(0, 0, self.describe_transactions),
-            Api.LIST_TRANSACTIONS: Handler(0, 2, self.list_transactions),
-        }
-
+    @serves(Api.INIT_PRODUCER_ID, 0, 6)
     async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
         """InitProducerId v0 to v6.
 
@@ -100,6 +89,7 @@ class TransactionHandlers:
             ongoing_txn_producer_epoch=reply.ongoing.epoch,
         )
 
+    @serves(Api.ADD_PARTITIONS_TO_TXN, 0, 5)
     async def add_partitions(self, context: RequestContext, request: Any) -> Any:
         """AddPartitionsToTxn: of one client below v4, a batch of transactions from there on."""
         if context.version < BATCH_VERSION:
@@ -117,6 +107,7 @@ class TransactionHandlers:
         ]
         return producer.AddPartitionsToTxnResponse(results_by_transaction=results)
 
+    @serves(Api.ADD_OFFSETS_TO_TXN, 0, 4)
     async def add_offsets(self, context: RequestContext, request: Any) -> Any:
         event = AddOffsetsToTxn(
             transactional_id=request.transactional_id,
@@ -129,6 +120,7 @@ class TransactionHandlers:
         reply = cast("AddOffsetsReply", await self._service.submit(event))
         return producer.AddOffsetsToTxnResponse(error_code=reply.code)
 
+    @serves(Api.END_TXN, 0, 5)
     async def end_txn(self, context: RequestContext, request: Any) -> Any:
         """EndTxn v0 to v5; the pair is part of the answer from v5 on."""
         event = EndTxn(
@@ -144,6 +136,7 @@ class TransactionHandlers:
             error_code=reply.code, producer_id=reply.pair.producer_id, producer_epoch=reply.pair.epoch
         )
 
+    @serves(Api.WRITE_TXN_MARKERS, 1, 2)
     async def write_markers(self, context: RequestContext, request: Any) -> Any:
         """WriteTxnMarkers v1 and v2: markers of another coordinator, or of ``kafka-transactions abort``.
 
@@ -177,11 +170,13 @@ class TransactionHandlers:
             ]
         )
 
+    @serves(Api.DESCRIBE_TRANSACTIONS, 0, 0)
     async def describe_transactions(self, context: RequestContext, request: Any) -> Any:
         event = DescribeTransactions(transactional_ids=tuple(request.transactional_ids), access=context.access)
         reply = cast("DescribeTransactionsReply", await self._service.submit(event))
         return admin.DescribeTransactionsResponse(transaction_states=[_description(row) for row in reply.transactions])
 
+    @serves(Api.LIST_TRANSACTIONS, 0, 2)
     async def list_transactions(self, context: RequestContext, request: Any) -> Any:
         event = ListTransactions(
             state_filters=tuple(request.state_filters),

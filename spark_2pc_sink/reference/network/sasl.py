@@ -27,7 +27,7 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import PLAIN, Users
-from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
 from spark_2pc_sink.reference.protocol.codec import Request, write_response
 
 
@@ -205,8 +205,6 @@ def _credential(mechanism: str, _user: str, password: str) -> _Credential:
     return _Credential(salt, stored_key, hmac.digest(salted, b"Server Key", name))
 
 
-HANDSHAKE_VERSIONS: Final = (0, 1)
-AUTHENTICATE_VERSIONS: Final = (0, 2)
 #: From this version of the handshake on the messages of the mechanism are Kafka requests.
 _WRAPPED_VERSION: Final = 1
 
@@ -329,15 +327,11 @@ def _authenticated(code: Code, message: str | None, answer: bytes = b"") -> Any:
 class SaslHandlers:
     """SaslHandshake and SaslAuthenticate of a connection that needs no login, or is past it: ILLEGAL_SASL_STATE."""
 
-    def handlers(self) -> Handlers:
-        return {
-            Api.SASL_HANDSHAKE: Handler(*HANDSHAKE_VERSIONS, self.handshake),
-            Api.SASL_AUTHENTICATE: Handler(*AUTHENTICATE_VERSIONS, self.authenticate),
-        }
-
+    @serves(Api.SASL_HANDSHAKE, 0, 1)
     async def handshake(self, _context: RequestContext, _request: Any) -> Any:
         return SaslHandshakeResponse(error_code=Code.ILLEGAL_SASL_STATE)
 
+    @serves(Api.SASL_AUTHENTICATE, 0, 2)
     async def authenticate(self, _context: RequestContext, _request: Any) -> Any:
         message = "SaslAuthenticate request received after successful authentication"
         return _authenticated(Code.ILLEGAL_SASL_STATE, message)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 
 #: The principal of a connection without authentication, as Kafka names it.
@@ -83,9 +84,19 @@ class RequestContext:
     appended: Callable[[], None] = nothing_waits
 
 
+class RefusedError(Exception):
+    """What a part of a request is refused with: a code, and Kafka's text for it."""
+
+    def __init__(self, code: Code, message: str | None = None) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+
 #: Carries out one request. None: nothing is sent back (Produce with acks=0). An exception ends the connection without
 #: a reply: `RemoteProtocolError` with one line in the log, any other with its traceback.
 HandlerFunction: TypeAlias = Callable[[RequestContext, Any], Awaitable[Any]]
+_Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
 @dataclass(frozen=True)
@@ -102,5 +113,25 @@ class Handler:
     only_reads: bool = False
 
 
-#: What a family of handlers offers; `dispatch` joins them.
+#: What a family of handlers offers; `request_channel.join` joins them.
 Handlers: TypeAlias = Mapping[Api, Handler]
+
+
+def serves(api: Api, version_min: int, version_max: int, *, only_reads: bool = False) -> Callable[[_Method], _Method]:
+    """Mark a method as the handler of an API in these versions, for `handlers_of`; see `Handler`."""
+
+    def marked(method: _Method) -> _Method:
+        vars(method)["serves"] = (api, version_min, version_max, only_reads)
+        return method
+
+    return marked
+
+
+def handlers_of(family: object) -> dict[Api, Handler]:
+    """The handlers among the methods of an object."""
+    found = {}
+    for name, method in vars(type(family)).items():
+        if served := getattr(method, "serves", None):
+            api, version_min, version_max, only_reads = served
+            found[api] = Handler(version_min, version_max, getattr(family, name), only_reads)
+    return found

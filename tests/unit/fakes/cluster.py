@@ -38,13 +38,13 @@ from spark_2pc_sink.reference.coordinator.plans import (
     Reply,
     TransactionDescription,
 )
-from spark_2pc_sink.reference.handlers.partitions import DescribeProducersHandlers, FetchHandlers, ListOffsetsHandlers
+from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
-from spark_2pc_sink.reference.protocol.api import RequestContext
+from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.verification import Verification
 from spark_2pc_sink.wire.api_versions import Api
@@ -124,12 +124,10 @@ class FakeCluster(Topology, FakeCoordinator):
         reference: Any = self
         families = (
             ProduceHandlers(self, Verification(reference, BrokerProperties()), now_ms=self._now_ms),
-            FetchHandlers(self),
-            ListOffsetsHandlers(self),
-            DescribeProducersHandlers(self),
+            PartitionHandlers(self),
             TransactionHandlers(reference, reference, self),
         )
-        self._handlers: dict[int, Any] = {api: each for family in families for api, each in family.handlers().items()}
+        self._handlers: dict[int, Any] = {api: each for family in families for api, each in handlers_of(family).items()}
         if begun is not None:
             self.know(FakeTransaction(begun.producer_id, begun.epoch, state="Empty", start_time_ms=-1))
 
@@ -254,6 +252,9 @@ class FakeCluster(Topology, FakeCoordinator):
     def topic_by_id(self, _topic_id: uuid.UUID) -> Topic | None:
         """The catalog's: clients of these tests name topics by name."""
         return None
+
+    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
+        raise NotImplementedError
 
     def log(self, topic: str, partition: int) -> PartitionLog | None:
         """The catalog's: a log, unless nothing is to be carried out."""

@@ -15,7 +15,7 @@ from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
 from spark_2pc_sink.reference.handlers.features import FeatureHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import Api
+from spark_2pc_sink.reference.protocol.api import Api, handlers_of
 from tests.unit.reference.node import exchange
 
 _RESPONSES = {
@@ -47,10 +47,10 @@ class ClusterNode:
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
         self.handlers = {
-            **ClusterHandlers(catalog).handlers(),
-            **TopicHandlers(catalog).handlers(),
-            **ConfigHandlers(catalog).handlers(),
-            **FeatureHandlers(catalog).handlers(),
+            **handlers_of(ClusterHandlers(catalog)),
+            **handlers_of(TopicHandlers(catalog)),
+            **handlers_of(ConfigHandlers(catalog)),
+            **handlers_of(FeatureHandlers(catalog)),
         }
 
     async def ask(self, request: Any, version: int, *, access: Access = FULL_ACCESS) -> Any:

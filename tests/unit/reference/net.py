@@ -19,7 +19,7 @@ from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
 from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.network.request_channel import AccessOf, Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
-from spark_2pc_sink.reference.protocol.api import Api, Handler, HandlerFunction, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, Handler, HandlerFunction, Handlers, RequestContext, handlers_of
 from tests.unit.reference.waiting import within
 
 METADATA_VERSION = 9
@@ -38,9 +38,9 @@ class GivenLevels:
 
 def dispatcher(*families: Handlers) -> Dispatcher:
     """Everything that the families offer, and ApiVersions and SASL."""
-    handlers = join([SaslHandlers().handlers(), *families], unstable_versions=False)
+    handlers = join([handlers_of(SaslHandlers()), *families], unstable_versions=False)
     versions = ApiVersionsHandlers(handlers, GivenLevels(2, 0))
-    return Dispatcher({**handlers, **versions.handlers()})
+    return Dispatcher({**handlers, **handlers_of(versions)})
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,7 @@ from kafka.record.memory_records import MemoryRecords
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import LogRecord, Settings, TransactionState
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
-from spark_2pc_sink.reference.handlers.partitions import DescribeProducersHandlers, FetchHandlers, ListOffsetsHandlers
+from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
@@ -194,6 +194,9 @@ class FakeCluster:
         self.disk.next_producer_id += 1000
         return ProducerIds(first, 1000)
 
+    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
+        raise NotImplementedError
+
     def delete(self, name: str) -> None:
         topic = self.disk.topics.pop(name)
         for partition in range(topic.partitions):
@@ -223,9 +226,7 @@ class Node:
         self.verification = Verification(self.service, properties)
         self.transactions = TransactionHandlers(self.service, self.markers, self.cluster)
         self.producing = ProduceHandlers(self.cluster, self.verification, now_ms=self.clock)
-        self.fetching = FetchHandlers(self.cluster)
-        self.offsets = ListOffsetsHandlers(self.cluster)
-        self.producers = DescribeProducersHandlers(self.cluster)
+        self.partitions = PartitionHandlers(self.cluster)
 
     def clock(self) -> int:
         return self.now_ms
@@ -338,7 +339,7 @@ class Node:
             forgotten_topics_data=[],
             rack_id="",
         )
-        response = await exchange(self.fetching.fetch, request, FetchResponse, given.get("version", 17))
+        response = await exchange(self.partitions.fetch, request, FetchResponse, given.get("version", 17))
         return response.responses[0].partitions[0]
 
     # --- what stands in the logs --------------------------------------------------------------------------------------

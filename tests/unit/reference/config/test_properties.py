@@ -178,15 +178,16 @@ def test_entries_say_where_a_value_comes_from() -> None:
     assert static == given.keys() | secret.keys()
     password = entries["ssl.key.password"]
     assert (password.value, password.kind, password.sensitive) == (None, Kind.PASSWORD, True)
+    default = Source.DEFAULT_CONFIG
     shown = {
-        name: (entries[name].value, entries[name].default, entries[name].kind)
+        name: (entries[name].value, entries[name].kind, entries[name].synonyms[-1:])
         for name in ("listeners", "node.id", "connections.max.idle.ms", "auto.create.topics.enable", "super.users")
     }
     assert shown == {
-        "listeners": ("SSL://h:1", "PLAINTEXT://127.0.0.1:9092", Kind.LIST),
-        "node.id": ("1", "1", Kind.INT),
-        "connections.max.idle.ms": ("600000", "600000", Kind.LONG),
-        "auto.create.topics.enable": ("true", "true", Kind.BOOLEAN),
-        "super.users": (None, None, Kind.STRING),
+        "listeners": ("SSL://h:1", Kind.LIST, (("listeners", "PLAINTEXT://127.0.0.1:9092", default),)),
+        "node.id": ("1", Kind.INT, (("node.id", "1", default),)),
+        "connections.max.idle.ms": ("600000", Kind.LONG, (("connections.max.idle.ms", "600000", default),)),
+        "auto.create.topics.enable": ("true", Kind.BOOLEAN, (("auto.create.topics.enable", "true", default),)),
+        "super.users": (None, Kind.STRING, ()),
     }
     assert not any(entry.sensitive for name, entry in entries.items() if name != "ssl.key.password")

@@ -69,7 +69,7 @@ KAFKA = {
 
 def test_names_types_and_defaults_are_kafkas() -> None:
     entries = topic_entries({}, BrokerProperties())
-    assert {each.config.name: (each.config.kind.value, each.value) for each in entries} == KAFKA
+    assert {each.name: (each.kind.value, each.value) for each in entries} == KAFKA
 
 
 @pytest.mark.parametrize("name", KAFKA)
@@ -177,9 +177,9 @@ def test_a_value_is_shown_with_all_places_it_could_come_from() -> None:
         ("message.max.bytes", "500", Source.STATIC_BROKER_CONFIG),
         ("message.max.bytes", "1048588", Source.DEFAULT_CONFIG),
     )
-    (inherited,) = [each for each in topic_entries({}, broker) if each.config.name == "max.message.bytes"]
+    (inherited,) = [each for each in topic_entries({}, broker) if each.name == "max.message.bytes"]
     assert (inherited.value, inherited.source) == ("500", Source.STATIC_BROKER_CONFIG)
-    (alone,) = [each for each in topic_entries({}, broker) if each.config.name == "segment.ms"]
+    (alone,) = [each for each in topic_entries({}, broker) if each.name == "segment.ms"]
     assert (alone.value, alone.source, alone.synonyms) == ("604800000", Source.DEFAULT_CONFIG, ())
 
 

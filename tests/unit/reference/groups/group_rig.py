@@ -25,7 +25,7 @@ from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
-from spark_2pc_sink.reference.protocol.api import RequestContext
+from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
 from spark_2pc_sink.reference.protocol.codec import NEWER_RESPONSES, REQUESTS
 
 TOPIC = Topic("orders", UUID(int=7), 3)
@@ -100,8 +100,8 @@ class GroupRig:
         self.offsets = OffsetService(self.service, self.verification, now_ms=lambda: self.now_ms)
         self.service.load()
         self._handlers = {
-            **GroupHandlers(self.service).handlers(),
-            **GroupOffsetHandlers(self.offsets, self.cluster, now_ms=lambda: self.now_ms).handlers(),
+            **handlers_of(GroupHandlers(self.service)),
+            **handlers_of(GroupOffsetHandlers(self.offsets, self.cluster, now_ms=lambda: self.now_ms)),
         }
 
     def restarted(self) -> GroupRig:

@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.metadata.acls import AclStore
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext, handlers_of
 from tests.unit.reference.metadata.test_acls import Rows
 
 VERSIONS = (1, 2, 3)
@@ -44,7 +44,7 @@ async def ask(
     store: AclStore | None, request: Any, response: Any, *, version: int = 3, may: Operation | None = None
 ) -> Any:
     """Through the encoding of the request and of the answer."""
-    handler = AclHandlers(store).handlers()[Api(request.API_KEY)]
+    handler = handlers_of(AclHandlers(store))[Api(request.API_KEY)]
     assert (handler.version_min, handler.version_max) == (1, 3)
     asked = type(request).decode(request.encode(version=version), version=version)
     needed = Operation.DESCRIBE if isinstance(request, DescribeAclsRequest) else Operation.ALTER

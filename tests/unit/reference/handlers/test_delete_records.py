@@ -11,11 +11,11 @@ from kafka.protocol.admin import DeleteRecordsRequest, DeleteRecordsResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation
-from spark_2pc_sink.reference.handlers.partitions import DeleteRecordsHandlers
+from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.log_values import Isolation
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import Api
+from spark_2pc_sink.reference.protocol.api import Api, handlers_of
 from spark_2pc_sink.reference.storage.errors import OffsetOutOfRangeError
 from tests.unit.reference.cluster_node import Denying
 from tests.unit.reference.node import exchange
@@ -53,7 +53,7 @@ async def delete(
         ],
     )
     request = DeleteRecordsRequest(topics=[asked], timeout_ms=1000)
-    handler = DeleteRecordsHandlers(catalog).handlers()[Api.DELETE_RECORDS]
+    handler = handlers_of(PartitionHandlers(catalog))[Api.DELETE_RECORDS]
     response: Any = await exchange(handler.function, request, DeleteRecordsResponse, version, access=access)
     (found,) = response.topics[0].partitions
     return found.error_code, found.low_watermark

@@ -8,7 +8,7 @@ from kafka.protocol.admin import DescribeProducersRequest, DescribeProducersResp
 
 from spark_2pc_sink.reference.coordinator import Code, TransactionState
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from spark_2pc_sink.reference.protocol.api import Api
+from spark_2pc_sink.reference.protocol.api import Api, handlers_of
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.node import START_MS, Node, exchange, node
@@ -20,7 +20,7 @@ async def _describe(running: Node, *topics: tuple[str, list[int]], access: Acces
         topics=[DescribeProducersRequest.TopicRequest(name=name, partition_indexes=indexes) for name, indexes in topics]
     )
     response = await exchange(
-        running.producers.describe_producers, request, DescribeProducersResponse, 0, access=access
+        running.partitions.describe_producers, request, DescribeProducersResponse, 0, access=access
     )
     assert response.throttle_time_ms == 0
     return [each for topic in response.topics for each in topic.partitions]
@@ -28,7 +28,7 @@ async def _describe(running: Node, *topics: tuple[str, list[int]], access: Acces
 
 async def test_what_a_leader_knows_of_a_producer_during_and_after_its_transaction() -> None:
     async with node(seeded(metadata(TransactionState.COMPLETE_COMMIT))) as running:
-        offered = running.producers.handlers()[Api.DESCRIBE_PRODUCERS]
+        offered = handlers_of(running.partitions)[Api.DESCRIBE_PRODUCERS]
         assert (offered.version_min, offered.version_max) == (0, 0)
         for sequence in (0, 1):
             assert await running.write((42, 5), sequence=sequence) == 0

@@ -11,7 +11,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from spark_2pc_sink.reference.coordinator import Code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext, handlers_of
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.node import TOPIC_IDS, Node, batch, committed, exchange, node
 from tests.unit.reference.seeds import known
@@ -62,7 +62,7 @@ async def _fetch(
             for name in dict.fromkeys(name for name, _ in offsets)
         ],
     )
-    return await exchange(running.fetching.fetch, request, FetchResponse, version, access=access)
+    return await exchange(running.partitions.fetch, request, FetchResponse, version, access=access)
 
 
 def _reads(running: Node, topic: str = "t") -> Any:
@@ -79,7 +79,7 @@ def _rows(response: Any) -> dict[tuple[str, int], Any]:
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 async def test_every_version_reads(version: int) -> None:
     async with node(known()) as running:
-        offered = running.fetching.handlers()[Api.FETCH]
+        offered = handlers_of(running.partitions)[Api.FETCH]
         assert (offered.version_min, offered.version_max) == (4, 18)
         await _plain(running, b"a", b"b")
         got = await running.read(version=version, isolation=0)
@@ -258,7 +258,7 @@ async def test_a_request_for_nothing_is_answered_at_once() -> None:
         request = FetchRequest(
             max_wait_ms=60_000, min_bytes=1, max_bytes=1, isolation_level=0, session_id=0, session_epoch=-1, topics=[]
         )
-        response = await asyncio.wait_for(running.fetching.fetch(RequestContext(version=12), request), 5)
+        response = await asyncio.wait_for(running.partitions.fetch(RequestContext(version=12), request), 5)
         assert response.responses == []
 
 

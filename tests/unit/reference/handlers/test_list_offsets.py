@@ -14,7 +14,7 @@ from kafka.protocol.consumer import (
 
 from spark_2pc_sink.reference.coordinator import Code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from spark_2pc_sink.reference.protocol.api import Api
+from spark_2pc_sink.reference.protocol.api import Api, handlers_of
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.node import START_MS, Node, batch, exchange, node
 from tests.unit.reference.seeds import known
@@ -47,7 +47,7 @@ async def _list(
         ],
         timeout_ms=1000,
     )
-    response = await exchange(running.offsets.list_offsets, request, ListOffsetsResponse, version, access=access)
+    response = await exchange(running.partitions.list_offsets, request, ListOffsetsResponse, version, access=access)
     assert response.throttle_time_ms == 0
     return [
         (each.error_code, each.offset, each.timestamp, each.leader_epoch)
@@ -65,7 +65,7 @@ async def _times(running: Node, *offsets_ms: int) -> None:
 @pytest.mark.parametrize("version", range(1, 12))
 async def test_the_ends_of_a_log(version: int) -> None:
     async with node(known()) as running:
-        offered = running.offsets.handlers()[Api.LIST_OFFSETS]
+        offered = handlers_of(running.partitions)[Api.LIST_OFFSETS]
         assert (offered.version_min, offered.version_max) == (1, 11)
         await _times(running, 10, 30, 20)
         epoch = 1 if version >= 4 else -1
@@ -157,7 +157,11 @@ async def test_where_an_epoch_ends(version: int) -> None:
                 ],
             )
             response = await exchange(
-                running.offsets.offset_for_leader_epoch, request, OffsetForLeaderEpochResponse, version, access=access
+                running.partitions.offset_for_leader_epoch,
+                request,
+                OffsetForLeaderEpochResponse,
+                version,
+                access=access,
             )
             return [
                 (each.error_code, each.leader_epoch, each.end_offset)

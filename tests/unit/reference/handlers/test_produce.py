@@ -17,7 +17,7 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import Code, TransactionState
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
 from spark_2pc_sink.reference.log.log_values import LogSettings
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, RequestContext, handlers_of
 from spark_2pc_sink.reference.storage.batches import COMPRESSED_RECORDS_MAX, build_batch
 from spark_2pc_sink.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from tests.unit.reference.coordinator.access import denied
@@ -34,7 +34,7 @@ PRODUCE_VERSIONS = range(3, 14)
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 async def test_every_version_appends_and_says_where(version: int) -> None:
     async with node() as running:
-        assert running.producing.handlers()[Api.PRODUCE].version_min == 3
+        assert handlers_of(running.producing)[Api.PRODUCE].version_min == 3
         for base_offset in (0, 2):
             answer = (await running.produce({T0: batch(b"a", b"b")}, tid=None, version=version))[T0]
             assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, base_offset, -1)

@@ -14,7 +14,7 @@ from spark_2pc_sink.reference.coordinator import Code, Settings, TransactionStat
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.network.request_channel import join
-from spark_2pc_sink.reference.protocol.api import Api
+from spark_2pc_sink.reference.protocol.api import Api, handlers_of
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.node import START_MS, TID, Node, batch, exchange, node
@@ -26,7 +26,7 @@ Added = producer.AddPartitionsToTxnRequest
 
 async def test_the_versions_are_those_of_kafka_and_six_of_init_producer_id_is_unstable() -> None:
     async with node(known()) as running:
-        stable = join([running.transactions.handlers()], unstable_versions=False)
+        stable = join([handlers_of(running.transactions)], unstable_versions=False)
         offered = {api: (each.version_min, each.version_max) for api, each in stable.items()}
         assert offered == {
             Api.INIT_PRODUCER_ID: (0, 5),
@@ -37,7 +37,7 @@ async def test_the_versions_are_those_of_kafka_and_six_of_init_producer_id_is_un
             Api.DESCRIBE_TRANSACTIONS: (0, 0),
             Api.LIST_TRANSACTIONS: (0, 2),
         }
-        assert running.transactions.handlers()[Api.INIT_PRODUCER_ID].version_max == 6
+        assert handlers_of(running.transactions)[Api.INIT_PRODUCER_ID].version_max == 6
 
 
 @pytest.mark.parametrize("longest", ["x" * 32767, "\u00fc" * 16383 + "x"])

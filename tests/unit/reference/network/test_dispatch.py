@@ -12,7 +12,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
 from spark_2pc_sink.reference.network.request_channel import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
-from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext, handlers_of
 from spark_2pc_sink.reference.protocol.codec import ApiVersionsRequest, ApiVersionsResponse
 from tests.unit.reference.net import (
     PRODUCE_VERSION,
@@ -113,7 +113,7 @@ async def api_versions_bytes(
         client_software_name=name, client_software_version=software_version, cluster_id=whom[0], node_id=whom[1]
     )
     frame = frame_of(request, version)
-    return await answer(Dispatcher({**others, **versions.handlers()}), frame)
+    return await answer(Dispatcher({**others, **handlers_of(versions)}), frame)
 
 
 async def api_versions(version: int, *, level: int = 2) -> Any:

@@ -23,6 +23,7 @@ from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS
 from spark_2pc_sink.reference.handlers.cluster import ClusterHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.network.connection import SocketServer
+from spark_2pc_sink.reference.protocol.api import handlers_of
 from tests.unit.reference.net import dispatcher
 from tests.unit.reference.waiting import DEADLINE_S
 
@@ -46,7 +47,9 @@ def running(properties: Mapping[str, str]) -> Iterator[SocketServer]:
         with ThreadPoolExecutor(1) as executor:
             catalog = await Catalog.open(None, chosen, executor=executor)
             server = SocketServer(
-                dispatcher(ClusterHandlers(catalog).handlers()), chosen, access_of=lambda _principal, _host: FULL_ACCESS
+                dispatcher(handlers_of(ClusterHandlers(catalog))),
+                chosen,
+                access_of=lambda _principal, _host: FULL_ACCESS,
             )
             await server.start()
             started.append((server, partial(asyncio.get_running_loop().call_soon_threadsafe, stopped.set)))

@@ -94,8 +94,11 @@ def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry | Non
     else:
         return None
     source = Source.STATIC_BROKER_CONFIG if name in properties.given else Source.DEFAULT_CONFIG
-    synonyms = [] if source is Source.DEFAULT_CONFIG else [(name, value, source)]
-    synonyms += [] if default is None else [(name, default, Source.DEFAULT_CONFIG)]
+    synonyms: list[tuple[str, str | None, Source]] = []
+    if source is not Source.DEFAULT_CONFIG:
+        synonyms.append((name, value, source))
+    if default is not None:
+        synonyms.append((name, default, Source.DEFAULT_CONFIG))
     return ConfigEntry(name, kind, value, source, tuple(synonyms), doc)
 
 

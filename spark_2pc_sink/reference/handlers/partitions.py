@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kafka.protocol.admin import DeleteRecordsResponse, DescribeProducersResponse
 from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse, OffsetForLeaderEpochResponse
@@ -31,7 +31,7 @@ from spark_2pc_sink.reference.log.log_values import (
     ProducerDescription,
 )
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.metadata.catalog_state import name_fault
+from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
 from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError
 
@@ -93,8 +93,14 @@ class _Read:
         self.log, self.answer = None, _unread(self.wanted, code, aborted_transactions=None, records=b"")
 
 
+class RecordsCluster(Cluster, Protocol):
+    """The catalog, which also keeps from which offset on a partition has records."""
+
+    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None: ...
+
+
 class PartitionHandlers:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: RecordsCluster) -> None:
         self._cluster = cluster
 
     # --- Fetch -------------------------------------------------------------------------------------------------------

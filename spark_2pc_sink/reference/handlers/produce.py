@@ -10,7 +10,7 @@ Why a batch was refused for some of its records: which they are, and what Kafka 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -24,7 +24,7 @@ from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCES
 from spark_2pc_sink.reference.coordinator.leader_answers import PRODUCE_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
-from spark_2pc_sink.reference.log.log_values import LogSettings, decoded
+from spark_2pc_sink.reference.log.log_values import NO_OFFSET, LogSettings, decoded
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator, Refused
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
@@ -105,7 +105,6 @@ _ZSTD: Final = 4
 _ACKS: Final = frozenset({-1, 0, 1})
 #: The client id by which Kafka knows its admin client (``AdminUtils.ADMIN_CLIENT_ID``). Anybody can take it.
 _ADMIN_CLIENT_ID: Final = "__admin_client"
-_NONE: Final = -1
 #: Failed appends whose answer does not say where the log starts (``ReplicaManager.appendRecordsToLeader``).
 _WITHOUT_LOG_START: Final = frozenset(
     {
@@ -119,38 +118,60 @@ _WITHOUT_LOG_START: Final = frozenset(
     }
 )
 
-_SEVERAL_PRODUCERS: Final = "Transactional records contained more than one producer ID"
-
-_TopicResponse: Final = ProduceResponse.TopicProduceResponse
-_PartitionResponse: Final = _TopicResponse.PartitionProduceResponse
-_RecordError: Final = _PartitionResponse.BatchIndexAndErrorMessage
+_Topic: Final = ProduceResponse.TopicProduceResponse
+_Answer: Final = _Topic.PartitionProduceResponse
 
 
 @dataclass(slots=True)
 class _Write:
-    """One partition of a request on its way; the fields from ``base_offset`` on are what it is answered."""
+    """One partition of a request on its way, and its answer.
 
-    index: int
+    Args:
+        late_code: a fault of the batch that Kafka finds when it appends: after the coordinator was asked.
+        lacks_keys: see `PartitionLog.lacks_keys`.
+    """
+
     records: Any
-    header: BatchHeader | None
-    code: int
-    #: A fault of the batch that Kafka finds when it appends: after the coordinator was asked.
+    answer: Any
+    header: BatchHeader | None = None
     late_code: int = 0
     topic: str = ""
     log: PartitionLog | None = None
     guard: Guard | None = None
     lacks_keys: bool = False
-    base_offset: int = _NONE
-    append_time_ms: int = _NONE
-    log_start_offset: int = _NONE
-    #: What Kafka says beside the code, where it says anything.
-    message: str | None = None
-    record_errors: Sequence[tuple[int, str]] = ()
 
-    def fail(self, code: int) -> None:
-        """What was appended may not be there after a crash."""
-        self.code = code
-        self.base_offset = self.append_time_ms = self.log_start_offset = _NONE
+    @classmethod
+    def read(cls, partition: Any, version: int) -> _Write:
+        """The batch of a partition, checked as far as its bytes go."""
+        records = partition.records
+        write = cls(records, _Answer(index=partition.index, base_offset=NO_OFFSET))
+        if not records:
+            write.code = Code.INVALID_RECORD
+            return write
+        try:
+            write.header = inspect(records)
+        except BatchError as error:
+            if _is_one_batch(records):
+                write.header, write.late_code = read_header(records), error.code
+            else:
+                write.code = error.code
+        else:
+            if version < _ZSTD_VERSION and write.header.compression == _ZSTD:
+                write.code = Code.UNSUPPORTED_COMPRESSION_TYPE
+        return write
+
+    @property
+    def code(self) -> int:
+        return int(self.answer.error_code)
+
+    @code.setter
+    def code(self, code: int) -> None:
+        self.answer.error_code = code
+
+    @property
+    def found(self) -> tuple[PartitionLog, BatchHeader] | None:
+        """The log and the batch, while nothing speaks against it."""
+        return None if self.code or self.log is None or self.header is None else (self.log, self.header)
 
 
 class ProduceHandlers:
@@ -168,7 +189,9 @@ class ProduceHandlers:
                 the client would go on writing to a topic that is not there.
         """
         version = context.version
-        topics = [(topic, [_read(each, version) for each in topic.partition_data]) for topic in request.topic_data]
+        topics = [
+            (topic, [_Write.read(each, version) for each in topic.partition_data]) for topic in request.topic_data
+        ]
         writes = [write for _, found in topics for write in found]
         transactional = [write for write in writes if write.header is not None and write.header.transactional]
         if transactional and not _may_transact(context, request.transactional_id):
@@ -176,20 +199,31 @@ class ProduceHandlers:
         else:
             for topic, found in topics:
                 self._locate(context, topic, found)
-            # Before the coordinator is asked: what it says must not grow old while a batch is looked into.
-            await _look_for_keys(writes)
+            # Before the coordinator is asked: what it says must not grow old while a batch is looked into; other
+            # connections go on meanwhile.
+            for write in writes:
+                if write.found and not write.late_code:
+                    log, header = write.found
+                    write.lacks_keys = await log.lacks_keys(write.records, header)
             await self._verify(version, request.transactional_id, transactional, writes)
             appended = self._append(context, request.acks, writes)
             context.appended()
             await self._name_records(writes)
-            await _durable(appended)
+            for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):
+                if code:
+                    # What was appended may not be there after a crash.
+                    write.answer = _Answer(index=write.answer.index, error_code=code, base_offset=NO_OFFSET)
         if request.acks != 0:
-            return _response(topics)
+            responses = [
+                _Topic(name=topic.name, topic_id=topic.topic_id, partition_responses=[write.answer for write in found])
+                for topic, found in topics
+            ]
+            return ProduceResponse(responses=responses)
         failed = next((write for write in writes if write.code), None)
         if failed is not None:
             raise RemoteProtocolError(
                 peer="the client",
-                detail=f"a Produce without acks failed for {failed.topic}-{failed.index}: {failed.code}",
+                detail=f"a Produce without acks failed for {failed.topic}-{failed.answer.index}: {failed.code}",
             )
         return None
 
@@ -204,7 +238,7 @@ class ProduceHandlers:
             return
         for write in writes:
             write.topic = name
-            write.log = self._cluster.log(name, write.index)
+            write.log = self._cluster.log(name, write.answer.index)
             if write.log is None:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -212,16 +246,12 @@ class ProduceHandlers:
         self, version: int, transactional_id: str | None, transactional: list[_Write], writes: list[_Write]
     ) -> None:
         """Ask the coordinator, once, about all partitions to which the transaction is new."""
-        found = [
-            (write, write.log, write.header)
-            for write in transactional
-            if not write.code and write.log is not None and write.header is not None
-        ]
+        found = [(write, *write.found) for write in transactional if write.found]
         pairs = {Pair(header.producer_id, header.producer_epoch) for _, _, header in found}
         if len(pairs) > 1:
             _refuse(writes, Code.INVALID_PRODUCER_ID_MAPPING)
             for write in writes:
-                write.message = _SEVERAL_PRODUCERS
+                write.answer.error_message = "Transactional records contained more than one producer ID"
             return
         asked: dict[TopicPartition, _Write] = {}
         bumps, now_ms = version >= PRODUCE_ADD_VERSION, self._now_ms()
@@ -231,14 +261,14 @@ class ProduceHandlers:
                 write.code = standing.code
             elif isinstance(standing, NeedsCoordinator):
                 write.guard = standing.guard
-                asked[TopicPartition(write.topic, write.index)] = write
+                asked[TopicPartition(write.topic, write.answer.index)] = write
         if not asked or transactional_id is None or not self._verification.asks(version):
             return
         answers = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
         for partition, write in asked.items():
             # Meanwhile the topic may have been deleted.
             write.log = self._cluster.log(partition.topic, partition.partition)
-            write.code, write.message = answers[partition]
+            write.code, write.answer.error_message = answers[partition]
             if write.code == Code.NONE and write.log is None:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -251,28 +281,27 @@ class ProduceHandlers:
         internal_allowed = _may_write_internal(context)
         appended: list[tuple[PartitionLog, _Write]] = []
         for write in writes:
-            if write.code or write.log is None or write.header is None:
+            if write.found is None:
                 continue
+            log, header = write.found
             topic = self._cluster.topic(write.topic)
             if topic is not None and topic.internal and not internal_allowed:
                 write.code = Code.INVALID_TOPIC_EXCEPTION
                 continue
-            if self._kept(write.header):
+            pair = Pair(header.producer_id, header.producer_epoch)
+            if header.transactional and self._verification.keeps_out(pair):
                 write.code = Code.INVALID_PRODUCER_EPOCH
-                write.log_start_offset = write.log.log_start_offset
-                continue
-            if write.late_code:
+            elif write.late_code:
                 write.code = write.late_code
-                if write.late_code not in _WITHOUT_LOG_START:
-                    write.log_start_offset = write.log.log_start_offset
-                continue
-            _append(write, write.log, write.header, now_ms)
+            else:
+                done = log.append(write.records, header, guard=write.guard, now_ms=now_ms, lacks_keys=write.lacks_keys)
+                write.code = done.code
+                write.answer.base_offset, write.answer.log_append_time_ms = done.base_offset, done.log_append_time_ms
+            if write.code not in _WITHOUT_LOG_START:
+                write.answer.log_start_offset = log.log_start_offset
             if not write.code:
-                appended.append((write.log, write))
+                appended.append((log, write))
         return appended
-
-    def _kept(self, header: BatchHeader) -> bool:
-        return header.transactional and self._verification.keeps_out(Pair(header.producer_id, header.producer_epoch))
 
     async def _name_records(self, writes: list[_Write]) -> None:
         """Find out which records were the reason where a batch was refused for some of them."""
@@ -285,39 +314,16 @@ class ProduceHandlers:
                 write.records,
                 write.header,
                 settings=write.log.settings,
-                place=f"{write.topic}-{write.index}",
+                place=f"{write.topic}-{write.answer.index}",
                 now_ms=now_ms,
             )
             found = await decoded(write.header, work)
             if found is not None:
-                write.code, write.message, write.record_errors = found
-
-
-async def _look_for_keys(writes: list[_Write]) -> None:
-    """Find out which batches the partition refuses for a record without a key; other connections go on meanwhile."""
-    for write in writes:
-        if not write.code and not write.late_code and write.log is not None and write.header is not None:
-            write.lacks_keys = await write.log.lacks_keys(write.records, write.header)
-
-
-async def _durable(appended: list[tuple[PartitionLog, _Write]]) -> None:
-    for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):
-        if code:
-            write.fail(code)
-
-
-def _read(partition: Any, version: int) -> _Write:
-    records = partition.records
-    if not records:
-        return _Write(partition.index, records, None, Code.INVALID_RECORD)
-    try:
-        header = inspect(records)
-    except BatchError as error:
-        if not _is_one_batch(records):
-            return _Write(partition.index, records, None, error.code)
-        return _Write(partition.index, records, read_header(records), Code.NONE, late_code=error.code)
-    old = version < _ZSTD_VERSION and header.compression == _ZSTD
-    return _Write(partition.index, records, header, Code.UNSUPPORTED_COMPRESSION_TYPE if old else Code.NONE)
+                write.code, write.answer.error_message = found.code, found.message
+                write.answer.record_errors = [
+                    _Answer.BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=text)
+                    for position, text in found.records
+                ]
 
 
 def _is_one_batch(records: bytes) -> bool:
@@ -337,8 +343,8 @@ def _may_transact(context: RequestContext, transactional_id: str | None) -> bool
 def _may_write_internal(context: RequestContext) -> bool:
     """Whether the client may write into the coordinators' own logs.
 
-    Kafka goes by the client id alone, and by WRITE on the topic. A client id is a name that anybody takes, and one
-    wrong record keeps the coordinator from starting. So the principal counts too: an authorizer must be there, and
+    Kafka goes by the client id alone, and by WRITE on the topic. A client id is a name that any client can take, and
+    one wrong record keeps the coordinator from starting. So the principal counts too: an authorizer must be there, and
     allow it what it allows other brokers.
     """
     return (
@@ -351,39 +357,3 @@ def _may_write_internal(context: RequestContext) -> bool:
 def _refuse(writes: Iterable[_Write], code: Code) -> None:
     for write in writes:
         write.code = code
-
-
-def _append(write: _Write, log: PartitionLog, header: BatchHeader, now_ms: int) -> None:
-    appended = log.append(write.records, header, guard=write.guard, now_ms=now_ms, lacks_keys=write.lacks_keys)
-    write.code = appended.code
-    write.base_offset = appended.base_offset
-    write.append_time_ms = appended.log_append_time_ms
-    if appended.code not in _WITHOUT_LOG_START:
-        write.log_start_offset = log.log_start_offset
-
-
-def _response(topics: list[tuple[Any, list[_Write]]]) -> Any:
-    return ProduceResponse(
-        responses=[
-            _TopicResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    _PartitionResponse(
-                        index=write.index,
-                        error_code=write.code,
-                        base_offset=write.base_offset,
-                        log_append_time_ms=write.append_time_ms,
-                        log_start_offset=write.log_start_offset,
-                        record_errors=[
-                            _RecordError(batch_index=position, batch_index_error_message=text)
-                            for position, text in write.record_errors
-                        ],
-                        error_message=write.message,
-                    )
-                    for write in writes
-                ],
-            )
-            for topic, writes in topics
-        ]
-    )

@@ -5,7 +5,7 @@ Every API that names partitions walks the same way: for each topic `find_topic`,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -32,8 +32,6 @@ class Cluster(Logs, Topics, Protocol):
     """Where topics and logs are found; the catalog."""
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
-
-    async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None: ...
 
 
 def find_topic(

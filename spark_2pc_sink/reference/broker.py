@@ -54,12 +54,7 @@ STOP_DEADLINE_S: Final = 2.0
 
 
 class Broker:
-    """One node, from `start` to `stop`.
-
-    Args:
-        properties: how it behaves and where it listens.
-        directory: where everything is kept; None keeps it in memory.
-    """
+    """One node, from `start` to `stop`."""
 
     def __init__(self, properties: BrokerProperties, directory: Path | None) -> None:
         self._properties = properties
@@ -73,10 +68,6 @@ class Broker:
         Raises:
             ConfigurationError: the directory is in use, damaged, or of another node; its level of transaction.version
                 is too low for a property; a certificate is not what it should be.
-            CorruptLogError: a segment that was complete on disk is damaged.
-            ShortLogError: a log is not as long as it was at the last start or stop.
-            UnreadableRecordError: a record of the coordinators' own logs is of no kind that this version knows.
-            OSError: an address cannot be bound.
         """
         try:
             await self._start()
@@ -117,16 +108,7 @@ class Broker:
         self._closers.append(self._stop_serving)
 
     async def start_metrics(self, host: str, port: int, access: MetricsAccess) -> tuple[str, int]:
-        """Serve Prometheus metrics until `stop`, and return the address.
-
-        Args:
-            host: a name or an address.
-            port: 0 lets the system choose one.
-
-        Raises:
-            OSError: the address cannot be bound.
-            MissingExtraError: prometheus-client is not installed.
-        """
+        """Serve Prometheus metrics until `stop`, and return the address."""
         # Loaded by who wants it: the library takes longer to load than the rest of the start.
         with extra("metrics"):
             from spark_2pc_sink.reference.metrics import metrics_server, take_snapshot  # noqa: PLC0415
@@ -212,14 +194,8 @@ def serve(
 
     Prints one line, ``listening on HOST:PORT``, when clients are served.
 
-    Args:
-        data_dir: where everything is kept; None keeps it in memory.
-        metrics: host and port for Prometheus, None for no metrics.
-        metrics_access: who may read these.
-
     Raises:
         ConfigurationError, CorruptLogError: as `Broker.start`.
-        OSError: an address cannot be bound.
         MissingExtraError: uvloop is not installed, or prometheus-client where metrics are asked for.
     """
     with extra("coordinator"):

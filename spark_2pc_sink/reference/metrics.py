@@ -35,12 +35,8 @@ class Snapshot:
     """The figures of one moment.
 
     Args:
-        transactions: how many transactional ids are in each state, by Kafka's name of it.
         open_time_max_ms: how long the transaction that has been open the longest has been; 0 without one.
         late_partitions: partitions with a late transaction.
-        log_bytes: of all partitions of each topic.
-        network: connections and requests since the start.
-        verification: questions of partition leaders since the start.
     """
 
     transactions: Mapping[str, int]

@@ -33,8 +33,6 @@ _PORT_MAX: Final = 65_535
 
 
 class SecurityProtocol(Enum):
-    """Kafka's four; the values are their names."""
-
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
     SASL_PLAINTEXT = "SASL_PLAINTEXT"
@@ -64,7 +62,6 @@ class Endpoint:
     """One ``NAME://HOST:PORT``.
 
     Args:
-        name: in upper case, as Kafka compares them.
         host: empty for every interface.
         port: 0 lets the system choose one.
     """
@@ -91,11 +88,7 @@ class Listener:
 
 
 def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
-    """Read ``NAME://HOST:PORT,NAME://HOST:PORT``; every name is there once.
-
-    Raises:
-        ConfigurationError: there is none, or one has another form, or a name comes twice.
-    """
+    """Read ``NAME://HOST:PORT,NAME://HOST:PORT``; every name is there once."""
     endpoints: dict[str, Endpoint] = {}
     for part in text.split(","):
         match = _ENDPOINT.fullmatch(part.strip())
@@ -109,11 +102,7 @@ def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
 
 
 def parse_listeners(listeners: str, *, advertised: str | None, protocol_map: str) -> tuple[Listener, ...]:
-    """The listeners of ``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map``.
-
-    Raises:
-        ConfigurationError: one of the three is malformed, or they do not fit each other.
-    """
+    """The listeners of ``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map``."""
     endpoints = parse_endpoints(listeners, option="listeners")
     option = "advertised.listeners"
     told = {} if advertised is None else {each.name: each for each in parse_endpoints(advertised, option=option)}

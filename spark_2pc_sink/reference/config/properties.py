@@ -47,13 +47,7 @@ from spark_2pc_sink.reference.config.listeners import (
 
 @dataclass(frozen=True)
 class Fixed:
-    """A property of Kafka's that can have one value here.
-
-    Args:
-        value: the one.
-        rule: why there is no other.
-        kind: Kafka's type of it.
-    """
+    """A property of Kafka's that can have one value here."""
 
     value: str
     rule: str
@@ -124,9 +118,6 @@ class BrokerProperties:
     Args:
         users: who may log in, by the name of the listener.
         given: the names that were set, whatever their value.
-
-    Raises:
-        ConfigurationError: a value breaks its rule, or two contradict each other.
     """
 
     node_id: int = _count(1, "the id of the node in Metadata", at_least=0)

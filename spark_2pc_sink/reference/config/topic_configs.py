@@ -136,8 +136,6 @@ class TopicConfig:
     Args:
         default: as text; where ``broker`` is a property of the server, that property's value counts.
         broker: Kafka's name of the broker property that gives the default, if there is one.
-        at_least: smallest number, of numbers.
-        at_most: largest number, of numbers.
         choices: all values, of texts; all elements, of lists.
     """
 
@@ -348,8 +346,6 @@ def log_settings(configs: Mapping[str, str], properties: BrokerProperties) -> Lo
 
 @dataclass(frozen=True)
 class InternalTopic:
-    """A topic of the coordinators, as Kafka creates it."""
-
     name: str
     partitions: int
     configs: Mapping[str, str]
@@ -378,11 +374,7 @@ def internal_topics(properties: BrokerProperties) -> tuple[InternalTopic, Intern
 def topic_entries(
     configs: Mapping[str, str], properties: BrokerProperties, wanted: Callable[[str], bool] = lambda _name: True
 ) -> tuple[ConfigEntry, ...]:
-    """The configs of a topic, set or not, by name (Kafka: ``ConfigHelper.createTopicConfigEntry``).
-
-    Args:
-        wanted: which names; every one unless given.
-    """
+    """The configs of a topic, set or not, by name (Kafka: ``ConfigHelper.createTopicConfigEntry``)."""
     return tuple(
         _entry(config, configs.get(name), properties) for name, config in TOPIC_CONFIGS.items() if wanted(name)
     )

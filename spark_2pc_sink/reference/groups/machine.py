@@ -51,12 +51,7 @@ SKIP_ASSIGNMENT_VERSION: Final = 9
 def join(
     group: Group, request: JoinRequest, properties: BrokerProperties, now_ms: int, new_member_id: Callable[[str], str]
 ) -> Step:
-    """JoinGroup.
-
-    Args:
-        group: an empty one where the group is new.
-        new_member_id: makes a member id that was never used, from its prefix.
-    """
+    """JoinGroup."""
     member_id, step = request.member_id, Step(group)
     if not group.accepts(member_id, properties.group_max_size):
         return _refused(remove(step, member_id), request, Code.GROUP_MAX_SIZE_REACHED, "")
@@ -307,12 +302,7 @@ def _sync_over(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
 
 
 def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now_ms: int) -> Step:
-    """The record of a store is durable, or could not be stored.
-
-    Args:
-        store: what was to be stored.
-        code: NONE, or what a client is told instead.
-    """
+    """The record of a store is durable, or could not be stored."""
     if isinstance(store.then, AssignmentStored):
         return _assignment_stored(Step(group), store.then, code, properties, now_ms)
     if isinstance(store.then, ReplacementStored):

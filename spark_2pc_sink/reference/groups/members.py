@@ -103,8 +103,6 @@ class Member:
 
     Args:
         instance_id: ``group.instance.id`` of a static member (KIP-345), or None.
-        join_ticket: the JoinGroup request that waits, or None.
-        sync_ticket: the SyncGroup request that waits, or None.
         is_new: its first join still waits; then a missed session removes it although a request waits.
         session_deadline_ms: when it is taken for dead; None while a waiting request stands for it.
     """
@@ -160,12 +158,8 @@ class Group:
     Args:
         previous_state: tells the first rebalance of an empty group from later ones.
         state_since_ms: time of the last change of state; -1 when it is not known.
-        protocol_type: None before any member joined: a group that only commits offsets.
-        protocol: the assignment protocol of the generation.
-        members: by member id, in the order in which they joined.
         pending: member ids that were handed out and not yet used (KIP-394), with the time at which they lapse.
         pending_sync: members of the generation that have not synced.
-        member_added: another new member has come during the first rebalance.
         sync_deadline_ms: when members that have not synced are removed.
         topics: what consumers subscribed to; None where it cannot be known.
     """

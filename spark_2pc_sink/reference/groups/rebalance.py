@@ -34,7 +34,6 @@ class JoinRequest:
 
     Args:
         ticket: names the request in the `Reply`.
-        member_id: '' where the client has none yet.
         rebalance_timeout_ms: v0 has the session timeout here.
     """
 
@@ -52,12 +51,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncRequest:
-    """SyncGroup v0 to v5.
-
-    Args:
-        assignments: by member id; only the leader's count.
-        protocol_type, protocol: what the client takes the group's to be (v5, KIP-559), or None.
-    """
+    """SyncGroup v0 to v5."""
 
     ticket: Ticket
     member_id: str
@@ -80,7 +74,6 @@ class JoinAnswer:
     """A JoinGroup response.
 
     Args:
-        protocol: None unless the join phase has ended.
         skip_assignment: the leader must not assign anew (v9, KIP-814).
         members: only for the leader.
     """
@@ -136,11 +129,7 @@ class ReplacementStored:
 
 @dataclass(frozen=True)
 class Store:
-    """Append the group's record.
-
-    Args:
-        then: what depends on it, or None.
-    """
+    """Append the group's record."""
 
     value: GroupValue
     then: AssignmentStored | ReplacementStored | None = None

@@ -47,11 +47,7 @@ class GroupKey:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """The key of a record; None for kinds of record that the classic protocol does not have.
-
-    Raises:
-        RemoteProtocolError: the bytes do not fit the schema.
-    """
+    """The key of a record; None for kinds of record that the classic protocol does not have."""
     kind = schemas.prefix_of(data, peer=_PEER)
     if kind in _OFFSET_KEYS:
         key = schemas.decode(schemas.OffsetCommitKey, data, version=0, peer=_PEER)
@@ -91,11 +87,6 @@ class OffsetValue:
 
     @classmethod
     def decode(cls, data: bytes) -> OffsetValue:
-        """The value in ``data``; unknown tags of a later Kafka are skipped.
-
-        Raises:
-            RemoteProtocolError: an unknown version, or bytes that do not fit the schema.
-        """
         found = schemas.decode_value(schemas.OffsetCommitValue, data, peer=_PEER)
         return cls(
             offset=found.offset,
@@ -152,11 +143,6 @@ class GroupValue:
 
     @classmethod
     def decode(cls, data: bytes) -> GroupValue:
-        """The value in ``data``; unknown tags of a later Kafka are skipped.
-
-        Raises:
-            RemoteProtocolError: an unknown version, or bytes that do not fit the schema.
-        """
         found = schemas.decode_value(schemas.GroupMetadataValue, data, peer=_PEER)
         return cls(
             protocol_type=found.protocol_type,

@@ -54,13 +54,7 @@ def _fits(text: str | None) -> bool:
 
 
 class GroupService:
-    """Groups with members.
-
-    Args:
-        store: what is known of groups.
-        steady_ms: milliseconds that go on when that clock is set.
-        new_member_id: makes a member id that was never used, from its prefix.
-    """
+    """Groups with members."""
 
     def __init__(
         self,
@@ -109,11 +103,7 @@ class GroupService:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup; waits for the end of the join phase.
-
-        Args:
-            request: its ticket is put in here.
-        """
+        """JoinGroup; waits for the end of the join phase."""
         code = self._join_refusal(group_id, request)
         if code is not Code.NONE:
             return JoinAnswer(code=code, member_id=request.member_id)
@@ -141,11 +131,7 @@ class GroupService:
         return Code.UNKNOWN_MEMBER_ID if unknown else Code.NONE
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
-        """SyncGroup; waits for the leader's assignment.
-
-        Args:
-            request: its ticket is put in here.
-        """
+        """SyncGroup; waits for the leader's assignment."""
         if not is_group_id(group_id):
             return SyncAnswer(code=Code.INVALID_GROUP_ID)
         group = self.store.groups.get(group_id)
@@ -312,11 +298,7 @@ class Committer:
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    """In which transaction.
-
-    Args:
-        version: of TxnOffsetCommit.
-    """
+    """The transaction of a TxnOffsetCommit, and the version of that."""
 
     transactional_id: str
     pair: Pair
@@ -332,8 +314,6 @@ class FetchedOffset:
 
 
 class OffsetService:
-    """Offsets of groups."""
-
     def __init__(self, groups: GroupService, verification: OffsetVerification, *, now_ms: Callable[[], int]) -> None:
         self._groups = groups
         self._store = groups.store
@@ -346,11 +326,7 @@ class OffsetService:
         return units <= self._groups.properties.offset_metadata_max_bytes
 
     async def commit(self, committer: Committer, offsets: Mapping[OffsetKey, OffsetValue], *, version: int) -> Code:
-        """OffsetCommit; durable when it returns.
-
-        Args:
-            offsets: those whose metadata fits; may be empty.
-        """
+        """OffsetCommit; durable when it returns."""
         group = self._store.groups.get(committer.group_id)
         # v9 came with the protocol of KIP-848, whose clients know that a group can be gone.
         unknown = Code.GROUP_ID_NOT_FOUND if version >= _GROUP_GONE_VERSION else Code.ILLEGAL_GENERATION
@@ -411,8 +387,6 @@ class OffsetService:
         """OffsetFetch of one group; what it gives is durable, so that no crash takes it back.
 
         Args:
-            group_id: of the group; one that does not exist has no offsets.
-            keys: None for all that the group has.
             require_stable: refuse offsets that an open transaction may still change.
         """
         table = self._store.offsets(group_id)

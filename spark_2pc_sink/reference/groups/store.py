@@ -50,8 +50,6 @@ class OffsetTable:
         """Take a record of the log in.
 
         Args:
-            record_offset: its place in the log.
-            producer_id: -1 unless it is part of a transaction.
             value: None for a tombstone, which takes pending offsets away too.
         """
         if value is None:
@@ -139,11 +137,7 @@ TOMBSTONES_MAX: Final = 1_000
 
 
 class GroupStore:
-    """All groups with their offsets.
-
-    Attributes:
-        groups: by id; `GroupService` puts changed ones in.
-    """
+    """All groups with their offsets."""
 
     def __init__(self, logs: Logs, *, partition_count: int, now_ms: Callable[[], int]) -> None:
         self.groups: dict[str, Group] = {}
@@ -171,10 +165,7 @@ class GroupStore:
         """Append records of one group as one batch, and take them in; they hold for every request that follows.
 
         Args:
-            group_id: decides on the partition.
-            records: at least one.
             writer: the producer in whose transaction they are.
-            guard: of `NeedsCoordinator`, with ``writer``.
 
         Returns:
             NONE, or what a client is told; then nothing has changed.
@@ -229,11 +220,7 @@ class GroupStore:
     # --- loading -----------------------------------------------------------------------------------------------------
 
     def load(self, properties: BrokerProperties) -> None:
-        """Read every partition; must come before anything else.
-
-        Raises:
-            UnreadableRecordError: a record is not Kafka's.
-        """
+        """Read every partition; must come before anything else."""
         values: dict[str, GroupValue] = {}
         for index in range(len(self._tables)):
             log = self._logs.log(GROUP_OFFSETS, index)

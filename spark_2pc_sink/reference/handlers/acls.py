@@ -28,11 +28,7 @@ _Deleted: Final = DeleteAclsResponse.DeleteAclsFilterResult
 
 
 class AclHandlers:
-    """The handlers of ACLs.
-
-    Args:
-        store: the rules; None where no authorizer is configured, as every answer says then.
-    """
+    """``store`` is None where no authorizer is configured, as every answer says then."""
 
     def __init__(self, store: AclStore | None) -> None:
         self._store = store

@@ -136,12 +136,7 @@ class Cluster(Protocol):
 
 
 class ApiVersionsHandlers:
-    """The handler of ApiVersions.
-
-    Args:
-        others: the handlers of everything else.
-        cluster: has the finalized level, which changes while the node runs.
-    """
+    """The handler of ApiVersions."""
 
     def __init__(self, others: Mapping[Api, Handler], cluster: Cluster) -> None:
         self._offered = {**others, **handlers_of(self)}

@@ -56,10 +56,6 @@ def explain(records: Buffer, header: BatchHeader, *, settings: LogSettings, plac
 
     A record without a key is looked at no further, so the code of a time that is out of range is another one's.
 
-    Args:
-        settings: of the log.
-        place: topic and partition, as Kafka writes them.
-
     Returns:
         The first `RECORD_ERRORS_MAX` of them; None where the records cannot be read, or are in order after all.
     """
@@ -128,7 +124,6 @@ class _Write:
 
     Args:
         late_code: a fault of the batch that Kafka finds when it appends: after the coordinator was asked.
-        lacks_keys: see `PartitionLog.lacks_keys`.
     """
 
     records: Any

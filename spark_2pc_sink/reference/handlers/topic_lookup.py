@@ -42,7 +42,6 @@ def find_topic(
     A name that no topic has is none of the reasons: its partitions are not found.
 
     Args:
-        operation: what it wants to do with the topic.
         name: as the request gives it; not looked at with ``by_id``.
         topic_id: as the request gives it; looked at only with ``by_id``.
         by_id: the version of the request names topics by their ids.
@@ -61,11 +60,7 @@ def topic_refusal(context: RequestContext, operation: Operation, name: str) -> C
 
 
 def find_log(logs: Logs, topic: str, partition: int, *, leader_epoch: int = ANY_EPOCH) -> PartitionLog | Code:
-    """The log of a partition, or why it cannot be used.
-
-    Args:
-        leader_epoch: of the leader that the client takes this one for (KIP-320).
-    """
+    """The log of a partition, or why it cannot be used."""
     log = logs.log(topic, partition)
     if log is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION

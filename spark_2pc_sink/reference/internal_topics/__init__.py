@@ -57,44 +57,23 @@ ConsumerProtocolSubscription: Any = consumer_metadata.ConsumerProtocolSubscripti
 
 
 def encode_key(key: Any) -> bytes:
-    """The bytes of a key.
-
-    Raises:
-        RemoteProtocolError: a string is longer than a record can hold.
-    """
+    """The bytes of a key."""
     return _encode(key, prefix=key.json["apiKey"], version=0)
 
 
 def encode_value(value: Any, version: int) -> bytes:
-    """The bytes of a value.
-
-    Raises:
-        RemoteProtocolError: as for a key.
-    """
     return _encode(value, prefix=version, version=version)
 
 
 def prefix_of(data: bytes, *, peer: str) -> int:
-    """The number in front of a record.
-
-    Args:
-        data: a key or a value.
-        peer: who wrote it, for the error's sentence.
-
-    Raises:
-        RemoteProtocolError: the bytes are too few.
-    """
+    """The number in front of a key or a value; ``peer`` is who wrote it."""
     if len(data) < _PREFIX.size:
         raise RemoteProtocolError(peer=peer, detail=f"a record of {len(data)} bytes")
     return int(_PREFIX.unpack_from(data)[0])
 
 
 def decode_value(kind: Any, data: bytes, *, peer: str) -> Any:
-    """The value of class ``kind`` in ``data``; unknown tags of a later Kafka are skipped (KIP-915).
-
-    Raises:
-        RemoteProtocolError: an unknown version, or bytes that do not fit the schema.
-    """
+    """The value of class ``kind`` in ``data``; unknown tags of a later Kafka are skipped (KIP-915)."""
     version = prefix_of(data, peer=peer)
     if not 0 <= version <= kind.max_version:
         raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version}")
@@ -105,8 +84,6 @@ def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool
     """The record of class ``kind`` in ``data``, read as ``version`` whatever stands in front of it.
 
     Args:
-        kind: one of the classes of this module.
-        peer: who wrote it, for the error's sentence.
         prefix_only: later versions may have added fields behind.
 
     Raises:

@@ -78,7 +78,7 @@ NO_OFFSET: Final = -1
 
 
 class Isolation(IntEnum):
-    """What a reader wants to see; the values are those of Fetch and ListOffsets."""
+    """The values are those of Fetch and ListOffsets."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -89,12 +89,6 @@ class LogSettings:
     """The broker and topic properties that a partition goes by; the defaults are Kafka's.
 
     Args:
-        segment_bytes: log.segment.bytes, segment.bytes.
-        message_max_bytes: message.max.bytes, max.message.bytes.
-        log_append_time: message.timestamp.type=LogAppendTime.
-        timestamp_after_max_ms: message.timestamp.after.max.ms, how far a client's clock may be ahead.
-        verification: transaction.partition.verification.enable.
-        producer_id_expiration_ms: producer.id.expiration.ms.
         cleanup_policy: log.cleanup.policy, cleanup.policy. Nothing is removed, but what Kafka refuses is refused.
     """
 
@@ -124,7 +118,6 @@ class Appended:
     Args:
         base_offset: of the batch; that of the first time for a duplicate; -1 unless the code is NONE.
         log_append_time_ms: what Produce answers: the broker's timestamp, a duplicate's timestamp, or -1.
-        log_start_offset: of the partition; -1 unless the code is NONE.
         duplicate: nothing was written, it stands in the log already.
     """
 
@@ -198,11 +191,7 @@ _Result = TypeVar("_Result")
 
 
 async def decoded(header: BatchHeader, work: Callable[[], _Result]) -> _Result:
-    """What ``work`` makes of the records of a batch.
-
-    Args:
-        work: decodes it; touches nothing else that changes. Its errors are raised here.
-    """
+    """What ``work`` makes of the records of a batch."""
     if not header.compression and header.size_bytes <= _INLINE_BYTES_MAX:
         return work()
     return await asyncio.get_running_loop().run_in_executor(_decoders, work)

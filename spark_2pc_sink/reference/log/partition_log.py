@@ -74,16 +74,7 @@ class _Ended:
 
 
 class LogState:
-    """The state of one partition.
-
-    Args:
-        verification: as for `ProducerStates`.
-
-    Attributes:
-        producers: what they may append next.
-        aborted: what read_committed readers skip.
-        epochs: which leader epoch wrote what.
-    """
+    """The state of one partition."""
 
     def __init__(self, *, verification: bool) -> None:
         self.producers: ProducerStates = ProducerStates(verification=verification)
@@ -92,11 +83,7 @@ class LogState:
         self._ended: list[_Ended] = []
 
     def recovered(self, header: BatchHeader, batch: bytes) -> None:
-        """Take a batch into account that is in the log already: it was right when it was written.
-
-        Raises:
-            BatchError: a control batch that cannot be read.
-        """
+        """Take a batch into account that is in the log already: it was right when it was written."""
         self.epochs.begin(header.leader_epoch, header.base_offset)
         if not header.has_producer:
             return
@@ -138,9 +125,7 @@ class PartitionLog:
     """One partition. Made by :meth:`open`, for use on the event loop only.
 
     Attributes:
-        topic, partition: its name.
         leader_epoch: stamped on every batch; counts the starts of the node.
-        settings: may be replaced when the topic's configs change.
         recovered_cut_bytes: what opening cut off the end, a write that a crash had torn; 0 usually.
         log_start_offset: the first offset that there is; grows by `delete_before` only.
         high_watermark: first offset that no reader may see: everything below it is durable.
@@ -194,16 +179,11 @@ class PartitionLog:
 
         Args:
             place: the directory, which exists; or a store of segments; None keeps everything in memory.
-            leader_epoch: of this start of the node; not below any that is in the log.
-            settings: of broker and topic.
-            log_start_offset: what was deleted before.
             durable_end: the offset up to which it is known to have been on disk, at an earlier start or stop.
-            executor: threads for fdatasync; None for the event loop's own.
 
         Raises:
             CorruptLogError: a segment that was complete on disk is damaged. A torn end is cut off instead.
             ShortLogError: it ends before ``durable_end``.
-            OSError: the directory cannot be read or written.
         """
         store = DiskStore(place) if isinstance(place, Path) else place or MemoryStore()
         log = SegmentedLog(store)
@@ -243,7 +223,6 @@ class PartitionLog:
         """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification").
 
         Args:
-            stamp: the header of the batch, or a `producer_state.Writer` for offsets of a group.
             supports_epoch_bump: the client relies on the implicit add (Produce v12, TxnOffsetCommit v5).
 
         Returns:
@@ -268,7 +247,6 @@ class PartitionLog:
         Args:
             records: exactly the bytes that ``storage.batches.inspect`` gave ``header`` for; not kept.
             guard: of `NeedsCoordinator`; only for a transactional batch whose partition the coordinator has added.
-            lacks_keys: what `lacks_keys` found.
 
         Returns:
             NONE with the base offset; or MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD (a
@@ -302,10 +280,7 @@ class PartitionLog:
         """Append records of the broker's own as one batch: state logs, offsets of groups.
 
         Args:
-            records: (key, value) pairs, at least one; a value of None is a tombstone.
-            now_ms: milliseconds since 1970; the timestamp of every record.
             producer: on whose behalf, inside its transaction (`producer_state.Writer`); None for none.
-            guard: of `NeedsCoordinator`, with ``producer``.
 
         Returns:
             as `append`, but without sequences there are no duplicates and no OUT_OF_ORDER_SEQUENCE_NUMBER.
@@ -385,8 +360,6 @@ class PartitionLog:
         """Whole batches from the one that holds ``offset`` on, as far as ``isolation`` may see, from one segment.
 
         Args:
-            offset: of the first record wanted.
-            isolation: what the reader may see.
             max_bytes: of batches; an empty answer where the first one is larger, unless ``min_one``.
             min_one: give the first batch whatever its size, so that a reader always gets on.
 
@@ -420,11 +393,7 @@ class PartitionLog:
         return self._changed
 
     def records(self, offset: int = 0) -> Iterator[Record]:
-        """Every record from ``offset`` to the log's end, for loading state logs; control records included.
-
-        Raises:
-            UnreadableRecordError: a batch whose records cannot be decoded.
-        """
+        """Every record from ``offset`` to the log's end, for loading state logs; control records included."""
         for header, batch in self._log.batches(offset):
             try:
                 yield from (record for record in decode_records(batch, header) if record.offset >= offset)
@@ -444,11 +413,7 @@ class PartitionLog:
         return FoundOffset(self.limit(isolation), NO_TIMESTAMP, self._state.epochs.latest)
 
     async def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> FoundOffset:
-        """ListOffsets: the first record with this timestamp or a later one that the reader may see, or `NOWHERE`.
-
-        Raises:
-            BatchError: a batch that must be looked into cannot be decoded.
-        """
+        """ListOffsets: the first record with this timestamp or a later one that the reader may see, or `NOWHERE`."""
         start = self.log_start_offset
         for header, batch in self._log.batches_with_timestamp(timestamp_ms):
             record = await decoded(header, partial(first_from, batch, header, timestamp_ms, start))
@@ -460,9 +425,6 @@ class PartitionLog:
         """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOWHERE`.
 
         Of what is left: Kafka 4.4.0 goes on to name a record that DeleteRecords deleted, and nobody can read.
-
-        Raises:
-            BatchError: the batch of which only a part is left cannot be decoded.
         """
         largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), await self._cut_batch_timestamp_ms())
         return NOWHERE if largest_ms < 0 else await self.offset_for_timestamp(largest_ms, isolation)

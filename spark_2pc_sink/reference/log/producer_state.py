@@ -45,7 +45,6 @@ class Verifying:
     Args:
         lowest_sequence: the lowest first sequence that came in this epoch: no batch may pass it.
         supports_epoch_bump: the client is on transaction.version 2, whose transactions begin at sequence 0.
-        created_ms: milliseconds since 1970.
     """
 
     guard: Guard
@@ -121,11 +120,7 @@ NO_TIMESTAMP: Final = -1
 
 @dataclass(frozen=True)
 class BatchMemory:
-    """One of the last batches of a producer, as much as recognises its retry.
-
-    Args:
-        timestamp_ms: the largest of its records.
-    """
+    """One of the last batches of a producer, as much as recognises its retry."""
 
     first_sequence: int
     last_sequence: int
@@ -140,9 +135,7 @@ class ProducerEntry:
 
     Args:
         batches: the last ones of this epoch, oldest first; none after a marker that bumped the epoch.
-        coordinator_epoch: of the last marker, or -1.
         txn_start_offset: first offset of the open transaction, or None.
-        last_timestamp_ms: of the last batch or marker, or -1.
     """
 
     producer_id: int
@@ -262,12 +255,7 @@ class EndedTransaction:
 
 
 class ProducerStates:
-    """All producers of one partition.
-
-    Args:
-        verification: False switches off that a transaction needs a guard
-            (``transaction.partition.verification.enable``).
-    """
+    """All producers of one partition."""
 
     def __init__(self, *, verification: bool = True) -> None:
         self.verification = verification
@@ -288,10 +276,7 @@ class ProducerStates:
     # --- before the append: is the coordinator to be asked? -----------------------------------------------------------
 
     def standing(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Standing:
-        """What must happen before a transactional batch is appended (KIP-890, "Verification").
-
-        Raises nothing; keeps a guard where the coordinator must be asked.
-        """
+        """What must happen before a transactional batch is appended (KIP-890, "Verification")."""
         entry = self._entries.get(stamp.producer_id)
         if entry is not None and entry.epoch > stamp.producer_epoch:
             return Refused(Code.INVALID_PRODUCER_EPOCH)
@@ -320,7 +305,6 @@ class ProducerStates:
         """NONE where a data batch with a producer id may be appended, after `duplicate` has found none.
 
         Args:
-            guard: of `NeedsCoordinator`, where the coordinator was asked.
             sequenced: False for records of a broker, which have no sequence numbers.
         """
         entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
@@ -405,7 +389,6 @@ class AbortedTransaction:
     """One aborted transaction.
 
     Args:
-        marker_offset: of its ABORT marker.
         stable_offset: the last stable offset once the marker stands, as far as this partition can know: where the
             earliest transaction of another producer id began, else the offset behind the marker. No entry behind this
             one begins before it, which is what ends a search.
@@ -418,8 +401,6 @@ class AbortedTransaction:
 
 
 class AbortedIndex:
-    """All aborted transactions of one partition."""
-
     def __init__(self) -> None:
         self._entries: list[AbortedTransaction] = []
         self._marker_offsets: list[int] = []

@@ -150,8 +150,6 @@ class AclFilter:
 
 
 class AclRows(Protocol):
-    """Where the rules are kept: the catalog."""
-
     def acls(self) -> Sequence[Mapping[str, Any]]: ...
 
     async def set_acls(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -159,11 +157,7 @@ class AclRows(Protocol):
 
 
 class AclStore:
-    """The rules as they stand.
-
-    Args:
-        rows: where they are kept; changes are carried out there in the order of the calls.
-    """
+    """The rules as they stand."""
 
     def __init__(self, rows: AclRows) -> None:
         self._rows = rows
@@ -193,11 +187,7 @@ class AclStore:
 
 @dataclass(frozen=True, kw_only=True)
 class AclAccess:
-    """What one client may do. It reads the store at every question.
-
-    Args:
-        open_without_acl: ``allow.everyone.if.no.acl.found``.
-    """
+    """What one client may do. It reads the store at every question."""
 
     store: AclStore
     principal: str

@@ -46,7 +46,6 @@ class Catalog:
     if the caller is cancelled in between.
 
     Attributes:
-        started_with: the properties that were given at the start.
         properties: the same with what was altered since.
         on_deleted: called with each topic that is deleted, once no reader finds it, before its logs are closed.
         on_transaction_version: called with each new level of the feature, once it is durable.
@@ -83,15 +82,9 @@ class Catalog:
         """Start the node on its state, or on a new one, and count the start. No log is opened yet.
 
         Args:
-            directory: where everything is kept; None keeps it in memory.
             properties: ``node.id`` must be that of the earlier starts. ``transaction.version`` is the level of a new
                 directory. Another one than at the last start changes the level, up or down; the same one leaves it as
                 ``kafka-features.sh`` has set it since.
-            executor: threads in which the logs wait for the disk; None for the event loop's own.
-
-        Raises:
-            ConfigurationError: the directory is in use, damaged, or of another node; or its level is too low for
-                ``transaction.keep.prepared.enable``. The text names it, and nothing was changed.
         """
         if directory is None:
             return cls(new_state(properties), None, properties, executor, {})
@@ -146,7 +139,6 @@ class Catalog:
 
         Args:
             broker: its id, '' for the default of all.
-            changes: by name, None to take one back; they have been checked.
         """
 
         def change(state: CatalogState) -> CatalogState:
@@ -199,19 +191,12 @@ class Catalog:
 
         Args:
             name: must have been checked, as the others (`topic_names`, `topic_configs`).
-            partitions: how many, from 1.
-            configs: what is set for it, as texts.
-            topic_id: default a new one.
         """
         topic = Topic(name, topic_id or random_id(), partitions, dict(configs or {}))
         return topic if await self._create([topic]) else None
 
     async def create_topics(self, names: Iterable[str], partitions: int) -> None:
-        """Create topics without configs in one change; those that are there already stay as they are.
-
-        Raises:
-            OSError: the disk refused; none of them is there.
-        """
+        """Create topics without configs in one change; those that are there already stay as they are."""
         await self._create([Topic(name, random_id(), partitions, {}) for name in names])
 
     async def ensure_internal_topics(self) -> None:
@@ -271,12 +256,7 @@ class Catalog:
     # --- logs --------------------------------------------------------------------------------------------------------
 
     def log(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log of a partition, opened when it is first asked for; None when there is no such partition.
-
-        Raises:
-            ConfigurationError: its directory belongs to another topic.
-            CorruptLogError, ShortLogError: what is in it is damaged, or not all there.
-        """
+        """The log of a partition, opened when it is first asked for; None when there is no such partition."""
         found = self._logs.get((topic, partition))
         if found is not None:
             return found
@@ -309,22 +289,13 @@ class Catalog:
         return tuple(self._logs.values())
 
     async def open_logs(self) -> None:
-        """Open every partition that has records, as a start must before it serves. Empty ones wait until used.
-
-        Raises:
-            CorruptLogError: a segment that was complete on disk is damaged.
-            ShortLogError: a log is not as long as it was before.
-        """
+        """Open every partition that has records, as a start must before it serves. Empty ones wait until used."""
         if self._directory is not None:
             await asyncio.to_thread(self._open_all, self._directory)
         self._opened_all = True
 
     async def close(self) -> None:
-        """Flush and close all logs and give the directory free. A second call does nothing.
-
-        Raises:
-            LogFailedError: a log could not be flushed; everything is closed all the same.
-        """
+        """Flush and close all logs and give the directory free. A second call does nothing."""
         async with self._changing:
             logs, self._closed = self.logs(), True
             self._logs.clear()

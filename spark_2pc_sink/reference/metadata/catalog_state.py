@@ -28,9 +28,6 @@ def read_checked(data: bytes) -> Any:
     """The document that `write_checked` wrote, without its checksum.
 
     One without a checksum is taken: an earlier version wrote none.
-
-    Raises:
-        ValueError: the bytes are no JSON, or the checksum does not fit them.
     """
     found = json.loads(data)
     if isinstance(found, dict) and _CHECKSUM in found:
@@ -65,7 +62,6 @@ class Topic:
     """A topic as it stands.
 
     Args:
-        partitions: how many it has; they are numbered from 0.
         configs: what was set for this topic, as Kafka's names and texts; defaults are not in it.
         log_starts: the first offset that there is, of partitions whose records were deleted (DeleteRecords).
     """
@@ -92,11 +88,9 @@ class CatalogState:
 
     Args:
         starts: how often the node was started on this state, this time included.
-        transaction_version: the finalized level of the feature.
         property_transaction_version: what the property ``transaction.version`` said at the last start.
         feature_changes: how often the level was changed while a node ran.
         next_producer_id: the first id of the next block; everything below may have been handed out.
-        topics: by name.
         broker_configs: what was altered of the brokers' configs, by id, '' for all, and by name.
         removing: topics deleted for clients, whose files may still be there.
     """
@@ -163,11 +157,7 @@ def id_text(found: uuid.UUID) -> str:
 
 
 def id_of_text(text: str) -> uuid.UUID:
-    """The id that Kafka prints so.
-
-    Raises:
-        ValueError: the text is none.
-    """
+    """The id that Kafka prints so; ValueError for a text that is none."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
@@ -191,12 +181,7 @@ def write_state(state: CatalogState) -> bytes:
 
 
 def read_state(document: bytes) -> CatalogState:
-    """The state that `write_state` wrote.
-
-    Raises:
-        ValueError: the bytes are no JSON, of another version, lack a field, or do not fit their checksum; the text says
-            what.
-    """
+    """The state that `write_state` wrote."""
     try:
         found = read_checked(document)
         if found["version"] != _FORMAT_VERSION:

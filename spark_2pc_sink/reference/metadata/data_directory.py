@@ -58,11 +58,7 @@ def write_log_ends(ends: LogEnds) -> bytes:
 
 
 def read_log_ends(data: bytes) -> LogEnds:
-    """The ends that `write_log_ends` wrote.
-
-    Raises:
-        ValueError: the bytes are something else, or their checksum does not fit.
-    """
+    """The ends that `write_log_ends` wrote."""
     try:
         rows = read_checked(data)["ends"]
         return {(id_of_text(topic_id), int(partition)): int(end) for topic_id, partition, end in rows}
@@ -83,9 +79,6 @@ _PARTITION_DIRECTORY: Final = re.compile(r"[a-zA-Z0-9._-]+-\d+")
 
 class DataDirectory:
     """A directory that this process, and no other, holds from the constructor to :meth:`close`.
-
-    Args:
-        path: made if it is not there.
 
     Raises:
         ConfigurationError: another process has it, or it cannot be used.
@@ -111,12 +104,7 @@ class DataDirectory:
         os.close(self._lock)
 
     def read_catalog(self) -> CatalogState | None:
-        """The state as last written; None in a directory that was never used.
-
-        Raises:
-            ConfigurationError: the file is damaged or of another version, or the directory holds the data of
-                something else. The text names the file.
-        """
+        """The state as last written; None in a directory that was never used."""
         file = self.path / _CATALOG
         try:
             state = read_state(file.read_bytes())
@@ -138,11 +126,7 @@ class DataDirectory:
         self._replace(_CATALOG, write_state(state))
 
     def read_log_ends(self) -> LogEnds:
-        """Up to where each log was on disk; empty where nobody has written it down yet.
-
-        Raises:
-            ConfigurationError: the file is damaged.
-        """
+        """Up to where each log was on disk; empty where nobody has written it down yet."""
         file = self.path / _LOG_ENDS
         try:
             return read_log_ends(file.read_bytes())
@@ -182,7 +166,6 @@ class DataDirectory:
         it gets another name, and is removed with the next topic that is deleted unless there are records in it.
 
         Args:
-            topics: whose directories are made.
             live: the other topics that there are; a directory of one of them stays where it is.
             starting: records stay where they are as well, for `must_belong` to refuse: somebody has exchanged files.
 
@@ -216,11 +199,7 @@ class DataDirectory:
             _sync_directory(self.path)
 
     def must_belong(self, topic: Topic, partition: int) -> Path:
-        """The partition's directory, after a look at whose it is.
-
-        Raises:
-            ConfigurationError: it belongs to another topic of this name.
-        """
+        """The partition's directory, after a look at whose it is."""
         directory = self.partition(topic.name, partition)
         found = _topic_id(directory / _PARTITION_META)
         if found not in {None, topic.id}:
@@ -236,7 +215,6 @@ class DataDirectory:
         this returns, that is durable. Files that the disk does not let go are left to the next call.
 
         Args:
-            topics: deleted; a directory that says it is of another topic of the name is left alone.
             live: names of the topics that there are: a directory that does not say whose it is may be one of theirs.
 
         Raises:
@@ -336,11 +314,7 @@ def _topic_id(file: Path) -> uuid.UUID | None:
 
 
 def new_state(properties: BrokerProperties) -> CatalogState:
-    """The state of a new cluster, at its first start.
-
-    Raises:
-        ConfigurationError: its level is too low for a property.
-    """
+    """The state of a new cluster, at its first start."""
     check_keeping_level(properties, properties.transaction_version)
     return CatalogState(
         cluster_id=id_text(random_id()),
@@ -353,12 +327,7 @@ def new_state(properties: BrokerProperties) -> CatalogState:
 
 
 def start(path: Path, properties: BrokerProperties) -> tuple[DataDirectory, CatalogState, LogEnds]:
-    """Take a directory, count the start, and write that down.
-
-    Raises:
-        ConfigurationError: the directory is in use, damaged, or of another node; or its level is too low for a
-            property.
-    """
+    """Take a directory, count the start, and write that down."""
     directory = DataDirectory(path)
     try:
         durable_ends = directory.read_log_ends()

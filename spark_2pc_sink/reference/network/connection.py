@@ -53,35 +53,23 @@ _ESCAPED: Final = frozenset(',+"\\<>;')
 
 
 def server_context(properties: BrokerProperties) -> ssl.SSLContext:
-    """What the TLS listeners need.
-
-    Raises:
-        ConfigurationError: a file cannot be read or does not hold what it should.
-    """
+    """What the TLS listeners need."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A key without a password must not make OpenSSL ask for one at the terminal.
-    password = properties.ssl_key_password or ""
-    location = properties.ssl_keystore_location
+    location, trusted = properties.ssl_keystore_location, properties.ssl_truststore_location
     assert location is not None, "checked with the properties"
+    option, value, what = "ssl.keystore.location", location, "a private key and its certificates"
+    remedy = "correct the file; ssl.key.password is for an encrypted key"
     try:
-        context.load_cert_chain(location, password=password)
-    except (OSError, ssl.SSLError) as error:
-        rule = f"it is a PEM file with a private key and its certificates: {error}"
-        remedy = "correct the file; ssl.key.password is for an encrypted key"
-        raise ConfigurationError(option="ssl.keystore.location", value=location, rule=rule, remedy=remedy) from error
-    context.verify_mode = _CLIENT_AUTH[properties.ssl_client_auth]
-    trusted = properties.ssl_truststore_location
-    if trusted is not None:
-        try:
+        # A key without a password must not make OpenSSL ask for one at the terminal.
+        context.load_cert_chain(location, password=properties.ssl_key_password or "")
+        context.verify_mode = _CLIENT_AUTH[properties.ssl_client_auth]
+        if trusted is not None:
+            option, value, what, remedy = "ssl.truststore.location", trusted, "certificates", "correct the file"
             context.load_verify_locations(trusted)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError(
-                option="ssl.truststore.location",
-                value=trusted,
-                rule=f"it is a PEM file with certificates: {error}",
-                remedy="correct the file",
-            ) from error
+    except (OSError, ssl.SSLError) as error:
+        rule = f"it is a PEM file with {what}: {error}"
+        raise ConfigurationError(option=option, value=value, rule=rule, remedy=remedy) from error
     return context
 
 
@@ -113,7 +101,6 @@ class FrameReader:
 
     Args:
         scratch: shared by all connections of an event loop: it holds bytes only between `buffer` and `received`.
-        frame_bytes_max: a longer frame breaks the protocol; may be changed between two frames.
         has_room: asked with the bytes by which a buffer is about to grow; False breaks the connection.
 
     Attributes:
@@ -164,17 +151,13 @@ class FrameReader:
                 return frames
             position += _LENGTH.size
             if len(data) - position < length:
-                self._begin(data, position, length)
+                self._filled, self._length, self._head = len(data) - position, length, b""
+                self._grow(memoryview(data)[position:])
                 return frames
             frames.append(data[position : position + length])
             position += length
         self._head = data[position:]
         return frames
-
-    def _begin(self, data: bytes, position: int, length: int) -> None:
-        """A frame that is longer than what is here."""
-        self._filled, self._length, self._head = len(data) - position, length, b""
-        self._grow(memoryview(data)[position:])
 
     def _grow(self, filled: bytes | bytearray | memoryview) -> None:
         """A larger buffer for the frame under way; a new one, because whoever received still holds the old one."""
@@ -206,11 +189,7 @@ CLOSE_DEADLINE_S: Final = 5.0
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one accepted connection.
-
-    Args:
-        server: told when it opens and closes.
-    """
+    """The protocol of one accepted connection."""
 
     def __init__(self, listener: ListenerContext, server: SocketServer) -> None:
         self._listener = listener
@@ -220,6 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         bytes_max = properties.socket_request_max_bytes
         if listener.users is not None:
             bytes_max = min(properties.sasl_server_max_receive_size, bytes_max)
+        self._idle_s_max = properties.connections_max_idle_ms / 1000
         self._reader = FrameReader(server.scratch, frame_bytes_max=bytes_max, has_room=server.may_hold)
         self._frames: deque[bytes | bytearray] = deque()
         self._frame_bytes = 0
@@ -237,7 +217,6 @@ class Connection(asyncio.BufferedProtocol):
     # --- called by the event loop ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open, and past the TLS handshake."""
         # A cast, because the transports of uvloop are no subclass.
         self._transport = transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
@@ -292,7 +271,6 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_extra_info("sslcontext") is None
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a reset is no news of its own
-        """The socket is closed."""
         self._ended = True
         for timer in self._timers.values():
             timer.cancel()
@@ -303,11 +281,9 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it asks."""
         self._drain = self._drain or self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """It has caught up, or will never."""
         self._active_s = self._loop.time()
         drain, self._drain = self._drain, None
         if drain is not None and not drain.done():
@@ -316,7 +292,6 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        """Carry out what arrives, until the client or an error ends it."""
         try:
             while (frame := await self._next_frame()) is not None:
                 self._busy = True
@@ -431,10 +406,6 @@ class Connection(asyncio.BufferedProtocol):
         _log.info("closed the connection of %s: idle for %g s", self._peer, self._idle_s_max)
         self._transport.abort()
 
-    @property
-    def _idle_s_max(self) -> float:
-        return self._server.properties.connections_max_idle_ms / 1000
-
     def _is_far_ahead(self) -> bool:
         return len(self._frames) >= REQUESTS_AHEAD_MAX or self._frame_bytes >= BYTES_AHEAD_MAX
 
@@ -454,11 +425,7 @@ class SocketServer:
     Args:
         access_of: the ACLs for a principal and a host.
 
-    Raises:
-        ConfigurationError: a certificate file is not what it should be.
-
     Attributes:
-        metrics: counters of connections and requests.
         addresses: host and port of every listener, as bound; empty before `start`.
         advertised: what the clients of each are told.
     """
@@ -481,11 +448,7 @@ class SocketServer:
         self.scratch: memoryview = memoryview(bytearray(SCRATCH_BYTES))
 
     async def start(self) -> None:
-        """Bind every listener, then serve.
-
-        Raises:
-            OSError: an address cannot be bound; none is served then.
-        """
+        """Bind every listener, then serve."""
         try:
             for listener in self._listening:
                 await self._bind(listener)
@@ -496,11 +459,7 @@ class SocketServer:
             await server.start_serving()
 
     async def stop(self, *, deadline_s: float) -> None:
-        """Accept no one, let the requests that are being carried out come to their end, close.
-
-        Args:
-            deadline_s: what takes longer is cancelled.
-        """
+        """Accept no one, let the requests that are being carried out come to their end, close."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -525,10 +484,6 @@ class SocketServer:
         """False where the requests of all connections would take more than ``queued.max.request.bytes``."""
         held_bytes = sum(connection.request_bytes for connection in self._connections)
         return held_bytes + more_bytes <= self.properties.queued_max_request_bytes
-
-    @property
-    def connections(self) -> tuple[Connection, ...]:
-        return tuple(self._connections)
 
     def opened(self, connection: Connection, serving: asyncio.Task[None]) -> None:
         self._connections.add(connection)

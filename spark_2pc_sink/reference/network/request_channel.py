@@ -48,7 +48,6 @@ def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, 
 
     Args:
         families: no two have the same API.
-        unstable_versions: also offer versions that Kafka has not released.
     """
     joined: dict[Api, Handler] = {}
     for family in families:
@@ -68,11 +67,7 @@ def _released(api: Api, handler: Handler) -> Handler:
 
 @dataclass(frozen=True)
 class Call:
-    """A request and who carries it out.
-
-    Args:
-        handler: None for an ApiVersions request of a version that is not offered.
-    """
+    """A request and who carries it out."""
 
     api: Api
     head: RequestHead
@@ -81,11 +76,7 @@ class Call:
 
 
 class Dispatcher:
-    """The APIs that the server offers.
-
-    Args:
-        handlers: by API, as `join` gives them.
-    """
+    """The APIs that the server offers."""
 
     def __init__(self, handlers: Mapping[Api, Handler]) -> None:
         self._handlers = {int(api): handler for api, handler in handlers.items()}
@@ -112,11 +103,7 @@ class Dispatcher:
         raise RemoteProtocolError(peer="the client", detail=f"{api.name} v{head.version}; {offered}")
 
     async def answer(self, call: Call, context: RequestContext) -> Reply | None:
-        """Carry a call out. None: nothing is sent back.
-
-        Args:
-            call: from `read`.
-        """
+        """Carry a call out. None: nothing is sent back."""
         if call.handler is None or call.request is None:
             return self._unknown_version(call.head)
         response = await call.handler.function(context, call.request.body)
@@ -161,7 +148,6 @@ class ListenerContext:
 
     Args:
         users: who may log in; None where nobody has to.
-        mechanisms: how they log in.
         advertised: host and port for Metadata.
     """
 
@@ -178,7 +164,6 @@ class RequestChannel:
     """Who is on a connection, and what of its requests is under way.
 
     Args:
-        client_host: the address of the peer.
         principal: who it is, as long as it does not log in.
         send: takes the bytes of a reply, and drops them once the connection ends.
         fail: ends the connection because of an error of a Produce; a second call changes nothing.
@@ -222,7 +207,6 @@ class RequestChannel:
 
         Raises:
             RemoteProtocolError: the connection is to be ended, without a traceback.
-            Exception: whatever a handler raised; the connection is to be ended.
         """
         self._listener.metrics.requests += 1
         if self._login is not None and self._login.takes_bare_frames:

@@ -53,9 +53,6 @@ class Exchange(Protocol):
 
         Returns:
             What to send, and the user's name once the exchange is complete; None while another message has to come.
-
-        Raises:
-            LoginRefusedError: the login has failed, and with it the exchange.
         """
         ...
 
@@ -64,8 +61,6 @@ _REFUSED: Final = "Authentication failed: Invalid username or password"
 
 
 class PlainExchange:
-    """See `Exchange`."""
-
     def __init__(self, users: Users) -> None:
         self._users = users
 
@@ -129,11 +124,7 @@ class _Begun:
 
 
 class ScramExchange:
-    """See `Exchange`.
-
-    Args:
-        mechanism: SCRAM-SHA-256 or SCRAM-SHA-512.
-    """
+    """See `Exchange`."""
 
     def __init__(self, users: Users, mechanism: str) -> None:
         self._users = users
@@ -224,7 +215,6 @@ class Step:
     """What follows from one frame.
 
     Args:
-        reply: to send, or None.
         principal: who has logged in, or None while nobody has.
         refused: why the connection ends after the reply, which waits for
             ``connection.failed.authentication.delay.ms``; or None.
@@ -236,11 +226,7 @@ class Step:
 
 
 class Login:
-    """The login of one connection.
-
-    Args:
-        mechanisms: how, in the order in which clients are told.
-    """
+    """The login of one connection."""
 
     def __init__(self, users: Users, mechanisms: tuple[str, ...]) -> None:
         self._users = users
@@ -254,21 +240,13 @@ class Login:
         return self.expect is Expect.BARE
 
     def versions_asked(self) -> None:
-        """An ApiVersions request came; its answer is the same as ever.
-
-        Raises:
-            RemoteProtocolError: it came at the wrong time.
-        """
+        """An ApiVersions request came; its answer is the same as ever."""
         if self.expect is not Expect.VERSIONS_OR_HANDSHAKE:
             raise self._unexpected("ApiVersions")
         self.expect = Expect.HANDSHAKE
 
     def request(self, api: Api, request: Request) -> Step:
-        """What follows from a request other than ApiVersions.
-
-        Raises:
-            RemoteProtocolError: it came at the wrong time; there is no answer.
-        """
+        """What follows from a request other than ApiVersions."""
         if api is Api.SASL_HANDSHAKE and self.expect in {Expect.VERSIONS_OR_HANDSHAKE, Expect.HANDSHAKE}:
             return self._handshake(request)
         if api is Api.SASL_AUTHENTICATE and self.expect is Expect.WRAPPED:

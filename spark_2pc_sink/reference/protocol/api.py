@@ -67,9 +67,6 @@ class RequestContext:
     """Who asks, and in which version.
 
     Args:
-        principal: ``User:name``.
-        access: the ACLs as they stand for the principal.
-        client_host: the address of the peer, as DescribeGroups shows it (``/127.0.0.1``).
         advertised: host and port that the listener of this connection advertises; what Metadata tells its clients.
         appended: Produce calls it when its records stand in the logs, in order, and only their durability is waited
             for: the next Produce of the connection may begin then. Without a call the next one begins after the reply.

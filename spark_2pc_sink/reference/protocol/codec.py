@@ -136,19 +136,13 @@ class RequestHead:
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came in."""
-
     head: RequestHead
     client_id: str | None
     body: Any
 
 
 def read_head(frame: bytes | bytearray | memoryview) -> RequestHead:
-    """The fixed fields of a request.
-
-    Raises:
-        RemoteProtocolError: the frame is too short.
-    """
+    """The fixed fields of a request."""
     if len(frame) < _HEAD.size:
         raise RemoteProtocolError(peer="the client", detail=f"a request of {len(frame)} bytes, shorter than its head")
     return RequestHead(*_HEAD.unpack_from(frame))
@@ -178,11 +172,7 @@ def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Re
 
 
 def _decode_counted(schema: Any, body: memoryview, *, version: int, flexible: bool) -> Any:
-    """As ``schema.decode``, whose generated function finds `_Entries` in place of what it would use.
-
-    Raises:
-        ValueError: the body has too many entries.
-    """
+    """As ``schema.decode``, whose generated function finds `_Entries` in place of what it would use."""
     generated = schema._struct.compiled_decode_from(  # noqa: SLF001 - the library has no way in for a limit
         version, compact=flexible, tagged=flexible, data_class=schema[None]
     )

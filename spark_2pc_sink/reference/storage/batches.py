@@ -104,7 +104,6 @@ def stamp_batch(
     """A client's batch with the broker's fields in its header; the records are not copied.
 
     Args:
-        base_offset: of its first record in the log.
         append_time_ms: for a topic with message.timestamp.type=LogAppendTime; changes what the CRC covers.
     """
     view = memoryview(records)
@@ -136,9 +135,6 @@ def build_batch(
     """A batch of the broker's own, uncompressed, without a sequence, at base offset 0.
 
     Args:
-        payload: the encoded records (`records.encode_records`).
-        producer_id: -1 for none.
-        producer_epoch: -1 for none.
         timestamp_ms: of every record.
         attributes: `TRANSACTIONAL_BIT`, `CONTROL_BIT`.
     """
@@ -207,11 +203,7 @@ def build_marker(
 
 
 def read_marker(batch: bytes, header: BatchHeader) -> StoredMarker | None:
-    """The end marker in a control batch; None for control records that end no transaction.
-
-    Raises:
-        BatchError: the control record cannot be read.
-    """
+    """The end marker in a control batch; None for control records that end no transaction."""
     record = next(decode_records(batch, header), None)
     try:
         return end_marker(record)

@@ -35,7 +35,6 @@ class SegmentFile(Protocol):
         """Write the parts one behind the other at the end, all or nothing.
 
         Raises:
-            OSError: nothing was written.
             TornFileError: the disk failed, and what it left could not be cut off.
         """
 
@@ -74,13 +73,10 @@ class TornFileError(OSError):
 
 
 def segment_name(base_offset: int) -> str:
-    """The name of a segment file: ``00000000000000000000.log``."""
     return f"{base_offset:0{_DIGITS}d}{SUFFIX}"
 
 
 class DiskFile:
-    """A segment file on disk."""
-
     def __init__(self, path: Path) -> None:
         self.path: str = str(path)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -39,7 +39,6 @@ class GroupSync:
 
     Args:
         log: what is made durable; all that recovery found in it is. A failed fdatasync sets its ``failure``, for good.
-        executor: of the threads; None for the event loop's own.
         on_synced: told the end offset below which everything is durable now, before the waiting ones are.
     """
 

@@ -40,12 +40,7 @@ NO_TIMESTAMP: Final = -1
 
 
 class Segment:
-    """The batches from ``base_offset`` on, in one file.
-
-    Attributes:
-        end_offset: behind the last record.
-        max_timestamp_ms: the largest of any batch, or -1.
-    """
+    """The batches from ``base_offset`` on, in one file."""
 
     def __init__(self, base_offset: int, file: SegmentFile) -> None:
         self.base_offset = base_offset
@@ -63,11 +58,7 @@ class Segment:
         return self.file.size_bytes
 
     def append(self, stamped: Stamped) -> None:
-        """Write a batch at the end.
-
-        Raises:
-            OSError: see `SegmentFile.append`; the segment is as before.
-        """
+        """Write a batch at the end."""
         position = self.file.size_bytes
         self.file.append(stamped.parts)
         self.index(stamped.header, position)
@@ -134,7 +125,6 @@ def recover_segment(
 
     Args:
         last: it is the one that was being written; a torn end is cut off.
-        durable_end: the offset up to which the log is known to have been on disk.
 
     Returns:
         the bytes cut off.
@@ -203,7 +193,6 @@ class SegmentedLog:
     Attributes:
         failure: why nothing can be appended any more, or ''.
         recovered_cut_bytes: what `recover` cut off the end: a write that a crash had torn.
-        unsynced_bytes: appended since `take_unsynced`.
     """
 
     def __init__(self, store: SegmentStore) -> None:
@@ -233,15 +222,7 @@ class SegmentedLog:
         return sum(segment.size_bytes for segment in self._segments)
 
     def recover(self, take: Callable[[BatchHeader, bytes], None], *, durable_end: int = 0) -> None:
-        """Open what is in the store; each batch is checked and given to ``take``. Blocks.
-
-        Args:
-            durable_end: the offset up to which the log is known to have been on disk.
-
-        Raises:
-            CorruptLogError: damage that no crash explains, see `recovery`.
-            ShortLogError: the log ends before ``durable_end``.
-        """
+        """Open what is in the store; each batch is checked and given to ``take``. Blocks."""
         base_offsets = self._store.base_offsets()
         if base_offsets and base_offsets[0]:
             detail = f"its first segment is missing, the first that is there begins at offset {base_offsets[0]}"
@@ -296,9 +277,7 @@ class SegmentedLog:
         """Whole batches from the one with ``offset`` on, all below ``limit_offset``, from one segment.
 
         Args:
-            offset: below ``limit_offset``.
             max_bytes: of data; more only for one batch, and only with ``min_one``.
-            min_one: give the first batch whatever its size.
             limit_offset: where a batch begins, or the log's end.
         """
         index = bisect_right(self._base_offsets, offset) - 1

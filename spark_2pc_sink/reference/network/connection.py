@@ -426,6 +426,7 @@ class SocketServer:
         access_of: the ACLs for a principal and a host.
 
     Attributes:
+        connections: those that are open.
         addresses: host and port of every listener, as bound; empty before `start`.
         advertised: what the clients of each are told.
     """
@@ -438,7 +439,7 @@ class SocketServer:
         wants_tls = any(each.protocol.has_tls for each in self._listening)
         self._tls = server_context(properties) if wants_tls else None
         self._servers: list[asyncio.Server] = []
-        self._connections: set[Connection] = set()
+        self.connections: set[Connection] = set()
         self._serving: dict[asyncio.Task[None], Connection] = {}
         self._stopping = False
         self._emptied: asyncio.Future[None] | None = None
@@ -466,33 +467,33 @@ class SocketServer:
         for connection in list(self._serving.values()):
             connection.stop()
         emptied = self._emptied = asyncio.get_running_loop().create_future()
-        if not self._connections:
+        if not self.connections:
             emptied.set_result(None)
         await asyncio.wait({emptied, *self._serving}, timeout=deadline_s, return_when=asyncio.ALL_COMPLETED)
         for task in self._serving:
             task.cancel()
-        for connection in self._connections:
+        for connection in list(self.connections):
             connection.cancel()
         await emptied
 
     @property
     def has_room(self) -> bool:
         """False while as many are open as may be, and once the server stops."""
-        return len(self._connections) < self.properties.max_connections and not self._stopping
+        return len(self.connections) < self.properties.max_connections and not self._stopping
 
     def may_hold(self, more_bytes: int) -> bool:
         """False where the requests of all connections would take more than ``queued.max.request.bytes``."""
-        held_bytes = sum(connection.request_bytes for connection in self._connections)
+        held_bytes = sum(connection.request_bytes for connection in self.connections)
         return held_bytes + more_bytes <= self.properties.queued_max_request_bytes
 
     def opened(self, connection: Connection, serving: asyncio.Task[None]) -> None:
-        self._connections.add(connection)
+        self.connections.add(connection)
         self._serving[serving] = connection
         serving.add_done_callback(self._serving.pop)
 
     def closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        if not self._connections and self._emptied is not None and not self._emptied.done():
+        self.connections.discard(connection)
+        if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
     async def _bind(self, listener: Listener) -> None:

@@ -167,6 +167,8 @@ class HaltCause(str, Enum):
     NOT_THE_FIRST_BATCH = "not_the_first_batch"
     #: The batch that came is neither that of the state row nor the one after it.
     GAP = "gap"
+    #: Batch 0 came, and the state row has later batches of this query: a full refresh, or an emptied checkpoint.
+    BATCHES_RESTARTED = "batches_restarted"
     #: Kafka is owed another batch than the one that came.
     OTHER_BATCH_OWED = "other_batch_owed"
     #: Kafka is owed this batch, and what came under its id is not what the database has.

@@ -28,10 +28,16 @@ _CHANGED = (
     "back, the row is where it was"
 )
 _RESTORE = "restore the checkpoint, or the database, that belongs to the other one"
-_NEW_CHECKPOINT = (
-    "if it is lost: a new checkpoint, with a source that begins behind what both sides have (startingOffsets or the "
-    "like), and adopt=True on the sink (once)"
+_NEW_QUERY = (
+    "if it is lost: a new checkpoint, and a new query_name if the sink has one, with a source that begins after what "
+    "both sides have (startingOffsets or the like), and adopt=True on the sink (once)"
 )
+_WRITE_AGAIN = (
+    "to write everything again: empty topic and table first; then a new checkpoint, and a new query_name if the sink "
+    "has one, and adopt=True on the sink (once)"
+)
+#: The ways on where a query begins with batch 0 again: keep what both sides have, or write everything again.
+FROM_THE_START = (_NEW_QUERY, _WRITE_AGAIN)
 
 
 def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> Placement | Halt:
@@ -104,7 +110,13 @@ def _gap(row_batch_id: int, batch_id: int) -> Halt:
     if batch_id > row_batch_id:
         remedies = (_RESTORE, pass_over_by_name(row_batch_id + 1, batch_id))
         return Halt(HaltCause.GAP, f"{reason}; the row is older than the checkpoint", remedies, lacking=True)
-    return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", (_RESTORE, _NEW_CHECKPOINT))
+    if batch_id == 0:
+        restarted = (
+            f"batch ids of this query start at 0 again, and the state row has batch {row_batch_id}: a full refresh of "
+            "a pipeline, a new checkpoint under the same query_name, a checkpoint that was emptied, or an old one"
+        )
+        return Halt(HaltCause.BATCHES_RESTARTED, restarted, (_RESTORE, *FROM_THE_START))
+    return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", (_RESTORE, _NEW_QUERY))
 
 
 def pass_over_by_name(first: int, batch_id: int) -> str:

@@ -41,6 +41,7 @@ _SKIPPED_RANGE: Final = Input(
     placeholder="FIRST..LAST",
     parse=a_range,
 )
+_NEW_NAME: Final = "use a new checkpoint, and a new query_name if the sink has one"
 _ON_CHECKPOINT: Final = "the newest batch in the checkpoint's offsets/ that is not in its commits/"
 
 
@@ -224,16 +225,44 @@ def _gap(picture: Picture) -> tuple[Choice, ...]:
         "restore the newer of the two: the state row where the batch is too new, the checkpoint where it is too old",
         "restore it",
     )
-    fresh = Choice(
+    fresh = _new_query("the checkpoint is older and cannot be had again: a new one, behind what both sides have")
+    return (restore, COMPARE, fresh, _pass_over("the state row is older and cannot be had again"))
+
+
+def _new_query(title: str) -> Choice:
+    return Choice(
         name="new_checkpoint",
-        title="the checkpoint is older and cannot be had again: a new one, behind what both sides have",
+        title=title,
         database="the state row belongs to the new query",
         options={"adopt": True},
-        steps=("start the source behind what both sides have (startingOffsets)", "start once with the options below"),
+        steps=(
+            "start the source behind what both sides have (startingOffsets)",
+            _NEW_NAME,
+            "start once with the options below",
+        ),
         accepts="what the source has before that place is not written again",
         on_sink=True,
     )
-    return (restore, COMPARE, fresh, _pass_over("the state row is older and cannot be had again"))
+
+
+def _batches_restarted(picture: Picture) -> tuple[Choice, ...]:
+    del picture
+    restore = _restore("an old backup of the checkpoint was restored: restore the newest one", "restore it")
+    again = Choice(
+        name="write_again",
+        title="the refresh was meant: empty both sides, and write everything the source has again",
+        kafka="batches are written from 0 on",
+        database="the state row belongs to the new query; batches are written from 0 on",
+        options={"adopt": True},
+        steps=(
+            "empty the table, and delete the records of the topic",
+            _NEW_NAME,
+            "start once with the options below",
+        ),
+        accepts="what is left in topic and table is there twice then",
+        on_sink=True,
+    )
+    return (restore, COMPARE, _new_query("keep what both sides have, and go on after it in a new checkpoint"), again)
 
 
 def _other_batch_owed(picture: Picture) -> tuple[Choice, ...]:
@@ -291,6 +320,7 @@ HALT_CHOICES: Final[dict[Symptom, Callable[[Picture], tuple[Choice, ...]]]] = {
     Symptom.TOPIC_REMADE: _topic_remade,
     Symptom.NOT_THE_FIRST_BATCH: _not_the_first,
     Symptom.GAP: _gap,
+    Symptom.BATCHES_RESTARTED: _batches_restarted,
     Symptom.OTHER_BATCH_OWED: _other_batch_owed,
     Symptom.RESEND_DIFFERS: _resend_differs,
     Symptom.REPLAY_DIFFERS: _replay_differs,

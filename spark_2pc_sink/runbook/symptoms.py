@@ -40,6 +40,7 @@ class Symptom(str, Enum):
     TOPIC_REMADE = HaltCause.TOPIC_REMADE.value
     NOT_THE_FIRST_BATCH = HaltCause.NOT_THE_FIRST_BATCH.value
     GAP = HaltCause.GAP.value
+    BATCHES_RESTARTED = HaltCause.BATCHES_RESTARTED.value
     OTHER_BATCH_OWED = HaltCause.OTHER_BATCH_OWED.value
     RESEND_DIFFERS = HaltCause.RESEND_DIFFERS.value
     REPLAY_DIFFERS = HaltCause.REPLAY_DIFFERS.value
@@ -64,6 +65,7 @@ TOLD_CAUSES: Final[dict[HaltCause, str]] = {
     HaltCause.COMMITS_LOST: "the database has lost commits",
     HaltCause.NOT_THE_FIRST_BATCH: "the first batch is",
     HaltCause.GAP: "in the state row: it is neither its replay nor the next",
+    HaltCause.BATCHES_RESTARTED: "batch ids of this query start at 0 again",
     HaltCause.OTHER_BATCH_OWED: "while Kafka is still owed",
     HaltCause.RESEND_DIFFERS: "the replay of the owed batch is not the batch that the database has",
     HaltCause.REPLAY_DIFFERS: "both sides have a batch of this id, and it is not the one that came now",
@@ -159,6 +161,11 @@ ABOUT: Final[dict[Symptom, About]] = {
     Symptom.GAP: About(
         "checkpoint and state row are of different ages",
         "The batch that came is neither the one of the state row nor the next: one of the two was restored.",
+    ),
+    Symptom.BATCHES_RESTARTED: About(
+        "the query starts at batch 0 again",
+        "The state row has later batches of the same query. The pipeline was fully refreshed, or the checkpoint was "
+        "emptied or replaced by an old one.",
     ),
     Symptom.OTHER_BATCH_OWED: About(
         "another batch came than the one that Kafka is owed",

@@ -45,6 +45,7 @@ class Incident:
         kafka: rows of batches that the topic has in the end in place of the input's.
         table: the same for the table.
         accepted: what a person has accepted and history names, where the sides differ from each other or the input.
+        at_servers: what the page tells a person to do to topic and table before the start.
     """
 
     job: Job
@@ -60,9 +61,12 @@ class Incident:
     kafka: Mapping[int, Sequence[Row]] = field(default_factory=dict)
     table: Mapping[int, Sequence[Row]] = field(default_factory=dict)
     accepted: str | None = None
+    at_servers: Callable[[], None] | None = None
 
     def start_again(self, options: Mapping[str, Any]) -> None:
         """Start the job, or let its driver go on, and wait until it has written every batch of the input."""
+        if self.at_servers is not None:
+            self.at_servers()
         if self.driver is not None:
             self.driver.go_on()
             self.job.finished(self.driver)
@@ -276,6 +280,22 @@ def gap(scene: Scene) -> Incident:
     job.kill_at("step:PLACE", batch=BATCH)
     (job.checkpoint / str(BATCH)).touch()
     return _left_out(job, job.fail())
+
+
+@_incident
+def batches_restarted(scene: Scene) -> Incident:
+    """A pipeline was fully refreshed: its query, known by a name, begins with batch 0 again."""
+    job = scene.job
+    job.kill_at("step:NOTE", batch=BATCH)
+    for finished in job.checkpoint.iterdir():
+        finished.unlink()
+
+    def empty_both() -> None:
+        job.sql(f"TRUNCATE {job.table}")
+        remake_topic(job)
+
+    starts = replace(job, query_id="query-2")
+    return Incident(job=job, runbook_code=3, halt=job.fail(), status_code=0, starts=starts, at_servers=empty_both)
 
 
 @_incident

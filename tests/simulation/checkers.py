@@ -162,7 +162,7 @@ def halt(world: World) -> Iterator[str]:
     set_back = any(fault == faults.CHECKPOINT_BACK for _, fault in world.choices.taken)
     for error in world.halts:
         another = error.cause in (HaltCause.RESEND_DIFFERS, HaltCause.REPLAY_DIFFERS)
-        misplaced = error.cause in (HaltCause.GAP, HaltCause.OTHER_BATCH_OWED)
+        misplaced = error.cause in (HaltCause.GAP, HaltCause.BATCHES_RESTARTED, HaltCause.OTHER_BATCH_OWED)
         if not (world.profile.drifts and another) and not (set_back and (another or misplaced)):
             yield f"halted: {error.reason} (database: {error.database_side}; Kafka: {error.kafka_side})"
 

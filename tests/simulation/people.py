@@ -111,6 +111,7 @@ _ANSWERS: Final[dict[HaltCause, tuple[str, ...]]] = {
     HaltCause.TOPIC_REMADE: (DROP, ACCEPT_REPLAY),
     HaltCause.NOT_THE_FIRST_BATCH: (ADOPT_JOB, ACCEPT_LOSS_JOB, REPAIR),
     HaltCause.GAP: (ADOPT_JOB, ACCEPT_LOSS_JOB, REPAIR),
+    HaltCause.BATCHES_RESTARTED: (ADOPT_JOB, REPAIR),
     HaltCause.OTHER_BATCH_OWED: (DROP,),
     HaltCause.RESEND_DIFFERS: (DROP,),
 }

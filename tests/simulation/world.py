@@ -25,7 +25,12 @@ EXTRA_MAX: Final = 3
 #: Restarts of the query before it counts as stuck: each fault can end one run, and a late request another.
 STARTS_MAX: Final = 12
 #: A batch came that has no place beside the state row.
-_NO_PLACE: Final = (HaltCause.NOT_THE_FIRST_BATCH, HaltCause.GAP, HaltCause.OTHER_BATCH_OWED)
+_NO_PLACE: Final = (
+    HaltCause.NOT_THE_FIRST_BATCH,
+    HaltCause.GAP,
+    HaltCause.BATCHES_RESTARTED,
+    HaltCause.OTHER_BATCH_OWED,
+)
 #: Requests after the last fault. A run without faults makes about 30.
 REQUESTS_MAX: Final = 200
 

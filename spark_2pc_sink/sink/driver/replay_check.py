@@ -8,6 +8,7 @@ from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import HaltCause, HaltError
 from spark_2pc_sink.recipe.remedies import accept_replay as accept_replay_command
 from spark_2pc_sink.recipe.remedies import drop
+from spark_2pc_sink.recipe.replay_decision import FROM_THE_START
 from spark_2pc_sink.sink.contract.batch_work import Replay
 
 if TYPE_CHECKING:
@@ -78,13 +79,14 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> s
         cause=HaltCause.REPLAY_DIFFERS,
         kafka_side=f"it has the same batch, and what Spark has under this id now is {replay}",
         reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was set "
-        "back, the source or an expression has changed, rows depend on the order in which Spark meets them, or the "
-        "sink was called twice for one batch",
+        "back or emptied (as by a full refresh), the source or an expression has changed, rows depend on the order in "
+        "which Spark meets them, or the sink was called twice for one batch",
         remedies=(
             _CHANGED_JOB,
             "restore the checkpoint, or the database, that belongs to the other one",
             f"accept_replay={row.batch_id} on the sink: keep what both sides have, and leave this batch out",
             "for two parts of one stream use two sinks, each with a transactional_id of its own",
+            *(FROM_THE_START if row.batch_id == 0 else ()),
         ),
     )
 

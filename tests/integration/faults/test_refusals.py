@@ -144,6 +144,24 @@ def test_the_checkpoint_is_wiped(kafka_any_version: Broker, make_job: MakeJob) -
     job.check({0: [row for rows in before.values() for row in rows] + make_rows(10, 20)})
 
 
+def test_a_full_refresh_of_a_named_query(kafka_any_version: Broker, make_job: MakeJob) -> None:
+    """A28: batch 0 again, and the query has the name that it had. No option lets that pass, but a new name does."""
+    job = make_job(kafka_any_version)
+    job.kill_at("step:NOTE", batch=BATCH)
+    for finished in job.checkpoint.iterdir():
+        finished.unlink()
+    for sink in ({}, {"adopt": True}, {"accept_replay": 0}):
+        outcome = job.fail(**sink)
+        assert outcome.cause == HaltCause.BATCHES_RESTARTED
+        assert "a new query_name if the sink has one" in outcome.text
+    job.query_id = "query-2"
+    refused(job, "ClaimRefusedError", ADOPT)
+    job.sql(f"TRUNCATE {job.table}")
+    job.run(adopt=True)
+    rows = job.input()
+    job.check({batch: rows[batch] * 2 for batch in (0, BATCH)}, table=[row for batch in rows.values() for row in batch])
+
+
 def test_a_gap_between_the_batches(kafka_any_version: Broker, make_job: MakeJob) -> None:
     """A11, B8: the checkpoint is ahead of the database, and of Kafka. What is left out has to be named."""
     job = make_job(kafka_any_version)

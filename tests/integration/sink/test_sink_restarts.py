@@ -115,7 +115,7 @@ def test_a_checkpoint_that_was_set_back_by_a_batch_is_refused(stream: FileStream
     shutil.rmtree(stream.checkpoint / "commits")
     shutil.rmtree(stream.checkpoint / "sources")
     frame = stream.frame(files_per_batch=2)
-    with halts(HaltCause.GAP):
+    with halts(HaltCause.BATCHES_RESTARTED):
         stream.run(target.sink(key="id"), frame)
     database_tables.run(target.database, "UPDATE kafka_transaction_state SET batch_id = 0")
     with halts(HaltCause.REPLAY_DIFFERS):

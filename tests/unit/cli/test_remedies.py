@@ -138,6 +138,7 @@ def halts_of_a_batch() -> Iterator[Halt]:
         (RowStatus.NONE, None, 3),
         (RowStatus.DONE, 4, 6),
         (RowStatus.DONE, 4, 2),
+        (RowStatus.DONE, 4, 0),
         (RowStatus.OWED, 4, 6),
         (RowStatus.OWED, None, 6),
     ):

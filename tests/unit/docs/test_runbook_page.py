@@ -26,7 +26,7 @@ VALUES = {"ID": "orders", "…": "--bootstrap-server h:9092", "N": "7", "FIRST..
 #: What is left to the person at the end of a way, where its answers settle nothing by themselves.
 BY_HAND = {
     *("driver_alive", "owed", "not_known", "kafka_out_of_reach", "database_out_of_reach", "readers_stand_still"),
-    *("id_in_use", "not_the_first_batch", "gap", "replay_differs", "not_handed_over"),
+    *("id_in_use", "not_the_first_batch", "gap", "batches_restarted", "replay_differs", "not_handed_over"),
     *("outcome_lost", "topic_remade", "resend_differs"),
 }
 _REPLAYED = {"outcome_lost", "topic_remade", "resend_differs"}

@@ -22,7 +22,9 @@ def expected(status: RowStatus, row_id: int | None, batch_id: int) -> Placement 
     follows = batch_id == 0 if row_id is None else batch_id == row_id + 1
     if follows:
         return Placement.RUN
-    return HaltCause.NOT_THE_FIRST_BATCH if row_id is None else HaltCause.GAP
+    if row_id is None:
+        return HaltCause.NOT_THE_FIRST_BATCH
+    return HaltCause.BATCHES_RESTARTED if batch_id == 0 else HaltCause.GAP
 
 
 def halted(status: RowStatus, row_id: int | None, batch_id: int) -> Halt:
@@ -45,7 +47,7 @@ def test_every_combination() -> None:
     [
         (None, "knows none", "accept_loss='0..3' on the sink (once): what came before stays on both sides as it is"),
         (2, "the row is older than the checkpoint", "accept_loss='3..4' where both sides have batch 4 too"),
-        (7, "the checkpoint is older than the row", "a new checkpoint, with a source that begins behind what both"),
+        (7, "the checkpoint is older than the row", "with a source that begins after what both sides have"),
     ],
 )
 def test_what_adopting_costs_is_said(row_batch_id: int | None, reason: str, written: str) -> None:
@@ -54,6 +56,20 @@ def test_what_adopting_costs_is_said(row_batch_id: int | None, reason: str, writ
     assert reason in placed.reason
     assert "adopt=True" in placed.remedies[-1]
     assert written in placed.remedies[-1]
+
+
+@pytest.mark.parametrize(
+    ("row_id", "batch_id", "cause"),
+    [(5, 0, HaltCause.BATCHES_RESTARTED), (1, 0, HaltCause.BATCHES_RESTARTED), (5, 1, HaltCause.GAP)],
+)
+def test_batches_that_start_again_are_told_from_an_older_checkpoint(
+    row_id: int, batch_id: int, cause: HaltCause
+) -> None:
+    """A28: both ways on begin with a new checkpoint, and the first remedy adopts nothing."""
+    placed = halted(RowStatus.DONE, row_id, batch_id)
+    assert placed.cause is cause
+    assert "adopt" not in placed.remedies[0]
+    assert all("new checkpoint" in remedy and "adopt=True" in remedy for remedy in placed.remedies[1:])
 
 
 def test_a_decided_row_is_refused() -> None:

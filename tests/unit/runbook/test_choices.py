@@ -44,6 +44,7 @@ ORDER = {
     Symptom.TOPIC_REMADE: ["compare", "accept_replay", "drop"],
     Symptom.NOT_THE_FIRST_BATCH: ["change_back", "restore", "compare", "pass_over"],
     Symptom.GAP: ["restore", "compare", "new_checkpoint", "pass_over"],
+    Symptom.BATCHES_RESTARTED: ["restore", "compare", "new_checkpoint", "write_again"],
     Symptom.OTHER_BATCH_OWED: ["restore", "drop"],
     Symptom.RESEND_DIFFERS: ["old_job", "accept_replay", "drop"],
     Symptom.REPLAY_DIFFERS: ["old_job", "restore", "keep"],
@@ -117,6 +118,7 @@ def test_the_command_of_a_choice(symptom: Symptom, name: str, words: str) -> Non
     [
         (Symptom.GAP, "pass_over", "adopt=True, accept_loss='8..9'"),
         (Symptom.GAP, "new_checkpoint", "adopt=True"),
+        (Symptom.BATCHES_RESTARTED, "write_again", "adopt=True"),
         (Symptom.NOT_HANDED_OVER, "pass_over", "adopt=True, accept_loss='8..9'"),
         (Symptom.REPLAY_DIFFERS, "keep", "accept_replay=7"),
     ],

@@ -99,13 +99,25 @@ def test_an_accepted_replay_without_records_settles_the_row(job: Job) -> None:
     assert job.row().status == "done"
 
 
+@pytest.mark.parametrize(("batch_id", "told"), [(0, True), (1, False)])
+def test_a_first_batch_that_differs_may_be_of_a_full_refresh(job: Job, batch_id: int, told: bool) -> None:
+    """A28: both sides have batch 0 alone, so its number does not tell a refresh from a replay."""
+    for batch in range(batch_id + 1):
+        job.driver.write(batch, job.work())
+    refreshed = Job(sides=job, run_id="run-2")
+    refreshed.driver.recover()
+    with halts(HaltCause.REPLAY_DIFFERS) as halted:
+        refreshed.driver.write(batch_id, refreshed.work(digest="e" * 32))
+    assert ("to write everything again" in str(halted.value)) is told
+
+
 def test_a_checkpoint_that_was_set_back_is_refused_with_adopt_too(job: Job) -> None:
     """D8, D9: the option is meant for one start. Left on, it must not let an older checkpoint write batches again."""
     job.driver.write(0, job.work())
     job.driver.write(1, job.work())
     adopting = Job(sides=job, run_id="run-2", adopt=True)
     adopting.driver.recover()
-    with halts(HaltCause.GAP):
+    with halts(HaltCause.BATCHES_RESTARTED):
         adopting.driver.write(0, adopting.work())
     assert job.row().batch_id == 1
 

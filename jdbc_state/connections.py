@@ -26,6 +26,7 @@ from sqlalchemy.pool import QueuePool
 
 from jdbc_state import passwords
 from jdbc_state.connection_failures import connection_failure
+from jdbc_state.database_kind import DatabaseKind, check_kind, find_kind
 from jdbc_state.encryption import check_encrypted
 from jdbc_state.errors import ConfigurationError, DatabaseRefusedError, DatabaseUnreachableError
 from jdbc_state.pooler import takes_transactions
@@ -98,6 +99,8 @@ class Database:
         self._password = parsed.password
         self._settings = settings
         self._answered = False
+        #: What the database is; None until the first connection was made.
+        self.kind: DatabaseKind | None = None
         # Of the thread that is making a connection: what ends when it is made, and whether the server has let it in.
         self._making = threading.local()
         self._engine = _engine(parsed, settings)
@@ -127,7 +130,7 @@ class Database:
             try:
                 with ExitStack() as self._making.until:
                     connection = self._engine.connect()
-            except SQLAlchemyError as error:
+            except (SQLAlchemyError, psycopg2.Error) as error:
                 unreachable = self._unreachable(operation, error)
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
@@ -206,6 +209,15 @@ class Database:
         connection.autocommit = True
         return connection
 
+    def check_kind(self) -> None:
+        """Refuse a database that is not PostgreSQL and that nobody has accepted; a connection was made before.
+
+        Raises:
+            ConfigurationError: it is such a database.
+        """
+        if self.kind is not None:
+            check_kind(self.kind, self.label, accepted=self._settings.accept_database)
+
     def named(self, operation: str) -> str:
         """The operation and where, for messages."""
         return f"{operation} in {self.label}"
@@ -239,6 +251,15 @@ class Database:
         self._making.let_in = True
         check_encrypted(driver, self.label, required=self._settings.require_tls)
         self._making.until.enter_context(Watchdog(driver, self._settings.connect_timeout_s * 1000))
+        if self.kind is None:
+            self._learn_kind(driver)
+
+    def _learn_kind(self, driver: Any) -> None:
+        """Ask what the database is, before SQLAlchemy fails at a version() that it does not understand."""
+        self.kind = find_kind(driver)
+        if self.kind.lacks:
+            major = driver.server_version // 10_000
+            vars(self._engine.dialect)["_get_server_version_info"] = lambda _: (major,)
 
     def _add_password(self, dialect: object, record: object, arguments: object, keywords: dict[str, object]) -> None:
         """SQLAlchemy's hook: a new connection has the password of now."""

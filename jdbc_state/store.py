@@ -77,10 +77,11 @@ class SqlStateStore(StateStore):
         self._shown_by_run = shown_by_run
 
     def prepare_schema(self) -> None:
-        """Make the tables unless they are there, and check that they are ours."""
+        """Make the tables unless they are there, and check that they are ours, and in PostgreSQL."""
 
         def prepare_once() -> Prepared:
             with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
+                self.database.check_kind()
                 return prepare(connection, self._settings, where=self.database.label)
 
         prepared = through_cuts(prepare_once, time.monotonic() + self._settings.claim_deadline_ms / 1000)

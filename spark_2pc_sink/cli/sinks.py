@@ -34,6 +34,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_database(settling, positional=True)
     add_sink(settling, about="the sink (default: that of --config)", required=True)
     add_options(settling, "dry_run", "take_over", "adopt", "accept_loss", "open_transaction", "batch", "reason")
+    add_options(settling, "accept_database")
     choice = settling.add_mutually_exclusive_group()
     choice.add_argument(
         "--accept-replay",

@@ -64,6 +64,11 @@ class CommonOptions:
         why="refuse connections to another machine that have no TLS, before anything is written: to the database, by "
         "what each connection is, and to Kafka, by security.protocol. False: the log warns of such a database, once",
     )
+    accept_database: str | None = setting(
+        None,
+        why="the name of a database that speaks PostgreSQL's protocol, is not PostgreSQL, and is used all the same, as "
+        "the error that refuses it has the name. For who has tested crashes with it",
+    )
     adopt: bool = setting(
         default=False,
         why="take over a state row or a transactional id that belongs to another query or another Kafka cluster. For "
@@ -232,7 +237,12 @@ class CommonOptions:
             "idle_in_transaction_timeout_ms commit_timeout_ms require_tls"
         )
         given = {name: getattr(self, name) for name in names.split()}
-        return given | {"history_table": self._history_table, "password": self.password_source}
+        accepted = self.accept_database or ""
+        return given | {
+            "history_table": self._history_table,
+            "password": self.password_source,
+            "accept_database": accepted,
+        }
 
     @property
     def layout(self) -> SinkLayout | None:

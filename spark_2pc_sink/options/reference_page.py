@@ -71,7 +71,8 @@ librdkafka and of Java are both accepted. A number may be given as text. Java's 
 """
 #: What a reader wants to do, and the options for it.
 _SINK_GROUPS: Final[Mapping[str, str]] = {
-    "Name the sink and connect it": "transactional_id kafka database database_password password_command require_tls",
+    "Name the sink and connect it": "transactional_id kafka database database_password password_command require_tls "
+    "accept_database",
     "Choose what goes to Kafka": "topic key value headers partition",
     "Encode with a schema registry": "key_format value_format value_schema value_schema_name "
     "value_subject_name_strategy schema_registry",

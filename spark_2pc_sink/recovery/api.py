@@ -52,6 +52,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
     database_password: Callable[[], str] | None = None,
     password_command: str | None = None,
     require_tls: bool = False,
+    accept_database: str | None = None,
     adopt: bool = False,
     accept_loss: str | None = None,
     reason: str | None = None,
@@ -76,7 +77,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
     owed of a service is sent again. docs/reference/options.md has all options with the reasons for their defaults.
 
     Args:
-        transactional_id, kafka, database, database_password, password_command, require_tls: as for the sink.
+        transactional_id, kafka, database and those of the database: as for the sink.
         dry_run: only say what would be done; nothing is claimed or changed.
         take_over: also where the driver lives, or may.
         decision, batch, open_transaction: what a person has decided, and about which batch; see `RecoveryOptions`.

@@ -47,6 +47,7 @@ class ServiceBase:
         database_password: Callable[[], str] | None = None,
         password_command: str | None = None,
         require_tls: bool = False,
+        accept_database: str | None = None,
         state_schema: str = "public",
         state_table: str = "kafka_transaction_state",
         history_table: str | None = None,

@@ -137,6 +137,7 @@ class DualWriteSink:
         database_password: Callable[[], str] | None = None,
         password_command: str | None = None,
         require_tls: bool = False,
+        accept_database: str | None = None,
         adopt: bool = False,
         accept_loss: str | None = None,
         reason: str | None = None,

@@ -19,9 +19,14 @@ _VERSION_MIN: Final = 14
 def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator[Finding]:
     """The lines about the database."""
     if database.problem:
-        yield Finding("database", "problem", database.problem, "correct the URL, or start the server")
+        yield Finding("database", "problem", database.problem, database.remedy)
         return
     yield _server(database)
+    if database.kind.lacks:
+        text = f"it is {database.kind.name}, which lacks {database.kind.lacks}"
+        yield Finding("database", "warning", text, "accept_database lets it pass: test crashes with it yourself")
+    if database.kind.limits:
+        yield Finding("database", "ok", database.kind.limits)
     if not database.fsync:
         text = "fsync is off: a crash of the server may lose what it has committed, and Kafka keeps"
         yield Finding("database", "warning", text, "set fsync=on in postgresql.conf")
@@ -33,7 +38,7 @@ def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator
 
 
 def _server(database: DatabaseFacts) -> Finding:
-    text = f"PostgreSQL {database.version} answers, as role {database.role}"
+    text = f"{database.kind.name} {database.version} answers, as role {database.role}"
     if database.standby:
         remedy = "name the primary in the URL, or add target_session_attrs=read-write to it"
         return Finding("database", "problem", f"{text}; it is a standby, which takes no writes", remedy)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from jdbc_state import SqlStateStore, StoreSettings
+from jdbc_state.database_kind import DatabaseKind
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
@@ -27,6 +28,10 @@ _SERVER = text(
     "FROM (SELECT (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema) AS oid) AS named"
 )
 _MAY_INSERT = text("SELECT has_table_privilege(:table, 'INSERT')")
+
+
+#: PostgreSQL itself.
+PLAIN = DatabaseKind("PostgreSQL", "")
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,9 @@ class DatabaseFacts:
 
     Attributes:
         problem: why it could not be asked; then nothing else is known. '' where it could.
+        remedy: what to do about that.
         version: of the server, for people.
+        kind: what it is.
         version_number: the same as PostgreSQL counts it: 180001 is 18.1.
         role: the connected one.
         standby: whether it is one, which can only be read.
@@ -71,7 +78,9 @@ class DatabaseFacts:
     """
 
     problem: str = ""
+    remedy: str = "correct the URL, or start the server"
     version: str = ""
+    kind: DatabaseKind = PLAIN
     version_number: int = 0
     role: str = ""
     standby: bool = False
@@ -92,6 +101,8 @@ def look_at_database(options: SinkOptions) -> DatabaseFacts:
             return _ask(store, options, DeadLetters(options, store.database, query_id=""))
         except StateStoreError as error:
             return DatabaseFacts(problem=str(error))
+        except ConfigurationError as error:
+            return DatabaseFacts(problem=error.rule, remedy=error.remedy)
 
 
 def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> DatabaseFacts:
@@ -100,6 +111,7 @@ def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> Da
         lock_timeout_ms=options.lock_timeout_ms,
         statement_timeout_ms=options.statement_timeout_ms,
     ) as connection:
+        store.database.check_kind()
         version, version_number, role, standby, read_only, fsync, may_make = connection.execute(
             _SERVER, {"schema": options.state_schema}
         ).one()
@@ -108,6 +120,7 @@ def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> Da
     state = store.check_schema()
     return DatabaseFacts(
         version=version,
+        kind=store.database.kind or PLAIN,
         version_number=version_number,
         role=role,
         standby=standby,

@@ -28,7 +28,14 @@ _MISSING: Final = frozenset({HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH, HaltC
 #: Options that say how a sink works, and not what it writes. The Kafka cluster is that of the state row, or refused.
 _HOW: Final = frozenset(
     {
-        *("accept_replay", "adopt", "batch_attempts_max", "claim_deadline_ms", "claim_lock_timeout_ms"),
+        *(
+            "accept_database",
+            "accept_replay",
+            "adopt",
+            "batch_attempts_max",
+            "claim_deadline_ms",
+            "claim_lock_timeout_ms",
+        ),
         *("commit_timeout_ms", "connect_deadline_ms", "connect_timeout_s", "create_table", "decision_margin_ms"),
         *("driver_port", "driver_port_range", "history_batches", "history_table", "idle_in_transaction_timeout_ms"),
         *("kafka", "lock_timeout_ms", "reason", "settle_deadline_ms", "statement_timeout_ms"),

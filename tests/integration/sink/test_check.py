@@ -38,6 +38,18 @@ def test_nothing_is_in_the_way(target: Target, spark: SparkSession) -> None:
     assert subjects(target, "not_checked", SCHEMA) == {}
 
 
+def test_another_database_than_postgresql_is_named(target: Target, topic: MakeTopic) -> None:
+    """C20: with the option that lets it pass, a warning is left."""
+    answer = "CREATE FUNCTION pg_catalog.version() RETURNS text LANGUAGE sql AS $$ SELECT 'CockroachDB CCL v26.3.0' $$"
+    database_tables.run(
+        target.database, f"ALTER FUNCTION pg_catalog.version() RENAME TO version_of_this_server; {answer}"
+    )
+    assert "accept_database='CockroachDB'" in subjects(target, "problem")["database"]
+    accepted = {"accept_database": "CockroachDB", "create_table": True}
+    assert subjects(target, "problem", **accepted) == {}
+    assert "it is CockroachDB, which lacks pg_terminate_backend" in subjects(target, "warning", **accepted)["database"]
+
+
 def test_rows_that_do_not_fit_are_found(target: Target, spark: SparkSession) -> None:
     """By the same code that plans the first batch."""
     database_tables.run(target.database, "CREATE TABLE target (id bigint, name text, amount date)")

@@ -1,0 +1,160 @@
+"""The kind of a database: PostgreSQL, a service or extension of it, or another one that speaks its protocol.
+
+Others answer as PostgreSQL does, up to the version number, and lack what the state row needs. They are told by
+``version()``; the few that copy that too, by what only they have in their catalogs. A service of PostgreSQL itself is
+told for its limits alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jdbc_state.errors import ConfigurationError
+from jdbc_state.sink_log import sink_log
+
+_log = sink_log(__name__)
+#: What version() of PostgreSQL begins with, and of EDB's builds of it.
+_GENUINE: Final = re.compile(r"(PostgreSQL|EnterpriseDB) \d")
+_END: Final = "pg_terminate_backend, which ends the transaction of an older driver"
+_TRANSACTIONS: Final = "transactions of several statements over several tables"
+_CONFLICT: Final = "INSERT … ON CONFLICT as PostgreSQL has it"
+#: By a pattern of their version(): name, and what the sink needs and they lack.
+_OTHERS: Final = (
+    (r"^CockroachDB", "CockroachDB", _END),
+    (r"-YB-", "YugabyteDB", "a COPY that always refuses a key that is there (yugabyte-db#3219, #26204)"),
+    (r"Redshift", "Amazon Redshift", f"{_CONFLICT}, and COPY FROM STDIN"),
+    (r"Greenplum|Greengage|WarehousePG", "Greenplum", f"{_CONFLICT}: a unique key must contain the distribution key"),
+    (r"Cloudberry", "Apache Cloudberry", f"{_CONFLICT}: a unique key must contain the distribution key"),
+    (r"openGauss|GaussDB|KingbaseES|Vastbase", "openGauss", _CONFLICT),
+    (r"Materialize", "Materialize", _CONFLICT),
+    (r"RisingWave", "RisingWave", _TRANSACTIONS),
+    (r"CrateDB", "CrateDB", _TRANSACTIONS),
+    (r"QuestDB", "QuestDB", _TRANSACTIONS),
+    (r"H2$|using H2", "H2", "COPY FROM STDIN"),
+)
+#: What a database is told by, where its version() is PostgreSQL's. Each line is there or not, on any server from 14 on.
+_SIGNS: Final = """
+SELECT 'extension ' || extname FROM pg_extension WHERE extname IN ('citus', 'plpgsql', 'timescaledb')
+UNION ALL SELECT 'function ' || proname FROM pg_proc WHERE proname IN ('aurora_version', 'pg_terminate_backend')
+UNION ALL SELECT 'role ' || rolname FROM pg_roles WHERE rolname = 'supabase_admin'
+UNION ALL SELECT 'relation sys.jobs' WHERE to_regclass('sys.jobs') IS NOT NULL
+UNION ALL SELECT 'setting ' || name FROM unnest(ARRAY['neon.tenant_id', 'alloydb.iam_authentication']) AS name
+    WHERE current_setting(name, true) IS NOT NULL
+"""
+#: Services and extensions of PostgreSQL: by a sign, name and limits.
+_SERVICES: Final = (
+    ("function aurora_version", "Amazon Aurora", "name the cluster endpoint, which follows a failover"),
+    ("setting alloydb.iam_authentication", "AlloyDB", "name the primary instance, not a read pool"),
+    (
+        "setting neon.tenant_id",
+        "Neon",
+        "a compute that scales to zero ends its sessions, and the next batch waits until it is back",
+    ),
+    (
+        "role supabase_admin",
+        "Supabase",
+        "port 6543 of its pooler gives each transaction another session, so a driver is only seen in its transactions",
+    ),
+    (
+        "extension citus",
+        "Citus",
+        "an upsert is INSERT … SELECT … ON CONFLICT from a local table, which is refused for some distributed tables",
+    ),
+    (
+        "extension timescaledb",
+        "TimescaleDB",
+        "the unique key of a hypertable, and so of an upsert, contains its time column",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class DatabaseKind:
+    """What was found out.
+
+    Attributes:
+        name: "PostgreSQL", of a service "PostgreSQL (Neon)", or of another database, such as "CockroachDB".
+        version: what its version() says.
+        lacks: what the sink needs and it has not; '' for PostgreSQL.
+        limits: what to know of a service or an extension; '' for nothing.
+    """
+
+    name: str
+    version: str
+    lacks: str = ""
+    limits: str = ""
+
+
+def find_kind(driver: Any) -> DatabaseKind:
+    """Ask a database what it is.
+
+    Args:
+        driver: a connection of psycopg2 outside a transaction; it is left so.
+
+    Raises:
+        psycopg2.Error: it did not answer.
+    """
+    with driver.cursor() as cursor:
+        cursor.execute("SELECT version()")
+        [(version,)] = cursor.fetchall()
+        kind = _other(version)
+        if kind is None:
+            cursor.execute(_SIGNS)
+            kind = kind_by_signs(version, {sign for (sign,) in cursor})
+    driver.rollback()
+    return kind
+
+
+def check_kind(kind: DatabaseKind, label: str, *, accepted: str) -> None:
+    """Refuse a database that lacks what the sink needs, unless a person has tried it.
+
+    Args:
+        kind: of the database.
+        label: names it in messages.
+        accepted: the name of the kind that is accepted all the same; '' for none.
+
+    Raises:
+        ConfigurationError: it is another one.
+    """
+    if not kind.lacks:
+        return
+    if accepted.casefold() == kind.name.casefold():
+        _log.warning("%s is %s, which lacks %s; accept_database lets it pass", label, kind.name, kind.lacks)
+        return
+    raise ConfigurationError(
+        option="database",
+        value=label,
+        rule=f"it is {kind.name} ({kind.version}), which lacks {kind.lacks}; nothing was written",
+        remedy=f"use PostgreSQL 14 or later. Where you have tested crashes of driver and servers with this database, "
+        f"pass accept_database={kind.name!r}",
+    )
+
+
+def kind_by_signs(version: str, signs: AbstractSet[str]) -> DatabaseKind:
+    """The kind of a database whose version() is that of PostgreSQL.
+
+    Args:
+        version: of its version().
+        signs: lines of the second question.
+    """
+    if "relation sys.jobs" in signs and "extension plpgsql" not in signs:
+        return DatabaseKind("Aurora DSQL", version, lacks="temporary tables, savepoints and large transactions")
+    if "function pg_terminate_backend" not in signs:
+        return DatabaseKind("not PostgreSQL", version, lacks=_END)
+    found = [(name, limits) for sign, name, limits in _SERVICES if sign in signs]
+    named = f" ({', '.join(name for name, _ in found)})" if found else ""
+    return DatabaseKind(f"PostgreSQL{named}", version, limits="; ".join(f"{name}: {limits}" for name, limits in found))
+
+
+def _other(version: str) -> DatabaseKind | None:
+    """Another database by its version(); None for PostgreSQL's."""
+    for pattern, name, lacks in _OTHERS:
+        if re.search(pattern, version):
+            return DatabaseKind(name, version, lacks=lacks)
+    if _GENUINE.match(version):
+        return None
+    name = version.partition(" ")[0] or "not PostgreSQL"
+    return DatabaseKind(name, version, lacks="the version() of PostgreSQL")

@@ -1,0 +1,106 @@
+"""What is behind an address: look-alikes are refused by name, services of PostgreSQL are told with their limits.
+
+A real server answers as they do: in a database of its own, version() is another function, and others are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from jdbc_state import SqlStateStore
+from spark_2pc_sink.errors import ConfigurationError
+from tests.harness.sql import run_sql
+from tests.integration.state.state_stores import settings
+
+_OF_17 = "PostgreSQL 17.4 on x86_64-pc-linux-gnu, compiled by gcc (GCC) 12.4.0, 64-bit"
+_GREENPLUM = "PostgreSQL 12.12 (Greenplum Database 7.1.0 build commit:e7c2b1f) on x86_64-pc-linux-gnu"
+_REDSHIFT = "PostgreSQL 8.0.2 on i686-pc-linux-gnu, compiled by GCC gcc (GCC) 3.4.2 20041017, Redshift 1.0.117891"
+_WITHOUT_END = ("ALTER FUNCTION pg_catalog.pg_terminate_backend(integer, bigint) RENAME TO gone",)
+_OF_DSQL = ("CREATE SCHEMA sys", "CREATE VIEW sys.jobs AS SELECT 1 AS job_id", "DROP EXTENSION plpgsql")
+_AURORA = "CREATE FUNCTION aurora_version() RETURNS text LANGUAGE sql AS $$ SELECT '17.4.2' $$"
+_EXTENSION = (
+    "INSERT INTO pg_extension SELECT 1, 'NAME', extowner, extnamespace, true, '1', NULL, NULL FROM pg_extension LIMIT 1"
+)
+_SETTING = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET NAME = ''on''', current_database()); END $$"
+
+
+def answer(database: str, version: str, *statements: str) -> None:
+    """Let a database answer as another kind of database does."""
+    run_sql(database, "ALTER FUNCTION pg_catalog.version() RENAME TO version_of_this_server")
+    run_sql(database, f"CREATE FUNCTION pg_catalog.version() RETURNS text LANGUAGE sql AS $$ SELECT '{version}' $$")
+    for statement in statements:
+        run_sql(database, statement)
+
+
+@contextmanager
+def store_of(database: str, **changes: str) -> Iterator[SqlStateStore]:
+    with closing(SqlStateStore(database, settings(**changes))) as store:
+        yield store
+
+
+@pytest.mark.parametrize(
+    ("version", "statements", "name", "lacks"),
+    [
+        ("CockroachDB CCL v26.3.0 (x86_64-pc-linux-gnu, built 2026/08/10)", (), "CockroachDB", "pg_terminate_backend"),
+        ("PostgreSQL 15.12-YB-2025.1.0.0-b0 on x86_64-pc-linux-gnu", (), "YugabyteDB", "COPY"),
+        (_REDSHIFT, (), "Amazon Redshift", "ON CONFLICT"),
+        (_GREENPLUM, (), "Greenplum", "distribution key"),
+        ("PostgreSQL 14.4 (Apache Cloudberry 2.0.0 build 1) on x86_64", (), "Apache Cloudberry", "distribution key"),
+        ("PostgreSQL 9.5 on x86_64-unknown-linux-gnu (Materialize v26.1.0)", (), "Materialize", "ON CONFLICT"),
+        ("SomeDB 1.0, compatible with PostgreSQL 18", (), "SomeDB", "version()"),
+        ("PostgreSQL 16", _OF_DSQL, "Aurora DSQL", "temporary tables"),
+        (_OF_17, _WITHOUT_END, "not PostgreSQL", "pg_terminate_backend"),
+    ],
+)
+def test_a_look_alike_is_refused_by_name_and_accepted_by_name(
+    database: str, version: str, statements: tuple[str, ...], name: str, lacks: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C20: whatever version number it has. Nothing is made there, and only its own name lets it pass."""
+    answer(database, version, *statements)
+    for accepted in ("", "OtherDB"):
+        with store_of(database, accept_database=accepted) as store, pytest.raises(ConfigurationError) as refused:
+            store.prepare_schema()
+        assert f"it is {name} ({version}), which lacks " in refused.value.rule
+        assert lacks in refused.value.rule
+        assert f"accept_database={name!r}" in refused.value.remedy
+    assert run_sql(database, "SELECT to_regclass('kafka_transaction_state')") == [(None,)]
+    with store_of(database, accept_database=name.upper()) as store:
+        store.prepare_schema()
+        assert store.read_all() == []
+    assert f"is {name}, which lacks" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("statement", "name", "limits"),
+    [
+        ("SELECT", "PostgreSQL", ""),
+        (_AURORA, "PostgreSQL (Amazon Aurora)", "cluster endpoint"),
+        (_EXTENSION.replace("NAME", "citus"), "PostgreSQL (Citus)", "ON CONFLICT"),
+        (_EXTENSION.replace("NAME", "timescaledb"), "PostgreSQL (TimescaleDB)", "time column"),
+        (_SETTING.replace("NAME", "neon.tenant_id"), "PostgreSQL (Neon)", "scales to zero"),
+        (_SETTING.replace("NAME", "alloydb.iam_authentication"), "PostgreSQL (AlloyDB)", "primary instance"),
+    ],
+)
+def test_a_service_of_postgresql_is_used_and_its_limits_are_told(
+    database: str, statement: str, name: str, limits: str
+) -> None:
+    """C20: it is PostgreSQL."""
+    run_sql(database, statement)
+    with store_of(database) as store:
+        store.prepare_schema()
+        assert store.database.kind is not None
+        assert (store.database.kind.name, store.database.kind.lacks) == (name, "")
+        assert limits in store.database.kind.limits
+
+
+def test_it_is_asked_once_for_each_store(database: str) -> None:
+    """Not with each connection: a batch pays nothing for it."""
+    with store_of(database) as store:
+        store.read_all()
+        kind = store.database.kind
+        answer(database, "CockroachDB CCL v26.3.0")
+        with closing(store.database.open("another", patient=False)), closing(store.database.open("one")):
+            assert store.database.kind is kind

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 _PAGES: Final = "tests/integration/docs/test_python_pages.py"
+_READING: Final = "tests/integration/docs/test_reading_page.py"
 _RUN: Final = "tests/integration/docs/test_run_blocks.py"
 _LOGINS: Final = "tests/unit/docs/test_logins_page.py"
 _COMMANDS: Final = "tests/integration/docs/test_page_commands.py"
@@ -46,6 +47,10 @@ PYTHON: Final = {
     ("docs/logins.md", "generate_db_auth_token"): f"{_LOGINS}::test_a_token_of_rds",
     ("docs/metrics.md", ""): f"{_PAGES}::test_counted_batches",
     ("docs/outputs.md", ""): "tests/integration/sink/test_outputs.py::test_one_decision_writes_all",
+    ("docs/reading.md", '"group.id": "billing"'): f"{_READING}::test_a_consumer",
+    ("docs/reading.md", "import ShareConsumer"): f"{_READING}::test_a_share_group",
+    ("docs/reading.md", "spark.readStream"): f"{_READING}::test_spark",
+    ("docs/reading.md", "def read_both"): f"{_READING}::test_both_sides_under_a_running_job",
     ("docs/reference-coordinator.md", ""): f"{_RUN}::test_the_servers_of_the_page_start",
     ("docs/service.md", ""): f"{_RUN}::test_the_service_of_the_page_writes_both_sides",
     ("docs/testing.md", ""): _PROJECT,
@@ -62,6 +67,7 @@ SQL: Final = {
         "docs/permissions.md",
         "",
     ): "tests/integration/sink/test_permissions.py::test_the_rights_that_readme_lists_are_enough",
+    ("docs/reading.md", ""): f"{_READING}::test_logical_replication",
 }
 
 #: Commands, by page and by their first words: the longest that fit. '' is any page, or any command.

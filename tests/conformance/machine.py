@@ -25,6 +25,7 @@ from tests.conformance.answers import Names, brief
 from tests.conformance.cases import NO_TOPIC, Case, Step
 from tests.conformance.operations import (
     BUMPING_END_VERSION,
+    NO_PAIR,
     Add,
     AddOffsets,
     Describe,
@@ -46,14 +47,16 @@ _NOW_MS: Final = START_MS + 1_000_000_000_000
 class MachineSubject:
     """The coordinator without anything round it; each case has one of its own."""
 
-    def __init__(self, level: int) -> None:
+    def __init__(self, level: int, **settings: Any) -> None:
         self._level = level
+        self._settings = Settings(
+            transaction_version=level, two_phase_commit_enable=True, offsets_partition_count=1, **settings
+        )
 
     def run(self, case: Case) -> None:
         """Carry out the steps of a case."""
         names = Names("case-", _TOPICS, given_ids(0))
-        settings = Settings(transaction_version=self._level, two_phase_commit_enable=True, offsets_partition_count=1)
-        driver = Driver.of(settings=settings, block=ProducerIdBlock(0, 1000))
+        driver = Driver.of(settings=self._settings, block=ProducerIdBlock(0, 1000))
         if case.given is not None:
             driver = _loaded(driver, metadata_of(case.given, "case-T", names, level=self._level, now_ms=_NOW_MS))
         driver.now_ms = _NOW_MS
@@ -160,6 +163,9 @@ _EVENTS: Final[Mapping[type, Callable[[Any], events.Event]]] = {
 
 def _result(operation: Operation, reply: Reply) -> Any:
     """The reply as `Operation.result` gives it."""
+    if isinstance(reply, InitProducerIdReply) and reply.ongoing != NO_PAIR:
+        kept = ProducerId(reply.ongoing.producer_id), reply.ongoing.epoch
+        return reply.code, ProducerId(reply.pair.producer_id), reply.pair.epoch, kept
     if isinstance(reply, InitProducerIdReply | EndTxnReply):
         old = isinstance(operation, End) and operation.version < BUMPING_END_VERSION
         return reply.code if old else (reply.code, ProducerId(reply.pair.producer_id), reply.pair.epoch)

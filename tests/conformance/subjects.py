@@ -102,7 +102,7 @@ def metadata_of(given: Given, tid: str, names: Names, *, level: int, now_ms: int
         next_producer_id=-1 if given.following is None else names.producer_ids[given.following.name],
         partitions=places,
         start_ms=-1 if state is TransactionState.EMPTY else now_ms - given.start_age_ms,
-        client_transaction_version=2 if level == 2 else 0,
+        client_transaction_version=2 if level >= 2 else 0,
     )
 
 

@@ -96,6 +96,8 @@ _DAY_MS: Final = 24 * _HOUR_MS
 _Authorizer = Literal["org.apache.kafka.metadata.authorizer.StandardAuthorizer"]
 STANDARD_AUTHORIZER: Final[str] = get_args(_Authorizer)[0]
 _NOBODY: Final = Users()
+#: Kafka 4.4.0 has levels up to 2. Other implementations of KIP-939 ask for 3.
+TRANSACTION_VERSION_MAX: Final = 3
 _JAAS_NAME: Final = re.compile(r"listener\.name\.(?P<listener>\w+)\.(?P<mechanism>[\w-]+)\.sasl\.jaas\.config")
 
 
@@ -158,10 +160,23 @@ class BrokerProperties:
         2,
         "finalized level of the feature in a new data directory (KIP-890); Kafka sets it by kafka-storage",
         at_least=0,
-        at_most=2,
+        at_most=TRANSACTION_VERSION_MAX,
     )
     transaction_keep_prepared_enable: bool = _row(
         default=False, why="InitProducerId keeps a prepared transaction (KIP-939)"
+    )
+    transaction_keep_prepared_form: Literal["bump", "unchanged"] = _row(
+        "bump", "what keeping does: hand out the next epoch (apache/kafka#21735), or nothing (apache/kafka#22704)"
+    )
+    transaction_keep_prepared_version: int = _count(
+        EPOCH_BUMP_VERSION,
+        "the level of transaction.version from which a prepared transaction is kept; the highest level there is",
+        at_least=EPOCH_BUMP_VERSION,
+        at_most=TRANSACTION_VERSION_MAX,
+    )
+    transaction_late_commit_fenced_enable: bool = _row(
+        default=False,
+        why="a commit after the coordinator's own abort is PRODUCER_FENCED (KAFKA-20785), not INVALID_TXN_STATE",
     )
     transaction_two_phase_commit_enable: bool = _row(default=False, why="producers may ask for enable2Pc (KIP-939)")
     transaction_partition_verification_enable: bool = _row(
@@ -367,6 +382,13 @@ def _check_together(properties: BrokerProperties) -> None:
 def _check_keeping(properties: BrokerProperties) -> None:
     """No client can ask for what InitProducerId 6 carries where that is not offered, or not carried out."""
     if not properties.transaction_keep_prepared_enable:
+        if "transaction.keep.prepared.form" in properties.given:
+            rule, remedy = (
+                "no prepared transaction is kept",
+                "set transaction.keep.prepared.enable=true, or leave it out",
+            )
+            form = properties.transaction_keep_prepared_form
+            raise refusal(ROWS["transaction.keep.prepared.form"], form, rule, remedy)
         return
     option = ROWS["transaction.keep.prepared.enable"]
     if not properties.unstable_api_versions_enable:
@@ -374,20 +396,21 @@ def _check_keeping(properties: BrokerProperties) -> None:
         raise refusal(option, "true", rule, "set unstable.api.versions.enable=true, or leave it out")
 
 
-def check_keeping_level(properties: BrokerProperties, level: int) -> None:
-    """Refuse a setting that can have no effect at the finalized level of ``transaction.version``.
+def check_level(properties: BrokerProperties, level: int) -> None:
+    """Refuse a finalized level of ``transaction.version`` that the properties do not go with.
 
     Raises:
-        ConfigurationError: ``transaction.keep.prepared.enable`` below level 2.
+        ConfigurationError: it is above ``transaction.keep.prepared.version``, the highest level; or below it, so that
+            ``transaction.keep.prepared.enable`` has no effect.
     """
-    if properties.transaction_keep_prepared_enable and level < EPOCH_BUMP_VERSION:
-        rule = (
-            f"a prepared transaction is kept from transaction.version {EPOCH_BUMP_VERSION} on; the finalized level is"
-            f" {level}"
-        )
+    wanted = properties.transaction_keep_prepared_version
+    if level > wanted:
+        rule = f"the finalized level of transaction.version must not be above it, and is {level}"
+        raise refusal(ROWS["transaction.keep.prepared.version"], wanted, rule, f"set it to {level}")
+    if properties.transaction_keep_prepared_enable and level < wanted:
+        rule = f"a prepared transaction is kept from transaction.version {wanted} on; the finalized level is {level}"
         remedy = (
-            f"start without it and upgrade with kafka-features.sh, or set transaction.version={EPOCH_BUMP_VERSION}, or"
-            " leave it out"
+            f"start without it and upgrade with kafka-features.sh, or set transaction.version={wanted}, or leave it out"
         )
         raise refusal(ROWS["transaction.keep.prepared.enable"], "true", rule, remedy)
 

@@ -28,8 +28,10 @@ class Profile(Enum):
 
     #: Apache Kafka 4.4.0: keepPreparedTxn is answered UNSUPPORTED_VERSION.
     AS_RELEASED = "as-released-4.4.0"
-    #: KIP-939 with apache/kafka pull request 21735: InitProducerId keeps a prepared transaction.
+    #: KIP-939 with apache/kafka pull request 21735: keeping hands out the next epoch, and logs it.
     KEEP_PREPARED = "kip-939"
+    #: KIP-939 with apache/kafka pull request 22704: keeping needs enable2Pc, and appends nothing.
+    KEEP_UNCHANGED = "kip-939-unchanged"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,10 @@ class Settings:
     """Broker properties and the feature level that the answers depend on; the defaults are Kafka's.
 
     Args:
-        transaction_version: finalized level of the feature ``transaction.version``: 0, 1 or 2.
+        transaction_version: finalized level of the feature ``transaction.version``: 0 to 3.
+        keep_prepared_version: the level from which a prepared transaction is kept.
+        fences_late_commits: answer a commit that meets an abort of the coordinator's own with PRODUCER_FENCED
+            (KAFKA-20785, in no release up to 4.4.0).
         two_phase_commit_enable: ``transaction.two.phase.commit.enable``.
         transaction_max_timeout_ms: ``transaction.max.timeout.ms``.
         transactional_id_expiration_ms: ``transactional.id.expiration.ms``.
@@ -46,6 +51,8 @@ class Settings:
 
     profile: Profile = Profile.AS_RELEASED
     transaction_version: int = EPOCH_BUMP_VERSION
+    keep_prepared_version: int = EPOCH_BUMP_VERSION
+    fences_late_commits: bool = False
     two_phase_commit_enable: bool = False
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
@@ -54,7 +61,7 @@ class Settings:
     @property
     def keeps_prepared(self) -> bool:
         """True where keepPreparedTxn is carried out: it needs the tags of value version 1 and the epoch bump."""
-        return self.profile is Profile.KEEP_PREPARED and self.transaction_version >= EPOCH_BUMP_VERSION
+        return self.profile is not Profile.AS_RELEASED and self.transaction_version >= self.keep_prepared_version
 
     @property
     def log_version(self) -> int:

@@ -1,8 +1,9 @@
 """The end of a transaction: EndTxn, timeouts and expiry, the markers, and the record that closes it.
 
 The grid of state, epoch and outcome that Kafka keeps as nested cases in ``TransactionCoordinator.endTransaction`` is
-data here: `END_WITH_BUMP` for EndTxn v5, `END_WITHOUT_BUMP` below. The pair that ends a transaction is the client's
-pair (`TransactionMetadata.client_pair`), which differs from the pair of the transaction only after keepPreparedTxn.
+data here: `END_WITH_BUMP` for EndTxn v5 (in a later Kafka `FENCING_LATE_COMMITS`), `END_WITHOUT_BUMP` below. The pair
+that ends a transaction is the client's pair (`TransactionMetadata.client_pair`), which differs from the pair of the
+transaction only after keepPreparedTxn.
 
 The shell asks `due_timeouts` and `due_expirations` at the intervals of the broker properties (every 10 s and every
 hour by default) and steps the events that come out, one plan each.
@@ -103,6 +104,13 @@ END_WITH_BUMP: dict[tuple[TransactionState, bool, Epoch], Code | Ending] = {
     )
 }
 
+#: The same after KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0). A commit that finds an abort one epoch on
+#: was overtaken by an abort of the coordinator's own.
+FENCING_LATE_COMMITS: dict[tuple[TransactionState, bool, Epoch], Code | Ending] = {
+    **END_WITH_BUMP,
+    (_S.COMPLETE_ABORT, True, Epoch.RETRY): _FENCED,
+}
+
 #: EndTxn v0 to v4, once the pair was found to be the current one: (state, commit) -> what follows.
 END_WITHOUT_BUMP: dict[tuple[TransactionState, bool], Code | Ending] = {
     (_S.ONGOING, True): Ending.DECIDE,
@@ -140,7 +148,8 @@ def _end_with_bump(state: CoordinatorState, metadata: TransactionMetadata, event
         return answer(EndTxnReply(Code.CONCURRENT_TRANSACTIONS))
     if event.producer_id != metadata.client_pair.producer_id and not _retry_after_overflow(metadata, event.pair):
         return answer(EndTxnReply(Code.INVALID_PRODUCER_ID_MAPPING))
-    outcome = END_WITH_BUMP[metadata.state, event.commit, classify(metadata, event.pair)]
+    grid = FENCING_LATE_COMMITS if state.settings.fences_late_commits else END_WITH_BUMP
+    outcome = grid[metadata.state, event.commit, classify(metadata, event.pair)]
     if outcome is Ending.REPEAT:
         return answer(EndTxnReply(Code.NONE, metadata.pair))
     if isinstance(outcome, Code):

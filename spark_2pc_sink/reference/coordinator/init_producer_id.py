@@ -1,8 +1,9 @@
 """InitProducerId: a producer id of its own, or the next epoch of a transactional id (KIP-98, KIP-360, KIP-939).
 
 A plain request ends whatever is open and is answered CONCURRENT_TRANSACTIONS until it is ended; with keepPreparedTxn
-the open transaction stays, and only the client's pair moves. forceTerminateTransaction is the plain request without a
-pair. `INIT_GRID` is the table of what a request does once it was found to come from the id's own producer.
+the open transaction stays, and at most the client's pair moves (`Profile`). forceTerminateTransaction is the plain
+request without a pair. `INIT_GRID` is the table of what a request does once it was found to come from the id's own
+producer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from enum import Enum
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TIMEOUT_NEVER_MS
-from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Profile
 from spark_2pc_sink.reference.coordinator.end_txn import fence
 from spark_2pc_sink.reference.coordinator.events import (
     CLUSTER_NAME,
@@ -131,6 +132,8 @@ def _checked(state: CoordinatorState, event: InitProducerId) -> Code:
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if event.keep_prepared and not state.settings.keeps_prepared:
         return Code.UNSUPPORTED_VERSION
+    if event.keep_prepared and not event.enable_2pc and _keeps_unchanged(state):
+        return Code.INVALID_REQUEST
     if not event.enable_2pc and not 0 < event.timeout_ms <= state.settings.transaction_max_timeout_ms:
         return Code.INVALID_TRANSACTION_TIMEOUT
     return Code.NONE
@@ -171,7 +174,11 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
     if metadata.pending is not None:
         return answer(InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
     if event.keep_prepared and metadata.state is TransactionState.ONGOING:
-        return _keep(state, metadata, event, now_ms)
+        if not _keeps_unchanged(state):
+            return _keep(state, metadata, event, now_ms)
+        if metadata.two_phase_commit and _own(metadata, event.held):
+            # Nothing moves, so whoever prepared the transaction can still end it, and add to it.
+            return answer(InitProducerIdReply(Code.NONE, metadata.client_pair, metadata.pair))
     own = _own(metadata, event.held)
     outcome = INIT_GRID[_standing(metadata), _claim(metadata, event)] if own else Code.PRODUCER_FENCED
     if isinstance(outcome, Code):
@@ -179,6 +186,10 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
     if outcome is Step.FENCE:
         return fence(state, metadata, now_ms, InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS))
     return _renew(state, metadata, event, now_ms, outcome)
+
+
+def _keeps_unchanged(state: CoordinatorState) -> bool:
+    return state.settings.profile is Profile.KEEP_UNCHANGED
 
 
 def _own(metadata: TransactionMetadata, held: Pair | None) -> bool:

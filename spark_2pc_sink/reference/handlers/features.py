@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from kafka.protocol.admin import UpdateFeaturesResponse
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
+from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Operation, Resource
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.protocol.api import Api, Handler, RequestContext, handlers_of, serves
@@ -26,8 +26,6 @@ TRANSACTION_VERSION: Final = "transaction.version"
 METADATA_VERSION: Final = "metadata.version"
 #: ``metadata.version`` of Kafka 4.4.0.
 _METADATA_LEVEL: Final = 33
-#: The lowest and highest levels as Kafka 4.4.0 answers, without the features of APIs that the server does not have.
-SUPPORTED: Final = {"kraft.version": (0, 1), METADATA_VERSION: (7, _METADATA_LEVEL), TRANSACTION_VERSION: (0, 2)}
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _NEEDS_TYPE: Final = (
     "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."
@@ -48,6 +46,12 @@ _SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?"
 #: Versions below are refused, and named nevertheless: older librdkafkas take their absence for a broker without
 #: record batches of version 2 (KAFKA-18659).
 _SHOWN_FROM: Final = {Api.PRODUCE: 0}
+
+
+def supported_levels(properties: BrokerProperties) -> dict[str, tuple[int, int]]:
+    """The lowest and highest levels; as in Kafka 4.4.0, but for the features of APIs that the server does not have."""
+    highest = properties.transaction_keep_prepared_version
+    return {"kraft.version": (0, 1), METADATA_VERSION: (7, _METADATA_LEVEL), TRANSACTION_VERSION: (0, highest)}
 
 
 def finalized_levels(transaction_version: int) -> dict[str, int]:
@@ -87,16 +91,18 @@ class FeatureHandlers:
         """What is wrong with one update; None when nothing is."""
         now = finalized_levels(self._catalog.transaction_version).get(name, 0)
         controller = f"Local controller {self._catalog.node_id}"
-        lowest, highest = SUPPORTED.get(name, (0, 0))
-        keeping = f"transaction.keep.prepared.enable needs level {EPOCH_BUMP_VERSION}"
+        properties = self._catalog.properties
+        supported = supported_levels(properties)
+        lowest, highest = supported.get(name, (0, 0))
+        keeping = f"transaction.keep.prepared.enable needs level {highest}"
         faults = (
             (
                 upgrade_type not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE},
                 "The controller does not support the given upgrade type.",
             ),
             (level < 0, "A feature version cannot be less than 0."),
-            (name not in SUPPORTED and level, f"{controller} does not support this feature."),
-            (name not in SUPPORTED, f"Feature {name} not found."),
+            (name not in supported and level, f"{controller} does not support this feature."),
+            (name not in supported, f"Feature {name} not found."),
             (not lowest <= level <= highest, f"{controller} only supports versions {lowest}-{highest}"),
             (
                 level < now and upgrade_type == _UPGRADE,
@@ -109,9 +115,7 @@ class FeatureHandlers:
             ),
             # A setting must not lose its effect while the node runs, as it is refused where it has none at a start.
             (
-                self._catalog.properties.transaction_keep_prepared_enable
-                and name == TRANSACTION_VERSION
-                and level < EPOCH_BUMP_VERSION,
+                properties.transaction_keep_prepared_enable and name == TRANSACTION_VERSION and level < highest,
                 f"{keeping}: restart the node without that setting first.",
             ),
         )
@@ -126,6 +130,9 @@ class Cluster(Protocol):
 
     @property
     def node_id(self) -> int: ...
+
+    @property
+    def properties(self) -> BrokerProperties: ...
 
     @property
     def transaction_version(self) -> int: ...
@@ -161,7 +168,7 @@ class ApiVersionsHandlers:
             ],
             supported_features=[
                 ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
-                for name, (lowest, highest) in SUPPORTED.items()
+                for name, (lowest, highest) in supported_levels(self._cluster.properties).items()
                 if lowest > 0 or context.version >= _LEVEL_ZERO_VERSION
             ],
             finalized_features_epoch=self._cluster.features_epoch,

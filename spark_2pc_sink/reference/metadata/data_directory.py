@@ -35,7 +35,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.reference.config.properties import BrokerProperties, check_keeping_level
+from spark_2pc_sink.reference.config.properties import BrokerProperties, check_level
 from spark_2pc_sink.reference.metadata.catalog_state import (
     CatalogState,
     Topic,
@@ -315,7 +315,7 @@ def _topic_id(file: Path) -> uuid.UUID | None:
 
 def new_state(properties: BrokerProperties) -> CatalogState:
     """The state of a new cluster, at its first start."""
-    check_keeping_level(properties, properties.transaction_version)
+    check_level(properties, properties.transaction_version)
     return CatalogState(
         cluster_id=id_text(random_id()),
         node_id=properties.node_id,
@@ -351,7 +351,7 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
         )
     else:
         level = _level_at_start(found, properties)
-        check_keeping_level(properties, level)
+        check_level(properties, level)
         directory.remove_topics(found.removing, live=found.topics)
         state = replace(
             found,

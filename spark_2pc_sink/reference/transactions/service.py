@@ -23,7 +23,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
@@ -208,6 +208,9 @@ class Cluster(Logs, Protocol):
     async def allocate_producer_ids(self) -> ProducerIds: ...
 
 
+_PROFILES: Final = {"bump": Profile.KEEP_PREPARED, "unchanged": Profile.KEEP_UNCHANGED}
+
+
 def settings_of(properties: BrokerProperties, *, transaction_version: int, offsets_partition_count: int) -> Settings:
     """The coordinator's settings.
 
@@ -216,8 +219,12 @@ def settings_of(properties: BrokerProperties, *, transaction_version: int, offse
         offsets_partition_count: that ``__consumer_offsets`` really has.
     """
     return Settings(
-        profile=Profile.KEEP_PREPARED if properties.transaction_keep_prepared_enable else Profile.AS_RELEASED,
+        profile=_PROFILES[properties.transaction_keep_prepared_form]
+        if properties.transaction_keep_prepared_enable
+        else Profile.AS_RELEASED,
         transaction_version=transaction_version,
+        keep_prepared_version=properties.transaction_keep_prepared_version,
+        fences_late_commits=properties.transaction_late_commit_fenced_enable,
         two_phase_commit_enable=properties.transaction_two_phase_commit_enable,
         transaction_max_timeout_ms=properties.transaction_max_timeout_ms,
         transactional_id_expiration_ms=properties.transactional_id_expiration_ms,

@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
@@ -34,6 +34,7 @@ class GivenLevels:
     features_epoch: int
     cluster_id: str = "here"
     node_id: int = 1
+    properties: BrokerProperties = field(default_factory=BrokerProperties)
 
 
 def dispatcher(*families: Handlers) -> Dispatcher:

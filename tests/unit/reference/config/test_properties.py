@@ -13,7 +13,7 @@ from spark_2pc_sink.reference.config.properties import (
     ROWS,
     STANDARD_AUTHORIZER,
     BrokerProperties,
-    check_keeping_level,
+    check_level,
     parse_assignments,
 )
 from spark_2pc_sink.reference.config.topic_configs import Kind, Source, property_entries
@@ -71,15 +71,28 @@ def test_keeping_that_no_client_can_ask_for_is_refused() -> None:
     assert text in str(refused({"transaction.keep.prepared.enable": "true"}))
 
 
-@pytest.mark.parametrize("level", [0, 1])
-def test_keeping_that_has_no_effect_at_the_finalized_level_is_refused(level: int) -> None:
+def test_a_form_of_keeping_where_nothing_is_kept_is_refused() -> None:
+    assert "no prepared transaction is kept" in str(refused({"transaction.keep.prepared.form": "unchanged"}))
+
+
+@pytest.mark.parametrize(("wanted", "level"), [(2, 0), (2, 1), (3, 2)])
+def test_keeping_that_has_no_effect_at_the_finalized_level_is_refused(wanted: int, level: int) -> None:
     """Whatever the property says: the level is the cluster's."""
     properties = BrokerProperties(
-        transaction_keep_prepared_enable=True, unstable_api_versions_enable=True, transaction_version=2
+        transaction_keep_prepared_enable=True,
+        transaction_keep_prepared_version=wanted,
+        unstable_api_versions_enable=True,
+        transaction_version=2,
     )
-    check_keeping_level(properties, 2)
-    with pytest.raises(ConfigurationError, match=f"from transaction.version 2 on; the finalized level is {level}"):
-        check_keeping_level(properties, level)
+    check_level(properties, wanted)
+    text = f"from transaction.version {wanted} on; the finalized level is {level}"
+    with pytest.raises(ConfigurationError, match=text):
+        check_level(properties, level)
+
+
+def test_a_finalized_level_that_the_node_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="must not be above it, and is 3"):
+        check_level(BrokerProperties(), 3)
 
 
 def test_texts_are_read_by_type() -> None:
@@ -110,7 +123,7 @@ def test_texts_are_read_by_type() -> None:
         ("num.partitions", "0", "at least 1"),
         ("num.partitions", str(2**31), "at most 2147483647"),
         ("auto.create.topics.enable", "yes", "'true', 'false'"),
-        ("transaction.version", "3", "at most 2"),
+        ("transaction.version", "4", "at most 3"),
         ("default.replication.factor", "3", "there is one node"),
         ("transaction.state.log.min.isr", "2", "there is one node"),
         ("log.retention.ms", "1000", "the server deletes no records"),

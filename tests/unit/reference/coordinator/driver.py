@@ -39,6 +39,7 @@ START_MS = 1_000_000
 
 RELEASED = Settings(two_phase_commit_enable=True)
 KEEPING = replace(RELEASED, profile=Profile.KEEP_PREPARED)
+KEEPING_UNCHANGED = replace(RELEASED, profile=Profile.KEEP_UNCHANGED)
 
 
 def metadata(state: TransactionState, pair: tuple[int, int] = (42, 5), **changes: object) -> TransactionMetadata:

@@ -60,18 +60,20 @@ def test_a_block_that_is_here_or_not_needed_changes_nothing(again: ProducerIdBlo
 
 
 @pytest.mark.parametrize(
-    ("level", "profile", "keeps", "log_version"),
+    ("level", "profile", "wanted", "keeps", "log_version"),
     [
-        (0, Profile.KEEP_PREPARED, False, 0),
-        (1, Profile.KEEP_PREPARED, False, 1),
-        (2, Profile.KEEP_PREPARED, True, 1),
-        (2, Profile.AS_RELEASED, False, 1),
+        (0, Profile.KEEP_PREPARED, 2, False, 0),
+        (1, Profile.KEEP_PREPARED, 2, False, 1),
+        (2, Profile.KEEP_PREPARED, 2, True, 1),
+        (2, Profile.KEEP_UNCHANGED, 3, False, 1),
+        (3, Profile.KEEP_UNCHANGED, 3, True, 1),
+        (2, Profile.AS_RELEASED, 2, False, 1),
     ],
 )
 def test_feature_level_and_profile_decide_what_is_kept(
-    level: int, profile: Profile, keeps: bool, log_version: int
+    level: int, profile: Profile, wanted: int, keeps: bool, log_version: int
 ) -> None:
-    settings = Settings(transaction_version=level, profile=profile)
+    settings = Settings(transaction_version=level, profile=profile, keep_prepared_version=wanted)
     assert (settings.keeps_prepared, settings.log_version) == (keeps, log_version)
 
 

@@ -24,7 +24,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
 )
 from spark_2pc_sink.reference.coordinator.states import NO_PAIR, Pair, TransactionState
 
-from .driver import KEEPING, RELEASED, START_MS, T0, T1, TID, Driver, end, metadata
+from .driver import KEEPING, KEEPING_UNCHANGED, RELEASED, START_MS, T0, T1, TID, Driver, end, metadata
 
 O = TransactionState.ONGOING  # noqa: E741 - the letter of the traces
 
@@ -379,3 +379,27 @@ def test_a_kept_transaction_survives_a_switch_of_the_profile() -> None:
     reloaded = driver.crashed()
     reloaded.drain()
     assert reloaded.get().pair == (42, 102)
+
+
+class TestKeptUnchanged:
+    """The form of apache/kafka pull request 22704; see also the vectors, and ``conformance/test_upstream_rows.py``."""
+
+    def test_only_a_client_with_two_phase_commit_may_keep(self) -> None:
+        driver = ongoing((42, 100))
+        driver.state = replace(driver.state, settings=KEEPING_UNCHANGED)
+        event = InitProducerId(transactional_id=TID, keep_prepared=True)
+        assert driver.refused(event) == InitProducerIdReply(Code.INVALID_REQUEST)
+        assert driver.refused(replace(event, enable_2pc=True)) == kept((42, 100), (42, 100))
+
+    @pytest.mark.parametrize(("held", "code"), [({}, 51), ({"producer_id": 41, "producer_epoch": 1}, 90)])
+    def test_a_transaction_with_a_timeout_is_not_kept(self, held: dict[str, int], code: int) -> None:
+        driver = ongoing((42, 100), timeout_ms=60_000)
+        driver.state = replace(driver.state, settings=KEEPING_UNCHANGED)
+        assert keep(driver, enable_2pc=True, **held).code == code
+        assert driver.get().state is (TransactionState.COMPLETE_ABORT if code == Code.CONCURRENT_TRANSACTIONS else O)
+
+    def test_what_was_kept_with_a_bump_is_still_its_clients(self) -> None:
+        """The setting has changed since."""
+        driver = ongoing((42, 100), (42, 101))
+        driver.state = replace(driver.state, settings=KEEPING_UNCHANGED)
+        assert keep(driver, enable_2pc=True) == kept((42, 101), (42, 100))

@@ -89,6 +89,20 @@ async def test_what_cannot_be_is_refused(name: str, level: int, kind: int, text:
         assert node.catalog.transaction_version == 2
 
 
+async def test_a_node_that_keeps_prepared_transactions_from_level_3_on_has_that_level() -> None:
+    """KIP-939 as krafka, Dekaf and crabka read it."""
+    async with cluster_node({"transaction.keep.prepared.version": "3"}) as node:
+        assert (await update(node, (TV, 3, UPGRADE))).error_code == 0
+        assert node.catalog.transaction_version == 3
+        above = await update(node, (TV, 4, UPGRADE))
+        assert above.error_message == f"{_FAILED} 4 for feature {TV}. Local controller 1 only supports versions 0-3"
+    keeping = {"transaction.keep.prepared.enable": "true", "unstable.api.versions.enable": "true"}
+    levels = {"transaction.version": "3", "transaction.keep.prepared.version": "3"}
+    async with cluster_node({**keeping, **levels}) as node:
+        below = await update(node, (TV, 2, SAFE))
+        assert "transaction.keep.prepared.enable needs level 3" in below.error_message
+
+
 @pytest.mark.parametrize("kind", [SAFE, UNSAFE])
 async def test_up_and_down(kind: int) -> None:
     async with cluster_node() as node:

@@ -9,12 +9,12 @@ from typing import Final
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition, TransactionState
+from spark_2pc_sink.errors import FencedError, KafkaError, KafkaTimeoutError
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.producer.broker_connections import Reasons
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
-from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, kafka_error
+from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, TWO_CAUSES, kafka_error
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
@@ -28,6 +28,8 @@ _OPEN_STATES: Final = (
     TransactionState.PREPARE_COMMIT.value,
     TransactionState.PREPARE_ABORT.value,
 )
+#: The states of a transaction that was aborted.
+_ABORTED: Final = (TransactionState.PREPARE_ABORT.value, TransactionState.COMPLETE_ABORT.value)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,36 @@ def description_of(found: DescribedTransaction) -> TransactionDescription:
         raise kafka_error("DescribeTransactions", found.error_code, f"id {found.transactional_id!r}")
     began = found.start_time_ms if found.start_time_ms >= 0 else None
     return TransactionDescription(found.state, found.producer, found.timeout_ms, found.partitions, began)
+
+
+def commit_error(
+    code: int, producer: ProducerIdAndEpoch, described: TransactionDescription | None, *, open_ms: int
+) -> KafkaError:
+    """The error for a refused commit: a `FencedError` for another writer, a plain `KafkaError` for a time-out.
+
+    Where the coordinator does not tell them apart, the class is that of the code, and the text names both causes.
+
+    Args:
+        code: one of `error_policy.COMMIT_REFUSED`.
+        producer: the pair of the transaction.
+        described: the transactional id after the refusal; None where the coordinator did not answer.
+        open_ms: the transaction began so many milliseconds ago, or less.
+    """
+    kind: type[KafkaError] | None = None
+    cause = TWO_CAUSES
+    if described is not None and described.producer is not None:
+        shown = f"Kafka shows {described.state} {described.producer}"
+        rotated = producer.exhausted and described.producer.epoch == 0
+        if described.state in _ABORTED and (rotated or described.producer == producer.bumped()):
+            timed_out = described.timeout_ms <= open_ms and described.timeout_ms != TIMEOUT_NEVER_MS
+            kind = KafkaError if timed_out else FencedError
+            past = f"Kafka has aborted the transaction after its time-out of {described.timeout_ms} ms"
+            cause = past if timed_out else f"another client has ended the transaction before any time-out; {shown}"
+        elif described.producer not in {producer, producer.bumped()}:
+            kind, cause = FencedError, f"another writer has taken over the transactional id; {shown}"
+    name = describe_error(code).name
+    detail = f"commit of {producer}: {cause}"
+    return (kind or type(kafka_error("EndTxn", code)))(api="EndTxn", code=code, name=name, detail=detail)
 
 
 def describe_all(

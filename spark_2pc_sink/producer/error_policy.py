@@ -27,6 +27,10 @@ from spark_2pc_sink.wire.replies import ProducedPartition
 #: Another producer owns the transactional id: InvalidProducerEpoch and ProducerFenced say so, and so does
 #: InvalidProducerIdMapping, which is what the coordinator answers to a producer id that it has replaced or expired.
 FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.PRODUCER_FENCED})
+#: Answers to a commit that have two causes. A commit that meets the coordinator's own abort is INVALID_TXN_STATE up to
+#: Kafka 4.4.0, and PRODUCER_FENCED after it (KAFKA-20785) and below transaction.version 2.
+COMMIT_REFUSED: Final = FENCED | {Code.INVALID_TXN_STATE}
+TWO_CAUSES: Final = "the transaction has timed out, or another writer uses the transactional id"
 #: The coordinator is loading, unreachable or another broker: find it again (KIP-98).
 COORDINATOR_MOVED: Final = frozenset(
     {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}

@@ -26,6 +26,9 @@ from spark_2pc_sink.wire.replies import DescribedConfig, InitProducerIdReply
 DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
 _TIMEOUT_OPTION: Final = "transaction.timeout.ms"
 _MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
+#: The answers to keepPreparedTxn of a coordinator that does not keep: no released Kafka does, and with
+#: apache/kafka#22704 it takes enable2Pc.
+KEEP_REFUSED: Final = frozenset({Code.UNSUPPORTED_VERSION, Code.INVALID_REQUEST})
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class ProducerInit:
         )
 
     def _refused(self, code: int, timeout_ms: int, deadline: Deadline, *, keep_prepared: bool) -> Exception:
-        if keep_prepared and code == Code.UNSUPPORTED_VERSION:
+        if keep_prepared and code in KEEP_REFUSED:
             self._keep_refused = True
         if code == Code.INVALID_TRANSACTION_TIMEOUT:
             allowed = self._broker_max_timeout_ms(deadline)
@@ -153,7 +156,10 @@ class ProducerInit:
                 rule=f"the broker's {_MAX_TIMEOUT_CONFIG} allows {limit}",
                 remedy=f"lower {_TIMEOUT_OPTION} in kafka={{...}}, or raise {_MAX_TIMEOUT_CONFIG} of the brokers",
             )
-        return kafka_error("InitProducerId", code, f"transactional id {self._transactional_id!r}")
+        detail = f"transactional id {self._transactional_id!r}"
+        if keep_prepared and code == Code.INVALID_REQUEST:
+            detail = f"{detail}: this coordinator keeps a prepared transaction for clients with two-phase commit only"
+        return kafka_error("InitProducerId", code, detail)
 
     def _offers_two_phase(self, deadline: Deadline) -> bool:
         """Whether the coordinator speaks InitProducerId v6; asked of it, because brokers may differ."""

@@ -33,7 +33,13 @@ from spark_2pc_sink.producer.commit_scan import CommitQuery, CommitScan
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.producer.descriptions import TransactionDescription, description_of
-from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, COORDINATOR_BUSY, kafka_error
+from spark_2pc_sink.producer.error_policy import (
+    BUSY_BACKOFF_MS,
+    COMMIT_REFUSED,
+    COORDINATOR_BUSY,
+    TWO_CAUSES,
+    kafka_error,
+)
 from spark_2pc_sink.producer.log_reader import Marker, find_marker, open_since
 from spark_2pc_sink.producer.producer_init import InitializedProducer, ProducerInit
 from spark_2pc_sink.producer.written_logs import view_logs
@@ -66,6 +72,10 @@ class EndTxnAnswer:
     code: int
     name: str
     producer: ProducerIdAndEpoch | None
+
+    def __str__(self) -> str:
+        """The name; where a commit is refused with it, with the causes."""
+        return f"{self.name} ({TWO_CAUSES})" if self.code in COMMIT_REFUSED else self.name
 
 
 #: Waits for the answer to an EndTxn that was sent; None where it has to be sent again.

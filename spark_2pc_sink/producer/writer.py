@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jdbc_state.sink_log import at_work_for
-from spark_2pc_sink.clock import now_ms
+from spark_2pc_sink.clock import now_ms, steady_ms
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
@@ -52,9 +52,11 @@ from spark_2pc_sink.ids import (
 from spark_2pc_sink.options import KafkaOptions, checks_keywords
 from spark_2pc_sink.producer.arrow_partitioner import ArrowPartitioner, PartitionRows, RecordColumns
 from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
-from spark_2pc_sink.producer.error_policy import kafka_error
+from spark_2pc_sink.producer.descriptions import commit_error
+from spark_2pc_sink.producer.error_policy import COMMIT_REFUSED, kafka_error
 from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
+from spark_2pc_sink.producer.producer_init import KEEP_REFUSED
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.producer.writer_states import Operation, Rule, WriterState, rule_for
 from spark_2pc_sink.wire.arrow_layout import as_one_array
@@ -107,6 +109,7 @@ class TransactionalWriter:
         self._client = TransactionClient(self._cluster, transactional_id, options, two_phase_commit=two_phase_commit)
         self._partitioner = StickyPartitioner(self._cluster, topic)
         self._resume = resume
+        self._two_phase_wanted = two_phase_commit
         self._state = WriterState.UNINITIALISED
         self._producer: ProducerIdAndEpoch | None = None
         self._producer_is_fresh = False
@@ -115,6 +118,7 @@ class TransactionalWriter:
         self._prepared = PreparedTxnState()
         self._session: ProduceSession | None = None
         self._started = False
+        self._began_ms = 0
         self._added: set[TopicPartition] = set()
 
     def __enter__(self) -> TransactionalWriter:
@@ -179,6 +183,7 @@ class TransactionalWriter:
             if not self._producer_is_fresh or self._pair().exhausted:
                 self._take_pair()
             self._session, self._started, self._prepared = None, False, PreparedTxnState()
+            self._began_ms = steady_ms()
             self._added.clear()
             self._partitioner.new_transaction()
 
@@ -271,9 +276,11 @@ class TransactionalWriter:
         Raises:
             LocalProtocolError: not now.
             OutcomeUnknownError: no answer; call this again, or look at the coordinator with another client.
-            FencedError: another writer owns the transactional id; what became of the transaction is unknown.
+            FencedError: another writer owns the transactional id, and the transaction is aborted unless that one has
+                completed it; or it has timed out, where the coordinator does not tell which.
             AbortableError: the transaction must be aborted.
-            KafkaError: the coordinator refused, with INVALID_TXN_STATE where it has aborted the transaction.
+            KafkaError: the coordinator refused; with INVALID_TXN_STATE, or PRODUCER_FENCED after Kafka 4.4.0, where the
+                transaction has timed out.
             Everything that `flush` raises.
         """
         rule = rule_for(self._state, Operation.COMMIT)
@@ -337,19 +344,25 @@ class TransactionalWriter:
         self._two_phase_commit = initialized.two_phase_commit
 
     def _keep_prepared(self) -> None:
-        if self._client.offers_keep_prepared or not self._resume:
+        if not self._resume or (self._client.offers_keep_prepared and self._may_be_kept()):
             try:
                 initialized = self._client.init_producer_id(keep_prepared=True)
             except KafkaError as error:
-                if not (self._resume and error.code == Code.UNSUPPORTED_VERSION):
+                if not (self._resume and error.code in KEEP_REFUSED):
                     raise
             else:
                 self._producer, self._prepared = initialized.producer, initialized.ongoing
                 self._producer_is_fresh = not self._prepared.has_transaction
+                # With apache/kafka#22704 the pair is still the one of whoever prepared the transaction.
+                self._resumed = self._prepared == PreparedTxnState.of(initialized.producer)
                 self._two_phase_commit = initialized.two_phase_commit
                 self._started = self._prepared.has_transaction
                 return
         self._look_for_prepared()
+
+    def _may_be_kept(self) -> bool:
+        """False for a transaction with a timeout: apache/kafka#22704 aborts it for a client with two-phase commit."""
+        return not self._two_phase_wanted or self._client.describe().timeout_ms in (0, TIMEOUT_NEVER_MS)
 
     def _look_for_prepared(self) -> None:
         """Resume mode: find the ongoing transaction without InitProducerId, which would abort it."""
@@ -404,12 +417,26 @@ class TransactionalWriter:
         else:
             answer = self._client.end(self._pair(), commit=commit)
             if answer.code != Code.NONE:
-                raise _end_error(answer.code, self._pair(), commit=commit)
+                raise self._end_error(answer.code, commit=commit)
             # Whoever prepared a resumed transaction is answered the same pair when it repeats its EndTxn.
             self._producer_is_fresh = answer.producer is not None and not self._resumed
             self._producer = answer.producer or self._producer
         self._started = False
         self._drop_session()
+
+    def _end_error(self, code: int, *, commit: bool) -> Exception:
+        producer = self._pair()
+        if commit and code in COMMIT_REFUSED:
+            try:
+                described = self._client.describe()
+            except (KafkaError, KafkaTimeoutError):
+                described = None
+            error = commit_error(code, producer, described, open_ms=steady_ms() - self._began_ms)
+        else:
+            error = kafka_error("EndTxn", code, f"{'commit' if commit else 'abort'} of {producer}")
+        if code == Code.TRANSACTION_ABORTABLE:
+            return AbortableError(api=error.api, code=error.code, name=error.name, detail=error.detail)
+        return error if isinstance(error, FencedError | AuthorizationError) else _EndRefusedError(error)
 
 
 class _EndRefusedError(Exception):
@@ -422,13 +449,6 @@ class _EndRefusedError(Exception):
 
 #: Calls that send nothing by which the transaction could have ended.
 _HARMLESS = frozenset({Operation.APPEND, Operation.FLUSH, Operation.PREPARE, Operation.BEGIN})
-
-
-def _end_error(code: int, producer: ProducerIdAndEpoch, *, commit: bool) -> Exception:
-    error = kafka_error("EndTxn", code, f"{'commit' if commit else 'abort'} of {producer}")
-    if code == Code.TRANSACTION_ABORTABLE:
-        return AbortableError(api=error.api, code=error.code, name=error.name, detail=error.detail)
-    return error if isinstance(error, FencedError | AuthorizationError) else _EndRefusedError(error)
 
 
 class StickyPartitioner(ArrowPartitioner):

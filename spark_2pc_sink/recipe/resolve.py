@@ -98,10 +98,11 @@ class KafkaView:
     Attributes:
         state: DescribeTransactions' state.
         producer: the pair shown with it; None when unknown.
-        transaction_version: the finalised feature transaction.version, 0 to 2.
+        transaction_version: the finalised feature transaction.version, from 0 on.
         cluster_id: the cluster that answered.
         keeps_prepared: the cluster may have let a prepared transaction end with a pair other than its own (KIP-939).
         began_ms: when its newest transaction began, since 1970 by the coordinator's clock; None if there was none.
+        never_expires: the coordinator does not end it by itself (two-phase commit).
     """
 
     state: TransactionState
@@ -110,6 +111,7 @@ class KafkaView:
     cluster_id: str
     keeps_prepared: bool = False
     began_ms: int | None = None
+    never_expires: bool = False
 
     def __str__(self) -> str:
         return self.state.value if self.producer is None else f"{self.state.value} {self.producer}"
@@ -267,7 +269,10 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> R
         if kafka.state is TransactionState.COMPLETE_COMMIT:
             return Resolution(Verdict.MARK_DONE, "Kafka has committed the decided transaction")
         if kafka.state is TransactionState.COMPLETE_ABORT and kafka.transaction_version >= EPOCH_BUMP_VERSION:
-            return Resolution(Verdict.MARK_OWED, "Kafka has aborted the decided transaction")
+            cause = "" if kafka.never_expires else "as it timed out, or "
+            return Resolution(
+                Verdict.MARK_OWED, f"Kafka has aborted the decided transaction, {cause}for another client"
+            )
         if kafka.state is TransactionState.PREPARE_COMMIT or (
             kafka.state is TransactionState.PREPARE_ABORT and kafka.transaction_version >= EPOCH_BUMP_VERSION
         ):

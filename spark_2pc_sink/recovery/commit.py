@@ -13,17 +13,23 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
 
-#: What a broker answers that does not keep prepared transactions (every released Kafka), or not for this principal.
-_KEEP_PREPARED_REFUSED: Final = frozenset({Code.UNSUPPORTED_VERSION, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+#: What a broker answers that does not keep prepared transactions (every released Kafka), or not for this principal:
+#: INVALID_REQUEST where keeping takes two-phase commit (apache/kafka#22704).
+_KEEP_PREPARED_REFUSED: Final = frozenset(
+    {Code.UNSUPPORTED_VERSION, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_REQUEST}
+)
 
 
-def commit_prepared(kafka: KafkaSide, transactional_id: str, prepared: PreparedTxnState) -> PreparedTxnState | None:
+def commit_prepared(
+    kafka: KafkaSide, transactional_id: str, prepared: PreparedTxnState, *, take_over: bool
+) -> PreparedTxnState | None:
     """End the transaction of a decided row with COMMIT.
 
     Args:
         kafka: shows the transaction as ongoing.
         transactional_id: of the sink.
         prepared: the row's pair.
+        take_over: keep the transaction first, where the broker does that.
 
     Returns:
         The pair at which Kafka shows the end; None when the answer was anything but success: look again.
@@ -35,7 +41,7 @@ def commit_prepared(kafka: KafkaSide, transactional_id: str, prepared: PreparedT
     if producer is None:
         message = "a decided row always names a pair"
         raise AssertionError(message)
-    if kafka.offers_keep_prepared:
+    if take_over:
         kept = keep_prepared(kafka, prepared)
         if kept is None:
             return None
@@ -45,9 +51,7 @@ def commit_prepared(kafka: KafkaSide, transactional_id: str, prepared: PreparedT
     except KafkaTimeoutError as error:
         raise InDoubtError(transactional_id=transactional_id, prepared=str(prepared), detail=str(error)) from error
     if answer.code != Code.NONE:
-        sink_log(__name__, transactional_id).info(
-            "EndTxn(commit, %s) answered %s; looking again", producer, answer.name
-        )
+        sink_log(__name__, transactional_id).info("EndTxn(commit, %s) answered %s; looking again", producer, answer)
         return None
     return PreparedTxnState.of(answer.producer or producer)
 

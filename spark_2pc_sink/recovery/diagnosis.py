@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.clock import Clock, Deadline, now_ms
 from spark_2pc_sink.errors import HaltCause, RemoteProtocolError
-from spark_2pc_sink.ids import PreparedTxnState, TransactionState
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, TransactionState
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
 from spark_2pc_sink.recipe.remedies import RECOVER, drop, remedy
 from spark_2pc_sink.recipe.resolve import (
@@ -109,6 +109,7 @@ class Diagnosis:
             cluster_id=self.kafka.cluster_id,
             keeps_prepared=self.kafka.offers_keep_prepared,
             began_ms=described.start_time_ms,
+            never_expires=described.timeout_ms == TIMEOUT_NEVER_MS,
         )
 
     def resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:

@@ -324,10 +324,13 @@ class Recovery:
         self, row: StateRow, kafka: KafkaView, resolution: Resolution, findings: _Findings
     ) -> _Settled | _LookAgain:
         """Commit in Kafka, check that the records are there, and note it."""
-        if self._kafka.offers_keep_prepared:
+        # A broker of apache/kafka#22704 keeps no transaction that may time out, and aborts it if it is asked to.
+        take_over = self._kafka.offers_keep_prepared and kafka.never_expires
+        if take_over:
             # Keeping the transaction takes its epoch from whoever is about to end it: only with the claim.
             self._store.check_generation(self._transactional_id, row.generation)
-        settled = commit_prepared(self._kafka, self._transactional_id, PreparedTxnState(row.prepared_transaction_state))
+        prepared = PreparedTxnState(row.prepared_transaction_state)
+        settled = commit_prepared(self._kafka, self._transactional_id, prepared, take_over=take_over)
         if settled is None:
             return _LookAgain(row)
         did = findings.did("commit", f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")

@@ -88,7 +88,7 @@ def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send:
         )
     answer = kafka.end(producer, commit=True)
     if answer.code != Code.NONE:
-        raise BatchRetryError(reason=f"EndTxn(commit) of the resent transaction {producer} answered {answer.name}")
+        raise BatchRetryError(reason=f"EndTxn(commit) of the resent transaction {producer} answered {answer}")
     done = store.mark_done(row.transactional_id, row.generation, str(answer.producer or producer))
     return _resent(recovered, done, answer.producer, kafka)
 

@@ -323,9 +323,8 @@ class IdWriter:
             except DualWriteError as error:
                 self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", producer, error)
                 return
-        if not self._has_followed(producer, answer):
-            told = "no answer" if answer is None else answer.name
-            self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", producer, told)
+        if not self._has_followed(producer, answer) and answer is None:
+            self._log.warning("EndTxn(commit) of %s: no answer; looking at both sides", producer)
 
     def note(self) -> None:
         """Note in the row that Kafka has followed; nothing happens where it says so already, or Kafka has not.
@@ -348,7 +347,10 @@ class IdWriter:
 
     def _has_followed(self, producer: ProducerIdAndEpoch, answer: EndTxnAnswer | None) -> bool:
         """Go on behind a commit in Kafka, where its answer says that it was carried out."""
-        if answer is None or answer.code != Code.NONE:
+        if answer is None:
+            return False
+        if answer.code != Code.NONE:
+            self._log.warning("EndTxn(commit) of %s: %s; looking at both sides", producer, answer)
             return False
         self._unnoted, self._unnoted_since_s = str(answer.producer or producer), self._clock.now_s()
         self._producer = answer.producer

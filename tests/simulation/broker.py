@@ -72,9 +72,9 @@ class SimBroker(FakeBroker):
     def init(
         self, *, timeout_ms: int = TIMEOUT_MS, two_phase_commit: bool = False, keep_prepared: bool = False
     ) -> InitProducerIdReply:
-        """InitProducerId; what it answered is kept."""
+        """InitProducerId; each pair that it hands out is kept. With apache/kafka#22704 keeping hands out none."""
         reply = super().init(timeout_ms=timeout_ms, two_phase_commit=two_phase_commit, keep_prepared=keep_prepared)
-        if reply.code == Code.NONE:
+        if reply.code == Code.NONE and reply.pair != reply.ongoing:
             self.answered.append(f"{reply.pair.producer_id}:{reply.pair.epoch}")
         return reply
 

@@ -401,7 +401,9 @@ DEFECTS: tuple[Mutant, ...] = (
         kinds=(faults.LOSE_REPLY, faults.SLOW_MARKERS),
     ),
     Mutant(
-        "the old pair ends a kept transaction", ((SimKafka, "init_producer_id", _old_pair_after_keep),), ("tv2-keep",)
+        "the old pair ends a kept transaction",
+        ((SimKafka, "init_producer_id", _old_pair_after_keep),),
+        ("tv2-2pc-keep",),
     ),
     Mutant("the first recovery leaves the row fresh", ((RowView, "fresh", returning(None)),)),
     Mutant(

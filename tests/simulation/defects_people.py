@@ -90,7 +90,7 @@ def _not_looked_for(_original: Any) -> Any:
 def _no_look_after_the_commit(_original: Any) -> Any:
     def complete(self: Any, row: Any, _kafka: Any, _resolution: Any, _findings: Any) -> Any:
         prepared = PreparedTxnState(row.prepared_transaction_state)
-        settled = commit_prepared(self._kafka, self._transactional_id, prepared)
+        settled = commit_prepared(self._kafka, self._transactional_id, prepared, take_over=False)
         if settled is None:
             return recovery._LookAgain(row)
         return recovery._unless_decided(self._note_done(row, settled, COMMIT, {}))

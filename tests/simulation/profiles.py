@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from spark_2pc_sink.ids import EPOCH_MAX
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_MAX
 from spark_2pc_sink.reference.coordinator import Profile as BrokerProfile
 from spark_2pc_sink.reference.coordinator import Settings
 
@@ -13,6 +13,7 @@ from spark_2pc_sink.reference.coordinator import Settings
 BOTH: Final = "both"
 TOPIC_ALONE: Final = "topic"
 TABLE_ALONE: Final = "table"
+_BUMP, _SAME = BrokerProfile.KEEP_PREPARED, BrokerProfile.KEEP_UNCHANGED
 _SEVERAL: Final = (BOTH, BOTH, TABLE_ALONE, TOPIC_ALONE)
 
 
@@ -24,7 +25,9 @@ class Profile:
         name: short, for schedules.
         transaction_version: finalized feature transaction.version.
         two_phase_commit: enable2Pc is granted.
-        keep_prepared: InitProducerId keeps a prepared transaction (KIP-939).
+        keeps: what InitProducerId(keepPreparedTxn) does (KIP-939).
+        keep_version: the level of transaction.version from which it does.
+        fences_late_commits: a commit that meets the coordinator's own abort is fenced (KAFKA-20785).
         first_epoch: of the transactional id before the sink is started, None for an id that is unknown.
         drifts: Spark computes other rows when it runs a batch again.
         loses_commits: the database may fail over to a standby that lacks its last commit. Both sides cannot agree
@@ -42,7 +45,9 @@ class Profile:
     name: str
     transaction_version: int = 2
     two_phase_commit: bool = False
-    keep_prepared: bool = False
+    keeps: BrokerProfile = BrokerProfile.AS_RELEASED
+    keep_version: int = EPOCH_BUMP_VERSION
+    fences_late_commits: bool = False
     first_epoch: int | None = None
     drifts: bool = False
     loses_commits: bool = False
@@ -60,8 +65,10 @@ class Profile:
     def settings(self) -> Settings:
         """Those of the broker."""
         return Settings(
-            profile=BrokerProfile.KEEP_PREPARED if self.keep_prepared else BrokerProfile.AS_RELEASED,
+            profile=self.keeps,
             transaction_version=self.transaction_version,
+            keep_prepared_version=self.keep_version,
+            fences_late_commits=self.fences_late_commits,
             two_phase_commit_enable=self.two_phase_commit,
         )
 
@@ -70,8 +77,13 @@ _ALL = (
     Profile(name="tv2"),
     # The first batch is empty, and the last one writes one partition only.
     Profile(name="tv2-2pc", two_phase_commit=True, batches=((0, 0), (2, 1), (0, 1))),
-    Profile(name="tv2-keep", keep_prepared=True),
-    Profile(name="tv2-2pc-keep", two_phase_commit=True, keep_prepared=True),
+    Profile(name="tv2-keep", keeps=_BUMP),
+    Profile(name="tv2-2pc-keep", two_phase_commit=True, keeps=_BUMP),
+    # apache/kafka#22704, which refuses the first of these.
+    Profile(name="tv2-keep-same", keeps=_SAME, fences_late_commits=True),
+    Profile(name="tv2-2pc-keep-same", two_phase_commit=True, keeps=_SAME),
+    # As krafka, Dekaf and crabka have it: the level below 3 keeps nothing.
+    Profile(name="tv3-2pc-keep", transaction_version=3, keep_version=3, two_phase_commit=True, keeps=_BUMP),
     # Batches one behind the other, where each needs a pair of its own.
     Profile(name="tv1", transaction_version=1, batches=((2, 1), (0, 2), (0, 0))),
     Profile(name="tv0", transaction_version=0),
@@ -111,7 +123,7 @@ _ALL = (
         name="people-keep",
         people=True,
         two_phase_commit=True,
-        keep_prepared=True,
+        keeps=_BUMP,
         batches=((1, 1), (1, 0), (0, 1)),
     ),
 )

@@ -286,7 +286,7 @@ class BatchDriver:
         answer = self._kafka.end(producer, commit=True)
         if answer.code != Code.NONE:
             raise BatchRetryError(
-                reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer.name}; looking again"
+                reason=f"EndTxn(commit) of the decided transaction {producer} answered {answer}; looking again"
             )
         self._observer(Step.COMPLETE)
         self._verify_present(decided.written)

@@ -20,8 +20,9 @@ from tests.integration.faults.conftest import MakeJob
 
 
 @pytest.fixture(scope="module")
-def reference() -> Iterator[ReferenceCoordinator]:
-    with ReferenceCoordinator() as running:
+def reference(request: pytest.FixtureRequest) -> Iterator[ReferenceCoordinator]:
+    """One that keeps a prepared transaction as apache/kafka#21735 does, unless a test asks for #22704's form."""
+    with ReferenceCoordinator(properties=getattr(request, "param", {})) as running:
         yield running
 
 
@@ -52,13 +53,21 @@ def settle(job: Job) -> tuple[Action, ...]:
     return report.actions
 
 
-def test_a_decided_transaction_is_taken_over_and_committed(decided: Job) -> None:
-    """KIP-939: the pair that ends a kept transaction is a later one, and so is the pair that EndTxn answers."""
+@pytest.mark.parametrize(
+    ("reference", "bumps"),
+    [({}, 2), ({"transaction.keep.prepared.form": "unchanged"}, 1)],
+    indirect=["reference"],
+    ids=["bump", "unchanged"],
+)
+def test_a_decided_transaction_is_taken_over_and_committed(decided: Job, bumps: int) -> None:
+    """KIP-939: the pair that ends a kept transaction is a later one, and so is the pair that EndTxn answers.
+
+    With apache/kafka#22704 it is the transaction's own, as without keepPreparedTxn.
+    """
     pair = prepared_pair(decided)
     (action,) = settle(decided)
     assert action.kind == "commit"
-    # Without keepPreparedTxn the answer would be one epoch after the transaction's, here it is two.
-    assert decided.state("status", "settled") == ("done", f"{pair.producer_id}:{pair.epoch + 2}")
+    assert decided.state("status", "settled") == ("done", f"{pair.producer_id}:{pair.epoch + bumps}")
     decided.run()
     decided.check()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +17,7 @@ from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.producer.writer_states import WriterState
-from spark_2pc_sink.testing import kafka_request, wait_until
+from spark_2pc_sink.testing import ReferenceCoordinator, kafka_request, wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic, StartKafka
@@ -184,11 +185,23 @@ def test_a_broker_that_is_gone_is_an_error_in_time(
     assert time.monotonic() - began_s < 15
 
 
+@pytest.fixture(params=["released", "KAFKA-20785"])
+def aborting(request: pytest.FixtureRequest, start_kafka: StartKafka) -> Iterator[tuple[Broker, Code]]:
+    """A broker that soon aborts what has timed out, and what it answers to a commit that comes later."""
+    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    if request.param == "released":
+        yield start_kafka(properties=often), Code.INVALID_TXN_STATE
+        return
+    newer = {**often, "transaction.late.commit.fenced.enable": "true"}
+    with ReferenceCoordinator(two_phase_commit=False, properties=newer) as reference:
+        yield reference, Code.PRODUCER_FENCED
+
+
 def test_a_transaction_that_timed_out_cannot_be_committed(
-    start_kafka: StartKafka, topic: MakeTopic, transactional_id: str
+    aborting: tuple[Broker, Code], topic: MakeTopic, transactional_id: str
 ) -> None:
-    """B1, B7: the broker aborts by itself; EndTxn(commit) then says INVALID_TXN_STATE, and the log ABORT."""
-    broker = start_kafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"})
+    """B1, B7: the broker aborts by itself; EndTxn(commit) is refused then, and the log says ABORT."""
+    broker, answer = aborting
     name = topic(broker=broker, partitions=1)
     properties = kafka_for(broker.bootstrap, transaction_timeout_ms=1_000)
     options = KafkaOptions.parse(properties)
@@ -203,9 +216,9 @@ def test_a_transaction_that_timed_out_cannot_be_committed(
         state = writer.prepare_transaction()
         client = TransactionClient(cluster, transactional_id, options)
         wait_until(lambda: client.describe().state == "CompleteAbort", deadline_s=DEADLINE_S, what="the broker's abort")
-        with pytest.raises(KafkaError) as caught:
+        with pytest.raises(KafkaError, match="after its time-out of 1000 ms") as caught:
             writer.complete_transaction(state)
-        assert caught.value.code == Code.INVALID_TXN_STATE
+        assert (type(caught.value), caught.value.code) == (KafkaError, answer)
         assert writer.state is WriterState.FATAL
         producer = state.producer
         assert producer is not None

@@ -17,7 +17,7 @@ from spark_2pc_sink.ids import (
 )
 from spark_2pc_sink.producer.descriptions import TransactionDescription
 from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, kafka_error
-from spark_2pc_sink.producer.producer_init import InitializedProducer
+from spark_2pc_sink.producer.producer_init import KEEP_REFUSED, InitializedProducer
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer
 from spark_2pc_sink.reference.coordinator import Profile
 from spark_2pc_sink.reference.coordinator.plans import EndTxnReply
@@ -61,7 +61,7 @@ class FakeClient:
     def offers_keep_prepared(self) -> bool:
         """InitProducerId v6 is offered wherever two-phase commit is; only the answer tells the rest."""
         settings = self.broker.state.settings
-        offered = settings.profile is Profile.KEEP_PREPARED or settings.two_phase_commit_enable
+        offered = settings.profile is not Profile.AS_RELEASED or settings.two_phase_commit_enable
         return offered and not self._keep_refused
 
     def request(self, what: str, effect: Callable[[], _T]) -> _T:
@@ -119,7 +119,7 @@ class FakeClient:
             lambda answer: answer.code,
         )
         if reply.code != Code.NONE:
-            self._keep_refused |= keep_prepared and reply.code == Code.UNSUPPORTED_VERSION
+            self._keep_refused |= keep_prepared and reply.code in KEEP_REFUSED
             raise kafka_error("InitProducerId", reply.code)
         kept = reply.ongoing.producer_id >= 0
         ongoing = PreparedTxnState.of(ProducerIdAndEpoch(*reply.ongoing)) if kept else PreparedTxnState()

@@ -179,6 +179,19 @@ def test_keep_prepared_without_two_phase_commit_is_legal(fake: FakeCluster, clie
     assert (initialized.ongoing, initialized.two_phase_commit) == (PreparedTxnState("7:4"), False)
 
 
+def test_keep_prepared_that_takes_two_phase_commit_is_refused_without(
+    fake: FakeCluster, client: TransactionClient
+) -> None:
+    """KIP-939 as apache/kafka#22704 has it: INVALID_REQUEST, also where enable2Pc was refused before."""
+    offer_two_phase(fake, grant=False)
+    fake.configure(profile=Profile.KEEP_UNCHANGED)
+    fake.know(FakeTransaction(7, 4, partitions=(T0,)))
+    with pytest.raises(KafkaError, match="for clients with two-phase commit only"):
+        client.init_producer_id(keep_prepared=True)
+    assert not client.offers_keep_prepared
+    assert fake.id_state == "Ongoing"
+
+
 @pytest.mark.parametrize("grant", [True, False])
 def test_refused_keep_prepared_is_remembered(fake: FakeCluster, client: TransactionClient, grant: bool) -> None:
     offer_two_phase(fake, grant=grant)

@@ -22,9 +22,10 @@ from spark_2pc_sink.errors import (
     LocalProtocolError,
     OutcomeUnknownError,
 )
-from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.producer.writer_states import RULES, Operation, WriterState
+from spark_2pc_sink.reference.coordinator import Profile
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
@@ -237,6 +238,34 @@ def test_a_kept_transaction_is_ended_with_the_new_pair(
     assert (request.body.producer_epoch, request.body.committed) == (5, same)
     writer.begin_transaction()
     assert writer.producer == ProducerIdAndEpoch(7, 6)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_transaction_that_was_kept_unchanged_is_ended_with_its_own_pair(
+    two_phase: FakeCluster, writer: TransactionalWriter, same: bool
+) -> None:
+    """KIP-939 as apache/kafka#22704 has it. Whoever prepared it has that pair too, and may learn the next one."""
+    two_phase.configure(profile=Profile.KEEP_UNCHANGED)
+    two_phase.know(FakeTransaction(7, 4, partitions=(T0,), timeout_ms=TIMEOUT_NEVER_MS))
+    writer.init_transactions(keep_prepared_txn=True)
+    assert (writer.state, writer.producer) == (WriterState.KEPT, ProducerIdAndEpoch(7, 4))
+    writer.complete_transaction(PreparedTxnState("7:4" if same else ""))
+    assert two_phase.id_state == ("CompleteCommit" if same else "CompleteAbort")
+    writer.begin_transaction()
+    assert writer.producer == ProducerIdAndEpoch(7, 6)
+
+
+@pytest.mark.parametrize("profile", [Profile.KEEP_PREPARED, Profile.KEEP_UNCHANGED])
+@pytest.mark.parametrize("asks", [True, False])
+def test_resume_mode_loses_no_transaction_with_a_timeout(two_phase: FakeCluster, profile: Profile, asks: bool) -> None:
+    """apache/kafka#22704 refuses to keep it for a client without two-phase commit, and aborts it for one with."""
+    two_phase.configure(profile=profile)
+    two_phase.know(FakeTransaction(7, 4, partitions=(T0,)))
+    with writer_on(two_phase, resume=True, two_phase_commit=asks) as writer:
+        writer.init_transactions(keep_prepared_txn=True)
+        assert writer.state is WriterState.KEPT
+        writer.complete_transaction(PreparedTxnState("7:4"))
+        assert two_phase.id_state == "CompleteCommit"
 
 
 def test_with_nothing_kept_complete_does_nothing(two_phase: FakeCluster, writer: TransactionalWriter) -> None:

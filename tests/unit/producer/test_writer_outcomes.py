@@ -8,6 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_2pc_sink.clock import steady_ms
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortableError,
@@ -20,14 +21,17 @@ from spark_2pc_sink.errors import (
     RecordTooLargeError,
     UnknownTopicError,
 )
-from spark_2pc_sink.ids import PreparedTxnState
+from spark_2pc_sink.ids import EPOCH_MAX, PreparedTxnState, ProducerIdAndEpoch
+from spark_2pc_sink.producer.descriptions import TransactionDescription, commit_error
 from spark_2pc_sink.producer.writer import TransactionalWriter
 from spark_2pc_sink.producer.writer_states import WriterState
+from spark_2pc_sink.reference.coordinator import InitProducerId
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
+from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 from tests.unit.fakes.wire import answer, hang_up, lose_answer
 from tests.unit.producer.support import options_for
-from tests.unit.producer.writers import ROWS, in_transaction, observable, unknown
+from tests.unit.producer.writers import ROWS, in_transaction, observable, unknown, writer_on
 
 
 def test_a_lost_answer_to_commit_is_repeated(two_phase: FakeCluster, writer: TransactionalWriter) -> None:
@@ -93,6 +97,58 @@ def test_a_refused_commit_is_an_error(
         writer.commit_transaction()
     assert type(caught.value) is error
     assert writer.state is state
+
+
+@pytest.mark.parametrize("fenced", [False, True], ids=["released", "KAFKA-20785"])
+class TestWhyACommitWasRefused:
+    """KAFKA-20785: a time-out and another writer have the same answer, and the coordinator is asked which it was."""
+
+    def test_a_time_out(self, fake: FakeCluster, fenced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        fake.configure(fences_late_commits=fenced)
+        with writer_on(fake) as writer:
+            in_transaction(writer)
+            writer.flush()
+            fake.now_ms += 1_000_000
+            fake.time_out()
+            began_ms = steady_ms()
+            monkeypatch.setattr("spark_2pc_sink.producer.writer.steady_ms", lambda: began_ms + 1_000_000)
+            with pytest.raises(KafkaError, match=r"after its time-out of \d+ ms") as caught:
+                writer.commit_transaction()
+            assert writer.state is WriterState.FATAL
+        assert type(caught.value) is KafkaError
+        assert caught.value.code == (Code.PRODUCER_FENCED if fenced else Code.INVALID_TXN_STATE)
+
+    @pytest.mark.parametrize("retried", [False, True])
+    def test_another_writer(self, fake: FakeCluster, fenced: bool, retried: bool) -> None:
+        """Also between its InitProducerId, which is answered CONCURRENT_TRANSACTIONS, and the same again."""
+        fake.configure(fences_late_commits=fenced)
+        with writer_on(fake) as writer:
+            in_transaction(writer)
+            writer.flush()
+            for _ in range(1 + retried):
+                fake.ask(InitProducerId(transactional_id=TRANSACTIONAL_ID))
+            text = "another writer has taken over" if retried else "another client has ended the transaction"
+            with pytest.raises(FencedError, match=f"{text}.*Kafka shows"):
+                writer.commit_transaction()
+            assert writer.state is WriterState.FATAL
+
+    def test_a_coordinator_that_does_not_tell(self, fake: FakeCluster, fenced: bool) -> None:
+        with writer_on(fake) as writer:
+            in_transaction(writer)
+            writer.flush()
+            fake.script(Api.END_TXN, answer(Code.PRODUCER_FENCED if fenced else Code.INVALID_TXN_STATE))
+            fake.script(Api.DESCRIBE_TRANSACTIONS, answer(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+            with pytest.raises(KafkaError, match="has timed out, or another writer") as caught:
+                writer.commit_transaction()
+        assert type(caught.value) is (FencedError if fenced else KafkaError)
+
+
+def test_a_refusal_of_the_last_epoch_is_told_too() -> None:
+    """The coordinator's abort has replaced the producer id."""
+    last = ProducerIdAndEpoch(7, EPOCH_MAX)
+    shown = TransactionDescription("CompleteAbort", ProducerIdAndEpoch(8, 0), 1_000)
+    error = commit_error(Code.PRODUCER_FENCED, last, shown, open_ms=2_000)
+    assert (type(error), "time-out of 1000 ms" in str(error)) == (KafkaError, True)
 
 
 @pytest.mark.parametrize(

@@ -275,20 +275,34 @@ def test_an_operator_drops_an_owed_batch() -> None:
     assert sides.row().status == "done"
 
 
-def test_a_prepared_transaction_is_taken_over_where_the_broker_keeps_it() -> None:
-    """KIP-939, InitProducerId(keepPreparedTxn): the new pair ends it, and the old one is fenced."""
-    sides = Sides(profile=Profile.KEEP_PREPARED)
+@pytest.mark.parametrize(("profile", "ended_at"), [(Profile.KEEP_PREPARED, 2), (Profile.KEEP_UNCHANGED, 1)])
+def test_a_prepared_transaction_is_taken_over_where_the_broker_keeps_it(profile: Profile, ended_at: int) -> None:
+    """KIP-939, InitProducerId(keepPreparedTxn): the pair that it answers ends the transaction."""
+    sides = Sides(profile=profile, two_phase_commit_enable=True)
     pair = sides.start()
     sides.decide(pair)
     sides.start()
     assert sides.kafka.committed == [pair]
     assert "keep" in sides.kafka.calls
-    assert sides.row().settled == str(ProducerIdAndEpoch(0, 2))
+    assert sides.row().settled == str(ProducerIdAndEpoch(0, ended_at))
+
+
+@pytest.mark.parametrize("profile", [Profile.KEEP_PREPARED, Profile.KEEP_UNCHANGED])
+@pytest.mark.parametrize("began_with", [True, False])
+def test_a_decided_transaction_is_committed_although_it_cannot_be_kept(profile: Profile, began_with: bool) -> None:
+    """Two-phase commit was granted or withdrawn since. apache/kafka#22704 aborts the one, and refuses the other."""
+    sides = Sides(profile=profile, two_phase_commit_enable=began_with)
+    pair = sides.start()
+    sides.decide(pair)
+    sides.kafka.broker.configure(two_phase_commit_enable=not began_with)
+    sides.start()
+    assert (sides.kafka.committed, sides.kafka.aborted) == ([pair], [])
+    assert sides.row().status == "done"
 
 
 def test_a_crash_loop_of_takeovers_commits_once() -> None:
     """B11: each takeover moves the pair on; the last one commits, and only one commit happens."""
-    sides = Sides(profile=Profile.KEEP_PREPARED)
+    sides = Sides(profile=Profile.KEEP_PREPARED, two_phase_commit_enable=True)
     pair = sides.start()
     sides.decide(pair)
     sides.kafka.init_producer_id(keep_prepared=True)

@@ -13,9 +13,8 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.sink.bad_rows.bad_row import identity_sql
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.bad_rows.row_identity import identity_sql
-from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.record_expressions import (
     RecordExpressions,
     analyze,
@@ -29,25 +28,20 @@ from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
-from spark_2pc_sink.sink.job import gateway_log
-from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
+from spark_2pc_sink.sink.job.batch_size import ArrowBatchSize, SmallBatches
 from spark_2pc_sink.sink.job.batch_split import BatchSplit
+from spark_2pc_sink.sink.job.calling_query import check_is_batch
+from spark_2pc_sink.sink.job.classic_query import check_session
 from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
-from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch, tried_executors
-from spark_2pc_sink.sink.job.json_settings import JsonSettings
-from spark_2pc_sink.sink.job.lane_work import LaneWork, expressions_by_lane
-from spark_2pc_sink.sink.job.query_checks import check_session
-from spark_2pc_sink.sink.job.record_places import check_places
-from spark_2pc_sink.sink.job.record_schemas import RecordSchemas
-from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
-from spark_2pc_sink.sink.job.small_batches import SmallBatches
+from spark_2pc_sink.sink.job.executors import ExecutorWatch, tried_executors
+from spark_2pc_sink.sink.job.lane_columns import LaneWork, expressions_by_lane, rows_of
+from spark_2pc_sink.sink.job.lane_expressions import JsonSettings, RecordSchemas, check_places
+from spark_2pc_sink.sink.job.session_facts import install_log_filter, session_facts, stream_endpoint
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
-from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
-from spark_2pc_sink.sink.job.wrong_use import check_is_batch
+from spark_2pc_sink.sink.job.table_loader import LaneTables
 from spark_2pc_sink.sink.stream.connections import StreamLimits
 from spark_2pc_sink.sink.stream.listener import StreamListener
-from spark_2pc_sink.sink.transfer.lane_tables import LaneTables
-from spark_2pc_sink.sink.transfer.record_forwarder import Connections
+from spark_2pc_sink.sink.transfer.record_forwarder import Connections, TopicMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +71,7 @@ class QueryRun:
     """
 
     def __init__(self, options: SinkOptions, query: CallingQuery, spark: SparkSession) -> None:
-        gateway_log.install()
+        install_log_filter()
         self.query = query
         self._clock = SystemClock()
         self._options = options

@@ -25,13 +25,10 @@ from spark_2pc_sink.sink.check.executor_side import active_session
 from spark_2pc_sink.sink.check.findings import CheckReport
 from spark_2pc_sink.sink.check.schema_side import rows_with
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.job import gateway_log
-from spark_2pc_sink.sink.job.backfill import Backfill, check_frame
+from spark_2pc_sink.sink.job.calling_query import Backfill, ConnectQuery, check_frame, session_id_here, takes_batches
 from spark_2pc_sink.sink.job.classic_query import ClassicQuery
-from spark_2pc_sink.sink.job.connect_query import ConnectQuery, session_id_here
-from spark_2pc_sink.sink.job.session_facts import is_connect
+from spark_2pc_sink.sink.job.session_facts import install_log_filter, is_connect
 from spark_2pc_sink.sink.job.sinks_of_runs import sinks_of_runs
-from spark_2pc_sink.sink.job.wrong_use import takes_batches
 from spark_2pc_sink.sink.query_run import QueryRun
 from spark_2pc_sink.sink.report import BatchReport
 
@@ -301,7 +298,7 @@ class DualWriteSink:
     def __getstate__(self) -> dict[str, Any]:
         # Spark Connect pickles the sink where the stream is started, and tells the copy nothing of the query.
         # Then it logs the request that has it.
-        gateway_log.install()
+        install_log_filter()
         return {"_options": self._options, "_started_in": self._started_in or session_id_here()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ from spark_2pc_sink.reference.storage.batches import decode_records, inspect, re
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.storage.files import MemoryStore
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
-from spark_2pc_sink.sink.stream import frame_reader
+from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.sink.stream import frames as stream
 from spark_2pc_sink.wire.batch_format import CRC_END, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC
 from spark_2pc_sink.wire.compression import Compression, decompress
@@ -234,11 +234,11 @@ def stream_frames(data: bytes) -> None:
     assert found == _stream_in_parts(data, 1 + len(data))
     for frame in found:
         with suppress(RemoteProtocolError):
-            assert frame_reader.unpacked_records(frame).pack() == frame.details
+            assert attempt_input.unpacked_records(frame).pack() == frame.details
         with suppress(RemoteProtocolError):
-            assert frame_reader.unpacked_totals(frame.payload) is not None
+            assert attempt_input.unpacked_totals(frame.payload) is not None
         with suppress(RemoteProtocolError):
-            frame_reader.unpacked_hello(frame)
+            attempt_input.unpacked_hello(frame)
     answered = bytearray(data)
     with suppress(RemoteProtocolError):
         while stream.next_message(answered) is not None:
@@ -246,7 +246,7 @@ def stream_frames(data: bytes) -> None:
 
 
 def _stream_in_parts(data: bytes, size: int) -> list[stream.Frame]:
-    reader = frame_reader.FrameReader()
+    reader = attempt_input.FrameReader()
     found: list[stream.Frame] = []
     position = 0
     with suppress(RemoteProtocolError):

@@ -20,9 +20,8 @@ from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
-from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
-from spark_2pc_sink.sink.transfer.record_forwarder import Connections
-from spark_2pc_sink.sink.written_rows import WrittenRows
+from spark_2pc_sink.sink.report import WrittenRows
+from spark_2pc_sink.sink.transfer.record_forwarder import Connections, TopicMetadata
 from spark_2pc_sink.wire.digest import combine_digests, format_digest
 from tests.harness.driver_config import Row
 from tests.harness.driver_rows import RowsWork

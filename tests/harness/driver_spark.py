@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.options.output_tables import outputs_of_tables
-from spark_2pc_sink.sink.job.small_batches import SmallBatches
-from spark_2pc_sink.sink.table.copy_stream import CopyReader
+from spark_2pc_sink.sink.job.batch_size import SmallBatches
+from spark_2pc_sink.sink.table.table_writer import CopyReader
 from spark_2pc_sink.testing.spark import quick_java_options, start_spark
 from tests.harness import ROOT, streams
 from tests.harness.driver_config import ROWS, DriverConfig, Journal

@@ -29,7 +29,7 @@ from spark_2pc_sink.monitoring.dashboard.access import Access
 from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.monitoring.exporter import SinkCollector
 from spark_2pc_sink.monitoring.watched import Watched
-from spark_2pc_sink.sink.job.small_batches import SmallBatches
+from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.streams import FileStream
 

@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.driver import batch_driver, batch_placement
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Decided, Done, Produced
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN
+from spark_2pc_sink.sink.report import NOTHING_WRITTEN
 from tests.simulation import faults
 from tests.simulation.kafka import SimKafka
 from tests.simulation.mutants import Mutant, Replacement

@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, Trans
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.written_rows import WrittenRows
+from spark_2pc_sink.sink.report import WrittenRows
 from tests.simulation import faults
 from tests.simulation.actors import Actor, DriverCrashedError
 from tests.simulation.broker import LETTERS, PARTITIONS, TOPIC

@@ -7,16 +7,14 @@ with one primary key, the second is refused. A deferred constraint is checked at
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from psycopg2 import sql
 
-from spark_2pc_sink.errors import ConstraintError
-from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
-from spark_2pc_sink.sink.bad_rows.bisection import find_refused, try_again
-from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
-from spark_2pc_sink.sink.bad_rows.row_names import RowNames
+from spark_2pc_sink.errors import ConstraintError, LocalProtocolError
+from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, RowNames, find_refused, try_again
 from spark_2pc_sink.sink.table.catalog import driver_connection
 
 if TYPE_CHECKING:
@@ -24,8 +22,73 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.table.copy_stream import Rows
-    from spark_2pc_sink.sink.table.table_writer import TableRows
+    from spark_2pc_sink.sink.table.table_writer import Rows, TableRows
+
+
+_COLUMNS: Final = struct.Struct("!h")
+_LENGTH: Final = struct.Struct("!i")
+
+
+class CopyRows:
+    """Rows that were encoded together, and of which any range can be taken.
+
+    Where rows begin is looked for when a part of them is asked for: mostly all rows are taken at once.
+
+    Args:
+        stream: COPY bytes of whole rows.
+        count: how many rows it has.
+    """
+
+    def __init__(self, stream: bytes, count: int) -> None:
+        self._stream = memoryview(stream)
+        self._count = count
+        self._begins: list[int] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def between(self, start: int, stop: int) -> list[memoryview]:
+        """The COPY bytes of the rows from ``start`` to below ``stop``.
+
+        Raises:
+            LocalProtocolError: the stream does not have the rows that were promised.
+        """
+        if (start, stop) == (0, self._count):
+            return [self._stream]
+        begins = self._row_begins()
+        return [self._stream[begins[start] : begins[stop]]]
+
+    def only(self, rows: Sequence[int]) -> CopyRows:
+        """A copy of some of the rows, which keeps none of the others in memory."""
+        begins = self._row_begins()
+        chosen = (self._stream[begins[row] : begins[row + 1]] for row in rows)
+        return CopyRows(b"".join(chosen), len(rows))
+
+    def _row_begins(self) -> list[int]:
+        if not self._begins:
+            self._begins = _row_begins(self._stream)
+            if len(self._begins) != self._count + 1:
+                raise LocalProtocolError(
+                    operation="sift",
+                    state=f"COPY bytes of {len(self._begins) - 1} rows",
+                    rule=f"they have {self._count}, as the task says",
+                )
+        return self._begins
+
+
+def _row_begins(stream: memoryview) -> list[int]:
+    """Where each row begins, and where the last one ends."""
+    at, end = 0, len(stream)
+    begins = [at]
+    while at < end:
+        (columns,) = _COLUMNS.unpack_from(stream, at)
+        at += _COLUMNS.size
+        for _ in range(columns):
+            (length,) = _LENGTH.unpack_from(stream, at)
+            at += _LENGTH.size + max(length, 0)
+        begins.append(at)
+    return begins
+
 
 _SAVEPOINT: Final = sql.Identifier("_2pc_sift")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-    from spark_2pc_sink.sink.written_rows import WrittenRows
+    from spark_2pc_sink.sink.report import WrittenRows
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,99 @@
-"""The plan that the driver gives to the tasks of a batch."""
+"""What the driver tells the tasks of a batch: their plan, and what it knows of topics."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.producer.encoding_options import TopicLimits
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from spark_2pc_sink.producer.encoding_options import EncodingOptions
     from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.contract.record_json import JsonField
-    from spark_2pc_sink.sink.contract.topics import Topics
     from spark_2pc_sink.sink.stream.task_stream import StreamAddress
     from spark_2pc_sink.sink.table.copy_encoder import CopyPlan
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """What the driver has found out about one topic.
+
+    Attributes:
+        partition_count: how many partitions it has.
+        topic_id: Kafka's id of it; '' where the broker has none (KIP-516).
+        limits: what it allows.
+    """
+
+    partition_count: int
+    topic_id: str
+    limits: TopicLimits
+
+
+class TopicRefusedError(Exception):
+    """No row may go to a topic that it names.
+
+    Args:
+        rule: why.
+        remedy: what the user can do.
+    """
+
+    def __init__(self, rule: str, remedy: str) -> None:
+        super().__init__(rule, remedy)
+        self.rule = rule
+        self.remedy = remedy
+
+
+@dataclass
+class Topics:
+    """The topics of an attempt, for tasks. Can be pickled.
+
+    Attributes:
+        known: by name. What the driver answers is added, so that a task asks for each topic once.
+        ask: sends a question to the driver and returns the answer; None where the driver has told all topics.
+    """
+
+    known: dict[str, TopicFacts] = field(default_factory=dict)
+    ask: Callable[[bytes], bytes] | None = None
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has.
+
+        Raises:
+            TopicRefusedError: no row may go there.
+            BatchRetryError: the driver gave no answer.
+        """
+        return self._facts(topic).partition_count
+
+    def limits_of(self, topic: str) -> TopicLimits:
+        """The limits of a topic; raises as `partition_count`."""
+        return self._facts(topic).limits
+
+    def _facts(self, topic: str) -> TopicFacts:
+        if topic not in self.known:
+            if self.ask is None:
+                raise BatchRetryError(reason=f"topic {topic!r} is not among the topics of this attempt")
+            self.known[topic] = _read_answer(self.ask(topic.encode()))
+        return self.known[topic]
+
+
+def write_answer(found: TopicFacts | TopicRefusedError) -> bytes:
+    """The driver's answer to a question about a topic."""
+    if isinstance(found, TopicRefusedError):
+        return json.dumps({"rule": found.rule, "remedy": found.remedy}).encode()
+    return json.dumps(asdict(found)).encode()
+
+
+def _read_answer(answer: bytes) -> TopicFacts:
+    found = json.loads(answer)
+    if "rule" in found:
+        raise TopicRefusedError(**found)
+    return TopicFacts(found["partition_count"], found["topic_id"], TopicLimits(**found["limits"]))
 
 
 @dataclass(frozen=True)

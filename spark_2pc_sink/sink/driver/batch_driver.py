@@ -37,10 +37,9 @@ from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.contract.batch_work import Replay
-from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement
+from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement, check_resend, check_skip
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Done, Outcome
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
-from spark_2pc_sink.sink.driver.replay_check import check_resend, check_skip
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow

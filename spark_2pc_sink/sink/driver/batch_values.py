@@ -20,8 +20,7 @@ from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-from spark_2pc_sink.sink.report import BatchReport
-from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
+from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.ids import ProducerIdAndEpoch
     from spark_2pc_sink.sink.contract.batch_work import ProducedBatch
-    from spark_2pc_sink.sink.written_rows import WrittenRows
+    from spark_2pc_sink.sink.report import WrittenRows
 
 _PLACE: Final = "SELECT pg_catalog.pg_current_xact_id()::text, pg_catalog.current_setting('search_path')"
 _RULE: Final = "on_decide may neither end the deciding transaction nor leave another search_path; savepoints are fine"

@@ -7,12 +7,16 @@ has failed pays for it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import psycopg2
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from jdbc_state.connections import driver_connection
+from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import (
     BatchRetryError,
     ConstraintError,
@@ -20,17 +24,18 @@ from spark_2pc_sink.errors import (
     RecordTooLargeError,
     UnstorableValueError,
 )
-from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS, fingerprint_sql, identity_sql
-from spark_2pc_sink.sink.contract.lane_frames import packed_name
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, fingerprint_sql, identity_sql
+from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL
-from spark_2pc_sink.sink.contract.sift_plan import SiftPlan, read_sift_receipts
-from spark_2pc_sink.sink.job.table_tries import TableTries
+from spark_2pc_sink.sink.job.lane_columns import packed_name
+from spark_2pc_sink.sink.stream.attempt_input import Ended
+from spark_2pc_sink.sink.stream.frames import FrameKind
 from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
+from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN
 from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
-from spark_2pc_sink.sink.tasks.sift_task import run_sift_task
-from spark_2pc_sink.sink.tasks.task_functions import task_function
-from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
+from spark_2pc_sink.sink.tasks.sift_task import SiftPlan, read_sift_receipts, run_sift_task
+from spark_2pc_sink.sink.tasks.task_input import task_function
+from spark_2pc_sink.sink.transfer.background_task import AttemptThreads, BackgroundTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,14 +45,82 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
-    from spark_2pc_sink.sink.bad_rows.table_sift import TableSift
-    from spark_2pc_sink.sink.contract.sift_plan import SiftReceipt
     from spark_2pc_sink.sink.contract.task_plan import TaskPlan
-    from spark_2pc_sink.sink.job.lane_work import LaneWork
+    from spark_2pc_sink.sink.job.lane_columns import LaneWork
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
     from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamListener
-    from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
+    from spark_2pc_sink.sink.table.table_writer import TableRows
+    from spark_2pc_sink.sink.tasks.sift_task import SiftReceipt
+    from spark_2pc_sink.sink.tasks.task_input import TaskFunction
     from spark_2pc_sink.sink.transfer.record_forwarder import RecordForwarder
+
+
+#: Seconds without rows after which the server is sent a query, so that it does not end the transaction for being idle.
+_IDLE_S: Final = 1.0
+
+
+class TableTries:
+    """Tries the rows of one lane in a thread, by its `task`.
+
+    Args:
+        source: where the tasks' frames come from.
+        table: opens the table for the rows of one try.
+        open_decision: gives the connection of a transaction that will be rolled back.
+        output: what refused rows say of the table.
+        most: look no further when more rows than these are refused.
+    """
+
+    def __init__(
+        self,
+        source: AttemptInput,
+        table: Callable[[Connection], TableRows],
+        open_decision: Callable[[], Connection],
+        output: str,
+        most: int,
+    ) -> None:
+        self._source = source
+        self._table = table
+        self._open_decision = open_decision
+        self._output = output
+        self._most = most
+        self._connection: Connection | None = None
+        self._sift: TableSift | None = None
+        self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink sift", self._cut)
+
+    def finish(self) -> TableSift:
+        """What was refused, once the thread has ended.
+
+        Raises:
+            DataError: see `TableSift.take`.
+        """
+        self.task.finish()
+        return self._opened()[1]
+
+    def _work(self) -> None:
+        with self._source.failing():
+            while not isinstance(taken := self._source.take(FrameKind.ROWS, _IDLE_S), Ended):
+                connection, sift = self._opened()
+                if taken is None:
+                    with driver_connection(connection).cursor() as cursor:
+                        cursor.execute("SELECT 1")
+                    continue
+                for part in SiftedPart.all_of(taken.payload):
+                    if not sift.too_many:
+                        sift.take(part)
+                self._source.done(taken)
+
+    def _opened(self) -> tuple[Connection, TableSift]:
+        if self._connection is None or self._sift is None:
+            self._connection = self._open_decision()
+            self._sift = TableSift(self._connection, self._table, output=self._output, most=self._most)
+        return self._connection, self._sift
+
+    def _cut(self) -> None:
+        if self._connection is not None:
+            # A connection that has just broken by itself cannot be cut any more, and need not be.
+            with suppress(psycopg2.Error, OSError):
+                cut(driver_connection(self._connection))
+
 
 #: Errors of one row that tasks find.
 _OF_TASKS: Final = (RecordRefusedError, RecordTooLargeError, UnstorableValueError)

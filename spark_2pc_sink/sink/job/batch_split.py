@@ -15,9 +15,17 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
-from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows, LookedUpRow
-from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, fingerprint_sql, identity_sql
-from spark_2pc_sink.sink.bad_rows.row_names import fingerprint_bytes, fingerprint_of
+from spark_2pc_sink.sink.bad_rows.bad_row import (
+    IDENTITY,
+    NUMBER,
+    BadRow,
+    BadRows,
+    LookedUpRow,
+    fingerprint_bytes,
+    fingerprint_of,
+    fingerprint_sql,
+    identity_sql,
+)
 from spark_2pc_sink.sink.table.spark_sql import quoted
 
 if TYPE_CHECKING:

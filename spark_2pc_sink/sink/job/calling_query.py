@@ -1,19 +1,62 @@
 """The query that calls the sink, as its run asks about it: its ids, whether it goes on, what it has not handed over.
 
-There are three: a stream of classic Spark (`classic_query`), one of Spark Connect (`connect_query`), and no stream at
-all, where a person writes numbered frames (`backfill`).
+There are three: a stream of classic Spark (`ClassicQuery`), one of Spark Connect, and a backfill: plain frames, which a
+person writes under ascending numbers. Calls that come in another way than these are refused here.
+
+Spark Connect runs foreachBatch's function in a Python process beside the server, and tells it neither the query nor its
+run. Since PySpark 4.3 even the session of a batch is a clone that knows no query. What is left: the session in which
+the stream was started knows its queries, and its id travels with the sink when that is pickled there. Where it has
+exactly one, that is the query; else the user names it (``query_name``).
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, TypeVar
+from uuid import uuid4
 
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
+from spark_2pc_sink.sink.job.session_facts import WORKER_URL, beside_server, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+#: The local property of a thread on which Spark calls a function of foreachBatch.
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+def current_query(spark: SparkSession) -> str:
+    """Id of the query on whose thread this is called.
+
+    Raises:
+        ConfigurationError: not called by a streaming query's foreachBatch.
+    """
+    query_id = running_query(spark)
+    if query_id is None:
+        raise ConfigurationError(
+            option="foreachBatch",
+            value="called outside a streaming query",
+            rule="a batch is only safe to replay under the id of its query",
+            remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query; a frame that is no stream "
+            "is written with sink.write(df, batch_id=…); in a thread that your function starts, call it by way of "
+            "pyspark.inheritable_thread_target(spark), which tells the thread whose query it is",
+        )
+    return query_id
+
+
+def running_query(spark: SparkSession) -> str | None:
+    """The same, None where this is not called by a streaming query."""
+    query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    return None if query_id is None else str(query_id)
 
 
 @dataclass(frozen=True)
@@ -72,7 +115,7 @@ class CallingQuery(ABC):
         return True
 
     def comes_straight(self, batch: DataFrame, tasks: int) -> bool:
-        """True where the first rows of a batch are known to be cheap to get; see `first_batch`.
+        """True where the first rows of a batch are known to be cheap to get; see `classic_query`.
 
         Args:
             batch: the first of the run.
@@ -89,3 +132,239 @@ class CallingQuery(ABC):
         """
         del missing
         return NOTHING_SHOWN
+
+
+#: Of this process: all its sinks of one transactional id are one run, and are compared with each other.
+_RUN_ID: Final = str(uuid4())
+
+
+class Backfill(CallingQuery):
+    """One process that writes numbered frames.
+
+    Args:
+        transactional_id: of the sink.
+    """
+
+    explicit_batch_ids: ClassVar[bool] = True
+
+    def __init__(self, transactional_id: str) -> None:
+        super().__init__(RunIds(f"backfill of {transactional_id}", _RUN_ID))
+
+    def goes_on(self, spark: SparkSession) -> bool:
+        """See `CallingQuery.goes_on`."""
+        del spark
+        return True
+
+    def check(self) -> None:
+        """See `CallingQuery.check`: there is no stream."""
+
+
+def check_frame(frame: DataFrame, batch_id: object) -> None:
+    """Refuse what is no numbered frame.
+
+    Args:
+        frame: to be written.
+        batch_id: its id.
+
+    Raises:
+        ConfigurationError: a stream, a call inside foreachBatch, or an id that is no whole number from 0 on.
+    """
+    if isinstance(batch_id, bool) or not isinstance(batch_id, int) or not 0 <= batch_id < 2**63:
+        raise ConfigurationError(
+            option="batch_id",
+            value=batch_id,
+            rule="it is a whole number from 0 on that fits 64 bits, greater than that of every batch before",
+            remedy="number the parts of the backfill, as by their dates: batch_id=20260131",
+        )
+    if frame.isStreaming:
+        raise ConfigurationError(
+            option="write",
+            value="a streaming frame",
+            rule="Spark gives its batches their ids",
+            remedy="pass the sink to writeStream.foreachBatch(sink)",
+        )
+    if _in_foreach_batch(frame.sparkSession):
+        raise ConfigurationError(
+            option="write",
+            value="called inside foreachBatch",
+            rule="numbers by hand may leave others out, so a batch that Spark has not handed over would not be noticed",
+            remedy="call the sink itself there: sink(batch, batch_id)",
+        )
+
+
+def _in_foreach_batch(spark: SparkSession) -> bool:
+    return beside_server() if is_connect(spark) else running_query(spark) is not None
+
+
+_log = sink_log(__name__)
+
+#: Each start of a query has a Python process of its own.
+_NAMED: Final = (
+    "pass query_name='orders' to DualWriteSink: any name that stays with this checkpoint, and that no other "
+    "checkpoint has"
+)
+
+
+class ConnectQuery(CallingQuery):
+    """One run of a streaming query, in the process that Spark has made for it.
+
+    Args:
+        ids: of the query and of this run.
+        query: as the session shows it in which the stream was started; None where the user has named it.
+    """
+
+    def __init__(self, ids: RunIds, query: StreamingQuery | None) -> None:
+        super().__init__(ids)
+        self._query = query
+
+    @classmethod
+    def of(cls, spark: SparkSession, query_name: str | None, started_in: str | None) -> ConnectQuery:
+        """The query for which this process was made.
+
+        Args:
+            spark: the session of the batch.
+            query_name: the option of the sink.
+            started_in: id of the session in which the stream was started; None where that is not known.
+
+        Raises:
+            ConfigurationError: no query calls, or it cannot be told which one.
+        """
+        if not beside_server():
+            raise ConfigurationError(
+                option="foreachBatch",
+                value="called outside a streaming query",
+                rule="a batch is only safe to replay under the id of its query",
+                remedy="pass the sink to writeStream.foreachBatch(sink) and start() the query; a frame that is no "
+                "stream is written with sink.write(df, batch_id=…)",
+            )
+        if query_name is not None:
+            return cls(RunIds(f"query {query_name!r}", _RUN_ID), None)
+        # Before 4.3 a batch has the session in which the stream was started.
+        active = (spark if started_in is None else session_by_id(started_in)).streams.active
+        if len(active) != 1:
+            shown = f"has {len(active)} of them" if active else "is not known"
+            raise ConfigurationError(
+                option="query_name",
+                value=None,
+                rule="Spark Connect does not tell a foreachBatch function its query, and the session in which the "
+                f"stream was started {shown}",
+                remedy=_NAMED,
+            )
+        (query,) = active
+        return cls(RunIds(str(query.id), _RUN_ID), query)
+
+    def goes_on(self, spark: SparkSession) -> bool:
+        """See `CallingQuery.goes_on`: the process ends with the run."""
+        del spark
+        return True
+
+    def check(self) -> None:
+        """See `CallingQuery.check`: the client sees neither checkpoint nor trigger, which is said once."""
+        _log.warning(
+            "Spark Connect shows neither checkpoint nor options of a query, so these are not checked: a missing "
+            "checkpointLocation, asynchronous progress tracking, real-time mode"
+        )
+
+    def is_stopping(self) -> bool:
+        """See `CallingQuery.is_stopping`."""
+        return self._query is not None and not self._query.isActive
+
+
+def session_id_here() -> str | None:
+    """The id of this thread's Spark Connect session, in which a stream is started; None without one."""
+    session: Any = _connect_sessions()
+    active = None if session is None else session.getActiveSession()
+    return None if active is None else str(active.session_id)
+
+
+def session_by_id(session_id: str) -> SparkSession:
+    """Another session of the server beside which this process runs.
+
+    It is never stopped: that would end the session on the server, with all its queries.
+    """
+    sessions: Any = _connect_sessions()
+    found: SparkSession = sessions.builder.remote(f"{os.environ[WORKER_URL]};session_id={session_id}").create()
+    return found
+
+
+def _connect_sessions() -> Any | None:
+    """Spark Connect's class of sessions; None in a process that has not used it."""
+    module = sys.modules.get("pyspark.sql.connect.session")
+    return None if module is None else module.SparkSession
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def takes_batches(method: Callable[P, R]) -> Callable[P, R]:
+    """Let calls of a method of batch and id fail as `check_call` says, where Python would miss an argument."""
+
+    @wraps(method)
+    def checked(*args: P.args, **given: P.kwargs) -> R:
+        check_call(*args[1:], **given)
+        return method(*args, **given)
+
+    return checked
+
+
+def check_call(batch: object, batch_id: object = None) -> None:
+    """Refuse a call that hands over something else than a batch and its id.
+
+    Args:
+        batch: a DataFrame of classic Spark or of Spark Connect.
+        batch_id: Spark's id of it; None where none came.
+
+    Raises:
+        ConfigurationError: a row came, as with ``foreach(sink)``, or a frame of pandas; or a frame without an id of
+            Spark's.
+    """
+    # By what it can do: a test, or a wrapper, may pass a stand-in.
+    if not hasattr(batch, "sparkSession") and type(batch).__name__ == "DataFrame":
+        raise ConfigurationError(
+            option="foreachBatch",
+            value=f"the sink was called with a DataFrame of {type(batch).__module__.partition('.')[0]}",
+            rule="tasks of Spark write the rows of a frame of Spark",
+            remedy="pass the batch that foreachBatch hands to your function, or what Spark makes of the frame: "
+            "spark.createDataFrame(frame); of pandas on Spark, frame.to_spark()",
+        )
+    if not hasattr(batch, "sparkSession"):
+        raise ConfigurationError(
+            option="foreach",
+            value=f"the sink was called with a {type(batch).__name__}",
+            rule="it writes whole batches, each in one transaction",
+            remedy="writeStream.foreachBatch(sink) in place of writeStream.foreach(sink)",
+        )
+    if batch_id is None:
+        raise ConfigurationError(
+            option="batch_id",
+            value=None,
+            rule="a frame without an id could not be told from its own repetition",
+            remedy="writeStream.foreachBatch(sink) passes one; a frame that is no stream is written with "
+            "sink.write(df, batch_id=…)",
+        )
+    if not isinstance(batch_id, int):
+        raise ConfigurationError(
+            option="batch_id",
+            value=batch_id,
+            rule=f"it is the whole number that Spark gives the batch, and came as {type(batch_id).__name__}",
+            remedy="pass the id on as foreachBatch hands it to your function",
+        )
+
+
+def check_is_batch(batch: DataFrame) -> None:
+    """Refuse a frame that is still a stream; its plan tells, so only the first batch of a run is asked.
+
+    Args:
+        batch: as the sink was called with it.
+
+    Raises:
+        ConfigurationError: it is a stream.
+    """
+    if batch.isStreaming:
+        raise ConfigurationError(
+            option="foreachBatch",
+            value="the sink was called with a stream",
+            rule="of a stream nobody has said which rows are in this batch",
+            remedy="pass the batch that foreachBatch hands to your function, or a frame that is made of it",
+        )

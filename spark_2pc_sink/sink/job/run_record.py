@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
-from spark_2pc_sink.sink.job.query_checks import elements_of
+from spark_2pc_sink.sink.job.session_facts import elements_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

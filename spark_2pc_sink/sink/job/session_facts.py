@@ -6,14 +6,17 @@ client of a server: it has DataFrames and settings, and neither a SparkContext n
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import socket
+import sys
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.sink.job.repeatability import Repeatability
+from spark_2pc_sink.errors import ConfigurationError, DualWriteError
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint
 
 if TYPE_CHECKING:
@@ -22,6 +25,147 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from spark_2pc_sink.options import SinkOptions
+
+
+#: The modules of Py4J that show calls and answers, and the one with the log of Spark Connect.
+_PY4J: Final = ("py4j.clientserver", "py4j.java_gateway")
+_CONNECT_LOG: Final = "pyspark.sql.connect.logging"
+#: An argument of bytes, ``j`` and Base64 (``py4j.protocol.BYTES_TYPE``). A pickle with a secret in it is longer.
+_BASE64: Final = re.compile(r"j[A-Za-z0-9+/]{32,}=*")
+#: A function, or a whole request where it is compressed, as protobuf's text format has a field of bytes.
+_FIELD: Final = re.compile(r'\b(command|data): "((?:[^"\\]|\\.){32,})"')
+
+
+class _Withhold(logging.Filter):
+    """Puts sizes in place of bytes in the log of Spark's clients, and leaves out errors that the sink has logged.
+
+    At DEBUG Py4J shows each call of Spark's Java side with all its arguments, and the client of Spark Connect each
+    request. Functions are among them, pickled: whoever decodes them has what they contain.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let the record pass, without bytes."""
+        if record.exc_info and isinstance(record.exc_info[1], DualWriteError):
+            return False
+        # One that cannot be put together is for the handlers, which say so.
+        with suppress(TypeError, ValueError):
+            text = record.getMessage()
+            shown = _BASE64.sub(lambda found: f"j({len(found[0]) - 1} characters of Base64)", text)
+            shown = _FIELD.sub(lambda found: f"{found[1]}: ({len(found[2])} characters of bytes)", shown)
+            if shown != text:
+                record.msg, record.args = shown, None
+        return True
+
+
+_FILTER: Final = _Withhold()
+
+
+def install_log_filter() -> None:
+    """Attach the filter; calling it again changes nothing."""
+    # Spark makes its own kind of logger when it is imported: this must not make an ordinary one before.
+    for name in (*_PY4J, *({_CONNECT_LOG} & sys.modules.keys())):
+        logging.getLogger(name).addFilter(_FILTER)
+
+
+#: Aggregates that Spark calls non-deterministic because they follow the order of rows. A stream may well use them:
+#: should a replay order them otherwise, the digest tells.
+_ORDER_DEPENDENT: Final = frozenset(
+    {"AggregateExpression", "AnyValue", "CollectList", "CollectSet", "First", "Last", "ListAgg"}
+)
+#: Functions that know of a task which file it reads, and what a file source calls the same in each row.
+_OF_FILES: Final = {
+    "input_file_name()": "_metadata.file_path",
+    "input_file_block_start()": "_metadata.file_block_start",
+    "input_file_block_length()": "_metadata.file_block_length",
+}
+
+
+def elements_of(sequence: Any) -> Iterator[Any]:
+    """The elements of a Scala Seq."""
+    return (sequence.apply(index) for index in range(sequence.size()))
+
+
+class Repeatability:
+    """Checks the plans of one run.
+
+    Args:
+        spark: the session of its batches.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001 - plans are not public in PySpark
+        trees = jvm.org.apache.spark.sql.catalyst.trees
+        self._current_like = getattr(getattr(trees, "TreePattern$"), "MODULE$").CURRENT_LIKE()
+
+    def check_stream(self, execution: Any | None) -> None:
+        """Refuse a stream whose own plan is not repeatable; Spark itself fixes the current time of each batch there.
+
+        Args:
+            execution: what `stream_execution` found.
+
+        Raises:
+            ConfigurationError: rand(), uuid() or the like.
+        """
+        if execution is not None:
+            _refuse_culprit("the stream", execution.logicalPlan())
+
+    def check(self, frame: DataFrame, where: str) -> None:
+        """Refuse a frame that is not repeatable.
+
+        Args:
+            frame: a batch, or one with the sink's own expressions selected.
+            where: what that is, for the message.
+
+        Raises:
+            ConfigurationError: rand(), uuid(), current_timestamp() or the like.
+        """
+        analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans are not public in PySpark
+        if analyzed.containsPattern(self._current_like):
+            # Spark fixes the current time per batch in the stream's own plan, but not in what is added to it.
+            raise _unrepeatable(where, "the current date or time")
+        _refuse_culprit(where, analyzed)
+
+
+def _refuse_culprit(where: str, plan: Any) -> None:
+    culprit = _culprit_in_plan(plan)
+    if culprit is not None:
+        raise _unrepeatable(where, culprit)
+
+
+def _unrepeatable(where: str, culprit: str) -> ConfigurationError:
+    remedy = (
+        "derive the value from the data: hash(columns) in place of rand() or uuid(), a column that the source sets in "
+        "place of the current time"
+    )
+    if culprit in _OF_FILES:
+        remedy = f"select {_OF_FILES[culprit]} where the stream is read: it is the same in every replay"
+    return ConfigurationError(
+        option=where,
+        value=culprit,
+        rule="it gives another result each time, so a replayed batch would not be the same batch",
+        remedy=remedy,
+    )
+
+
+def _culprit_in_plan(plan: Any) -> str | None:
+    """The first expression of a plan that differs from one evaluation to the next."""
+    if plan.deterministic():
+        return None
+    for expression in elements_of(plan.expressions()):
+        culprit = _culprit(expression)
+        if culprit is not None:
+            return culprit
+    return next(filter(None, map(_culprit_in_plan, elements_of(plan.children()))), None)
+
+
+def _culprit(expression: Any) -> str | None:
+    if expression.deterministic():
+        return None
+    inner = next(filter(None, map(_culprit, elements_of(expression.children()))), None)
+    if inner is not None or expression.getClass().getSimpleName() in _ORDER_DEPENDENT:
+        return inner
+    return str(expression.toString())
+
 
 _CONNECT: Final = "pyspark.sql.connect."
 _DESCRIPTION: Final = "spark.job.description"

@@ -19,17 +19,15 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.encoding_options import EncodingOptions
 from spark_2pc_sink.producer.leader_lookup import end_offsets
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
-from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.receipts import RESULT_DDL, TaskResults, add_up, read_results
-from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
-from spark_2pc_sink.sink.contract.topics import TopicFacts, Topics
+from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan, TopicFacts, Topics
 from spark_2pc_sink.sink.job.batch_sift import BatchSift, SiftJobs, is_about_rows
+from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX
 from spark_2pc_sink.sink.job.dead_letter_topic import NO_LETTERS
-from spark_2pc_sink.sink.job.lane_work import expressions_by_lane, ordered, selected
-from spark_2pc_sink.sink.job.small_batches import SMALL_BYTES_MAX
+from spark_2pc_sink.sink.job.lane_columns import expressions_by_lane, ordered, rows_of, selected
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
 from spark_2pc_sink.sink.tasks.encode_task import encode, run_encode_task, run_reread_task
-from spark_2pc_sink.sink.tasks.task_functions import renaming, task_function
+from spark_2pc_sink.sink.tasks.task_input import renaming, task_function
 from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
 from spark_2pc_sink.sink.transfer.record_forwarder import Forwarded, KnownTopics, RecordForwarder
 from spark_2pc_sink.sink.transfer.table_copy import TableCopy
@@ -45,21 +43,19 @@ if TYPE_CHECKING:
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-    from spark_2pc_sink.sink.job.arrow_batch_size import ArrowBatchSize
+    from spark_2pc_sink.sink.job.batch_size import ArrowBatchSize, SmallBatches
     from spark_2pc_sink.sink.job.batch_split import BatchSplit
     from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
-    from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch
-    from spark_2pc_sink.sink.job.lane_work import LaneWork
+    from spark_2pc_sink.sink.job.executors import ExecutorWatch
+    from spark_2pc_sink.sink.job.lane_columns import LaneWork
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
-    from spark_2pc_sink.sink.job.small_batches import SmallBatches
-    from spark_2pc_sink.sink.job.topic_metadata import TopicMetadata
+    from spark_2pc_sink.sink.job.table_loader import LaneTables
+    from spark_2pc_sink.sink.report import WrittenRows
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
     from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamListener
     from spark_2pc_sink.sink.stream.task_stream import StreamAddress
-    from spark_2pc_sink.sink.tasks.task_functions import TaskFunction
-    from spark_2pc_sink.sink.transfer.lane_tables import LaneTables
-    from spark_2pc_sink.sink.transfer.record_forwarder import Connections
-    from spark_2pc_sink.sink.written_rows import WrittenRows
+    from spark_2pc_sink.sink.tasks.task_input import TaskFunction
+    from spark_2pc_sink.sink.transfer.record_forwarder import Connections, TopicMetadata
 
 #: A connection that waits for rows asks the server for something after this fraction (1/n) of its idle timeout.
 _IDLE_SHARE: Final = 3

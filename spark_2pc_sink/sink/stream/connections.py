@@ -18,8 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
-from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Sender, StaleTaskError
-from spark_2pc_sink.sink.stream.frame_reader import FrameReader, unpacked_hello
+from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, FrameReader, Sender, StaleTaskError, unpacked_hello
 from spark_2pc_sink.sink.stream.frames import (
     TOKEN_BYTES,
     DriverMessage,

@@ -17,24 +17,22 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, DecimalType, MapType, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
-from spark_2pc_sink.sink.table.conflict_rule import REPLACE, ConflictRule
-from spark_2pc_sink.sink.table.copy_encoder import OWN_PREFIX, CopyColumn, CopyPlan, Storage
+from spark_2pc_sink.sink.table.catalog import TableName, TargetColumn, TargetTable, quote_identifier
+from spark_2pc_sink.sink.table.conflict_rule import REPLACE, ConflictRule, LateRows
+from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN, OWN_PREFIX, CopyColumn, CopyPlan, Storage
 from spark_2pc_sink.sink.table.create_table import sql_type
-from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
-from spark_2pc_sink.sink.table.json_sql import json_sql, parts_of
-from spark_2pc_sink.sink.table.late_rows import LateRows
 from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.table.type_errors import columns_with, incompatible
+from spark_2pc_sink.sink.table.text_guards import json_sql, parts_of
 from spark_2pc_sink.sink.table.type_mapping import (
     COMPLEX_TYPES,
     JSON_COLUMNS,
     arrow_type,
+    columns_with,
     in_arrow,
+    incompatible,
     json_storage,
     storage_of,
 )
-from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
 #: The name under which delete_when stands beside the table's columns: true for a row that deletes the one of its key.
 DELETE_COLUMN = f"{OWN_PREFIX}delete"

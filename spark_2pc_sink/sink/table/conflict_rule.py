@@ -1,12 +1,25 @@
-"""The conflict rule: what becomes of a row whose key is in the table already."""
+"""The conflict rule: what becomes of a row whose key is in the table already.
+
+``upsert_late_rows="keep_newer"`` compares a row's upsert_order_by with that of the row in the table, so a column of the
+table has to hold it, and the database has to order that column as Spark does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.table.catalog import quote_identifier
+from spark_2pc_sink.sink.table.spark_sql import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_2pc_sink.sink.table.catalog import TargetTable
 
 
 @dataclass(frozen=True)
@@ -73,3 +86,81 @@ REPLACE: Final = ConflictRule()
 
 def _refused(option: str, columns: Sequence[str], rule: str, remedy: str) -> ConfigurationError:
     return ConfigurationError(option=option, value=list(columns), rule=rule, remedy=remedy)
+
+
+_TEXTS: Final = ("text", "varchar")
+#: pg_type.typname of the types that PostgreSQL orders as Spark orders what is stored in them. Not char(n), which
+#: ignores blanks, nor uuid, jsonb and interval, which know equal values that are spelled in several ways.
+_ORDERED: Final = frozenset(
+    {"bool", "int2", "int4", "int8", "float4", "float8", "numeric", "bytea", "date", "time", "timestamp", "timestamptz"}
+    | set(_TEXTS)
+)
+
+
+@dataclass(frozen=True)
+class LateRows:
+    """How a row is told from one that the table keeps. Can be pickled.
+
+    Attributes:
+        column: of the table, that holds upsert_order_by.
+        text: True for a text, which is compared by its bytes.
+    """
+
+    column: str
+    text: bool
+
+    def not_older(self, given: str, there: str) -> sql.Composable:
+        """SQL that is true where a row may take the place of the one in the table: it is as new, or newer.
+
+        Null is less than anything, as among the rows of a batch. Not true may be null.
+
+        Args:
+            given: the alias of the row.
+            there: the alias of the row in the table.
+        """
+        collated = sql.SQL(' COLLATE pg_catalog."C"') if self.text else sql.SQL("")
+        return sql.SQL("({there} IS NULL OR {given}{collated} >= {there}{collated})").format(
+            given=sql.Identifier(given, self.column), there=sql.Identifier(there, self.column), collated=collated
+        )
+
+
+def order_in_table(
+    order_by: str, columns: Mapping[str, str], target: TargetTable, upsert_keys: Sequence[str]
+) -> LateRows:
+    """The column of the table that holds upsert_order_by.
+
+    Args:
+        order_by: the option.
+        columns: what is written, by column.
+        target: the table.
+        upsert_keys: the option.
+
+    Raises:
+        ConfigurationError: no column holds it, or one that the database orders otherwise than Spark.
+    """
+    spelled = (order_by.strip(), quoted(order_by))
+    names = [name for name, made_of in columns.items() if made_of.strip() in spelled and name not in upsert_keys]
+    column = target.column(names[0]) if names else None
+    if column is None:
+        raise _refused_order(
+            f"the table's rows are compared by upsert_order_by={order_by!r}, and no column of {target.table} but "
+            "perhaps an upsert key holds that",
+            f"write it to a column too, with columns={{..., 'updated': {order_by!r}}}",
+        )
+    if column.is_array or column.base_type not in _ORDERED:
+        raise _refused_order(
+            f"column {column.name!r} of {target.table} holds upsert_order_by, and is {column.type_name}, which "
+            "PostgreSQL does not order as Spark does",
+            f"ALTER TABLE {target.table} ALTER COLUMN {quote_identifier(column.name)} TYPE text, or order by a number "
+            "or a timestamp",
+        )
+    return LateRows(column.name, text=column.base_type in _TEXTS)
+
+
+def _refused_order(rule: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        option="upsert_late_rows",
+        value="keep_newer",
+        rule=rule,
+        remedy=f"{remedy}; or leave it at upsert_late_rows='replace'",
+    )

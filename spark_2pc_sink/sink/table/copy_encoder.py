@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pgpq import ArrowToPostgresBinaryEncoder
@@ -17,8 +18,141 @@ from pgpq.encoders import LargeStringEncoderBuilder, StringEncoderBuilder
 from pgpq.schema import Jsonb
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
-from spark_2pc_sink.sink.table.copy_payloads import PGPQ_ELEMENT_OIDS, array_payload, timestamp_payload, uuid_payload
-from spark_2pc_sink.sink.table.value_checks import Check
+from spark_2pc_sink.sink.table.value_checks import Check, text_bytes
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array
+
+
+#: The name under which the value of upsert_order_by, and then its order key, stands beside the table's columns.
+ORDER_COLUMN: Final = "_2pc_order"
+
+#: Bits of a double that are flipped where its sign says that it is negative.
+_MAGNITUDE_BITS: Final = np.int64(0x7FFF_FFFF_FFFF_FFFF)
+_SIGN_SHIFT: Final = 63
+
+
+def order_keys(values: ArrowColumn) -> ArrowColumn:
+    """The order key of each value, null where it is null.
+
+    PostgreSQL compares order keys only, so the greatest is Spark's maximum on every database, whatever its collation: a
+    text is its UTF-8 bytes, a number with a binary fraction is an integer of the same order in which NaN is the
+    greatest and -0.0 equals 0.0, and all that Spark counts (time, whole numbers, booleans) is that count.
+
+    Args:
+        values: of upsert_order_by, as Spark hands them over.
+
+    Returns:
+        int64, binary or decimal128, as `column_plan.order_column` says.
+    """
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return values.cast(pa.binary())
+    if pa.types.is_floating(kind):
+        numbers = values.fill_null(0.0).cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return pa.array(_counted(numbers), mask=np.asarray(values.is_null()))
+    if pa.types.is_date32(kind):
+        return values.cast(pa.int32()).cast(pa.int64())
+    if pa.types.is_binary(kind) or pa.types.is_decimal(kind):
+        return values
+    return values.cast(pa.int64())
+
+
+def _counted(numbers: Any) -> Int64Array:
+    """Integers in the order of doubles: their bits, those of negative numbers turned round."""
+    # Adding 0.0 makes -0.0 positive; there are many bit patterns of NaN, and one is the greatest.
+    bits = np.where(np.isnan(numbers), np.nan, numbers + 0.0).view(np.int64)
+    counted: Int64Array = bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE_BITS)
+    return counted
+
+
+#: Element types (pg_type.oid) that pgpq names in arrays: bool, bytea, int8, int2, int4, text, float4, float8, date,
+#: time, timestamp, interval, numeric.
+PGPQ_ELEMENT_OIDS = frozenset({16, 17, 20, 21, 23, 25, 700, 701, 1082, 1083, 1114, 1186, 1700})
+
+# Microseconds from 1970-01-01, Arrow's and Spark's epoch, to 2000-01-01, PostgreSQL's.
+_POSTGRES_EPOCH_MICROSECONDS = 946_684_800_000_000
+_UUID_BYTES = 16
+_NIL_UUID = "00000000-0000-0000-0000-000000000000"
+# array_recv: dimensions, flag for nulls, element type; then of each dimension its length and lower bound.
+_ARRAY_HEADER = np.dtype(
+    [("dimensions", ">i4"), ("nulls", ">i4"), ("element", ">u4"), ("length", ">i4"), ("lower", ">i4")]
+)
+
+
+def uuid_payload(texts: Any) -> Any:
+    """The 16 bytes of each uuid.
+
+    Args:
+        texts: string or large_string array; all values canonical, see `UUID_TEXT`.
+    """
+    digits = text_bytes(pc.replace_substring(texts.fill_null(_NIL_UUID), "-", ""))
+    width = pa.binary(_UUID_BYTES)
+    payload = pa.Array.from_buffers(width, len(texts), [None, pa.py_buffer(bytes.fromhex(digits.tobytes().decode()))])
+    return payload if texts.null_count == 0 else pc.if_else(texts.is_valid(), payload, pa.scalar(None, width))
+
+
+def timestamp_payload(timestamps: Any) -> Any:
+    """The 8 bytes of each timestamp, as ``timestamptz_recv`` reads them: microseconds since 2000-01-01 UTC.
+
+    Args:
+        timestamps: timestamp[us] array of any zone, checked to be in PostgreSQL's range.
+    """
+    microseconds = timestamps.view(pa.int64()).fill_null(_POSTGRES_EPOCH_MICROSECONDS).to_numpy(zero_copy_only=False)
+    data = (microseconds - _POSTGRES_EPOCH_MICROSECONDS).astype(">i8").tobytes()
+    width = pa.binary(8)
+    payload = pa.Array.from_buffers(width, len(timestamps), [None, pa.py_buffer(data)])
+    return payload if timestamps.null_count == 0 else pc.if_else(timestamps.is_valid(), payload, pa.scalar(None, width))
+
+
+def array_payload(lists: Any, elements: Any, *, element_oid: int) -> Any:
+    """The binary form of one-dimensional arrays.
+
+    Args:
+        lists: list or large_list array; its values are not looked at.
+        elements: the payloads of all elements, as ``lists.flatten()`` orders them; null for a null element.
+        element_oid: the element type of the column.
+
+    Returns:
+        A large_binary array with a value for each list, null for a null list.
+    """
+    framed = _framed(elements)
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    element_offsets = np.frombuffer(framed.buffers()[1], np.int64)[framed.offset :]
+    bodies = pa.Array.from_buffers(
+        pa.large_binary(),
+        len(lists),
+        [None, pa.py_buffer(element_offsets[np.concatenate(([0], ends)).astype(np.int64)]), framed.buffers()[2]],
+    )
+    whole = pc.binary_join_element_wise(_headers(ends, elements, element_oid), bodies, _nothing())
+    return whole if lists.null_count == 0 else pc.if_else(lists.is_valid(), whole, pa.scalar(None, pa.large_binary()))
+
+
+def _headers(ends: Any, elements: Any, element_oid: int) -> Any:
+    headers = np.zeros(len(ends), _ARRAY_HEADER)
+    headers["dimensions"] = 1
+    headers["nulls"] = elements.null_count > 0
+    headers["element"] = element_oid
+    headers["length"] = np.diff(ends, prepend=0)
+    headers["lower"] = 1
+    return _fixed(headers.tobytes(), _ARRAY_HEADER.itemsize, len(ends))
+
+
+def _framed(elements: Any) -> Any:
+    """Each element behind its length; -1 and nothing for null."""
+    payloads = elements.cast(pa.large_binary())
+    lengths = pc.fill_null(pc.binary_length(payloads), -1).to_numpy(zero_copy_only=False).astype(">i4")
+    prefixes = _fixed(lengths.tobytes(), lengths.itemsize, len(payloads))
+    return pc.binary_join_element_wise(prefixes, payloads.fill_null(b""), _nothing())
+
+
+def _fixed(data: bytes, width: int, count: int) -> Any:
+    return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(data)]).cast(pa.large_binary())
+
+
+def _nothing() -> Any:
+    return pa.scalar(b"", pa.large_binary())
+
 
 #: What the names of columns begin with that are the sink's own and not the table's.
 OWN_PREFIX = "_2pc_"

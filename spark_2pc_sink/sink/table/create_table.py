@@ -1,16 +1,24 @@
-"""The CREATE TABLE statement for a batch, from its Spark schema."""
+"""The statements that make a table for a batch, and columns that it lacks (``schema_evolution="add_columns"``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from psycopg2 import sql
 from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
+from spark_2pc_sink.sink.table.catalog import TableName, driver_connection, quote_identifier
 from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.table.type_errors import unsupported
-from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES
+from spark_2pc_sink.sink.table.table_writer import refused_rows
+from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES, unsupported
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.table.catalog import TargetTable
+
 
 #: Class of the Spark type to the PostgreSQL type that holds each of its values: as SQL has it, and pg_type.typname.
 SCALAR_TYPES = {
@@ -114,3 +122,37 @@ def sql_type(name: str, spark_type: DataType) -> str:
     if type(spark_type).__name__ not in SCALAR_TYPES:
         raise unsupported(name, spark_type, quoted(name))
     return SCALAR_TYPES[type(spark_type).__name__][0]
+
+
+def missing_columns(fields: Iterable[StructField], target: TargetTable) -> list[StructField]:
+    """The columns of a batch that the table lacks.
+
+    One that differs from a column of the table by nothing but case is none of them: somebody has written it otherwise,
+    and a second column would get the values of the first.
+    """
+    known = {column.name.casefold() for column in target.columns}
+    return [field for field in fields if field.name.casefold() not in known]
+
+
+def add_columns(connection: Connection, fields: Sequence[StructField], target: TargetTable) -> None:
+    """Add columns, of the types that `create_table_ddl` would give them; each may be null, as earlier rows lack it.
+
+    Another sink may add them at the same time: then they are there.
+
+    Args:
+        connection: in a transaction of its own: ALTER TABLE keeps all others from the table until it ends, and waits
+            for the transactions that use it, at most lock_timeout.
+        fields: the columns.
+        target: the table.
+
+    Raises:
+        ConfigurationError: a type without a counterpart; or the role does not own the table.
+    """
+    added = sql.SQL(", ").join(
+        sql.SQL("ADD COLUMN IF NOT EXISTS {} {}").format(
+            sql.Identifier(field.name), sql.SQL(sql_type(field.name, field.dataType))
+        )
+        for field in fields
+    )
+    with driver_connection(connection).cursor() as cursor, refused_rows(target.table):
+        cursor.execute(sql.SQL("ALTER TABLE {} {}").format(target.table.identifier, added))

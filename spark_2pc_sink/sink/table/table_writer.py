@@ -10,24 +10,213 @@ failures and lost connections pass as psycopg2 raised them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import psycopg2
 import psycopg2.errors
 import psycopg2.extensions
 from psycopg2 import sql
 
+from jdbc_state.sqlstate import AGAINST_POLICY, INSUFFICIENT_PRIVILEGE, is_retriable
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
-from spark_2pc_sink.sink.table.catalog import changed_column, driver_connection
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-from spark_2pc_sink.sink.table.copy_stream import Rows, copy_rows
-from spark_2pc_sink.sink.table.identifiers import TableName, identifiers
-from spark_2pc_sink.sink.table.row_errors import refused_rows
-from spark_2pc_sink.sink.table.table_tree import TableTree, read_tree, refuse_unfit
-from spark_2pc_sink.sink.written_rows import WrittenRows
+from spark_2pc_sink.sink.report import WrittenRows
+from spark_2pc_sink.sink.table.catalog import (
+    TableName,
+    TableTree,
+    changed_column,
+    driver_connection,
+    identifiers,
+    read_tree,
+    refuse_unfit,
+)
+from spark_2pc_sink.sink.table.copy_encoder import COPY_TRAILER
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+
+
+# SQLSTATE classes of what is wrong with a row, or with a trigger that it meets. Deterministic: the same rows would be
+# refused again. 22: data exception (JSON that is none, a character the database's encoding has not). 23: integrity
+# constraint violation. 27: triggered data change violation. 38, 39: a function in another language. 44: WITH CHECK
+# OPTION. P0: PL/pgSQL, such as RAISE without a code of its own.
+_ROW_CLASSES: Final = frozenset({"22", "23", "27", "38", "39", "44", "P0"})
+# All classes that PostgreSQL has (its manual, appendix A). Any other was made up by a function that raises it.
+_SERVER_CLASS: Final = re.compile(
+    "0[0-3]|0[89ABFLPZ]|10|2[0-8]|2[BDF]|34|38|39|3[BDF]|40|42|44|5[3-578]|72|F0|HV|P0|XX", re.ASCII
+)
+# The functions of the server that report an error because a trigger says so, in PL/pgSQL and PL/Python: with any code.
+_RAISED_BY_TRIGGER: Final = frozenset({"exec_stmt_raise", "PLy_elog_impl"})
+# A row that is too much: 54000 (longer than an index entry, a page or a tsvector can be), 54001 (JSON nested too deep),
+# 42622 (longer than a name can be).
+_TOO_MUCH: Final = frozenset({"54000", "54001", "42622"})
+# … and the functions that report the end of what a transaction or the whole server has, with the same code.
+_NOT_OF_ROW: Final = frozenset({"GetNewTransactionId", "GetNewMultiXactId", "CommandCounterIncrement"})
+
+# What is wrong is the table or the role, for every row: 0A000 (row-level security was switched on, and COPY has none),
+# 55000 (no replica identity in a publication of updates).
+_TABLE_CODES: Final = {
+    INSUFFICIENT_PRIVILEGE: "have its owner grant the role what is missing. docs/permissions.md lists what the "
+    "sink needs; a trigger, or a table that it writes to, may need more",
+    "0A000": "change the table so that the role may write to it again, or the sink's mode",
+    "55000": "change the table as the message says",
+}
+# A statement that PostgreSQL cannot run (42: a column or table that is not there, syntax), inside of a function in
+# PL/pgSQL or another such language, whose name its context has in every language of the server.
+_STATEMENT_CLASS: Final = "42"
+_IN_FUNCTION: Final = "PL/"
+# … and what input functions say of a text: 42 (a tsvector or path that is none, a regclass that is not there), 3F (no
+# such schema), XX000 (an hstore that is none, before PostgreSQL 16).
+_NO_VALUE: Final = re.compile("42...|3F000|XX000", re.ASCII)
+_CORRECT_FUNCTION: Final = "correct the function that the message names, which a trigger runs, or drop the trigger"
+
+
+@contextmanager
+def refused_rows(table: TableName, *, casts: bool = False) -> Iterator[None]:
+    """Turn PostgreSQL's refusal of a row, or of the role, into a sentence. Every other error passes unchanged.
+
+    Deadlocks, serialization failures, time-outs and lost connections say nothing about the rows: whoever owns the
+    transaction decides what becomes of it. A trigger that raises one of their codes asks for the same.
+
+    Args:
+        table: that the rows are for.
+        casts: the statement makes values of texts.
+
+    Raises:
+        ConstraintError: a constraint, a type's input check, a policy or a trigger refused a row.
+        ConfigurationError: the table takes no rows of this role, or a function of its triggers cannot run.
+    """
+    try:
+        yield
+    except psycopg2.Error as error:
+        code = error.pgcode or ""
+        said = error.diag
+        in_function = _IN_FUNCTION in (said.context or "")
+        no_value = casts and not in_function and code != INSUFFICIENT_PRIVILEGE and _NO_VALUE.fullmatch(code)
+        if no_value or _refuses_row(code, said.source_function or ""):
+            raise ConstraintError(
+                table=str(table),
+                constraint=said.constraint_name or "",
+                column=said.column_name or "",
+                sqlstate=code,
+                detail=_detail(error),
+            ) from error
+        remedy = _TABLE_CODES.get(code)
+        if remedy is None and code.startswith(_STATEMENT_CLASS) and in_function:
+            remedy = _CORRECT_FUNCTION
+        if remedy is not None:
+            raise ConfigurationError(
+                option="table",
+                value=str(table),
+                rule=f"PostgreSQL takes no rows for it: {_detail(error)} [{code}]",
+                remedy=remedy,
+            ) from error
+        raise
+
+
+def _refuses_row(code: str, source_function: str) -> bool:
+    """True for an error that the same rows meet again.
+
+    Args:
+        code: the SQLSTATE; '' for a connection that broke.
+        source_function: of the server, which its messages name in no language.
+    """
+    if not code or is_retriable(code):
+        return False
+    if code in _TOO_MUCH:
+        return source_function not in _NOT_OF_ROW
+    if code[:2] in _ROW_CLASSES or not _SERVER_CLASS.fullmatch(code[:2]):
+        return True
+    return source_function in _RAISED_BY_TRIGGER or source_function == AGAINST_POLICY
+
+
+def _detail(error: psycopg2.Error) -> str:
+    """What PostgreSQL said, in one line: its message, the detail with the key, its hint, and the row of the COPY."""
+    said = error.diag
+    parts = (said.message_primary, said.message_detail, said.message_hint, said.context)
+    return "; ".join(" ".join(part.split()) for part in parts if part)
+
+
+#: Signature, flags 0, header extension of 0 bytes.
+HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+
+#: How much psycopg2 is given at a time: bounds the copy that it and libpq make of what they send. Measured with 93 MB,
+#: sizes from 8 KiB to 8 MiB are equally fast, so this is a size that no process notices.
+READ_BYTES = 256 * 1024
+
+
+#: COPY bytes of whole rows: anything that has the buffer protocol, such as bytes or a memoryview.
+Rows = Any
+
+
+class CopyReader:
+    """What ``copy_expert`` reads: all rows after one header, and then the trailer.
+
+    Args:
+        pieces: COPY bytes of whole rows. Taken one at a time, when the one before has been read.
+    """
+
+    def __init__(self, pieces: Iterable[Rows]) -> None:
+        self._slices = _slices(pieces)
+        self._failure: Exception | None = None
+
+    @property
+    def failure(self) -> Exception | None:
+        """What :meth:`read` raised: psycopg2 passes on no more than its text, as a canceled query."""
+        return self._failure
+
+    def read(self, size: int = READ_BYTES) -> bytes:
+        """The next bytes, at most `READ_BYTES` of them; empty at the end. ``size`` is what psycopg2 would like.
+
+        Raises:
+            Exception: what the iterable of pieces raises.
+        """
+        del size  # psycopg2 takes what it is given
+        try:
+            return next(self._slices, b"")
+        except Exception as error:
+            self._failure = error
+            raise
+
+
+def copy_rows(
+    cursor: psycopg2.extensions.cursor, table: TableName, columns: Sequence[str], pieces: Iterable[Rows]
+) -> int:
+    """Copy rows into a table by one command, and return how many there were.
+
+    Args:
+        cursor: inside a transaction.
+        table: where to.
+        columns: what each row has.
+        pieces: COPY bytes of whole rows.
+
+    Raises:
+        psycopg2.Error: PostgreSQL refused a row, or the connection failed.
+        Exception: what the iterable of pieces raises.
+    """
+    statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table.identifier, identifiers(columns))
+    reader = CopyReader(pieces)
+    source: Any = reader  # of a file's methods, COPY FROM calls read() only
+    try:
+        cursor.copy_expert(statement, source, READ_BYTES)
+    except psycopg2.Error:
+        if reader.failure is not None:
+            raise reader.failure from None
+        raise
+    return cursor.rowcount
+
+
+def _slices(pieces: Iterable[Rows]) -> Iterator[bytes]:
+    yield HEADER
+    for piece in pieces:
+        rows = memoryview(piece).cast("B")
+        for start in range(0, len(rows), READ_BYTES):
+            yield bytes(rows[start : start + READ_BYTES])
+    yield COPY_TRAILER
 
 
 class TableRows(Protocol):

@@ -14,10 +14,10 @@ import psycopg2
 from jdbc_state.connections import driver_connection
 from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.sink.stream.attempt_input import Ended
 from spark_2pc_sink.sink.stream.frames import FrameKind
 from spark_2pc_sink.sink.transfer.background_task import BackgroundTask
-from spark_2pc_sink.sink.written_rows import NOTHING_WRITTEN, WrittenRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Released
-    from spark_2pc_sink.sink.table.copy_stream import Rows
-    from spark_2pc_sink.sink.table.table_writer import TableRows
+    from spark_2pc_sink.sink.table.table_writer import Rows, TableRows
 
 #: One COPY command takes frames for so long, and as long as one follows another within the pause: the server bounds
 #: statements, and notices a row that it refuses at once.

@@ -12,11 +12,16 @@ import sqlalchemy as sa
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
-from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable, UniqueKey, read_target
+from spark_2pc_sink.sink.table.catalog import (
+    TableName,
+    TargetColumn,
+    TargetTable,
+    UniqueKey,
+    check_privileges,
+    read_target,
+)
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
-from spark_2pc_sink.sink.table.identifiers import TableName
-from spark_2pc_sink.sink.table.privileges import check_privileges
 from spark_2pc_sink.sink.table.value_checks import DecimalRange, TextLength, WholeMultiple
 from tests.harness.providers import Database
 from tests.integration.postgres.database_tables import (

@@ -13,13 +13,10 @@ from pyspark.sql import types as t
 
 from jdbc_state.sqlstate import READ_ONLY
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
-from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
+from spark_2pc_sink.sink.table.catalog import TableName, driver_connection, read_target, read_tree
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-from spark_2pc_sink.sink.table.identifiers import TableName
 from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.table.row_errors import refused_rows
-from spark_2pc_sink.sink.table.table_tree import read_tree
-from spark_2pc_sink.sink.table.table_writer import AppendedRows
+from spark_2pc_sink.sink.table.table_writer import AppendedRows, refused_rows
 from tests.integration.postgres.database_tables import append, orders, plan_of, rows, run, transaction, upsert
 
 LONG = t.LongType()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_2pc_sink.sink.job.small_batches import SmallBatches
+from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from tests.harness.streams import FileStream
 from tests.integration.sink.one_batch import OneBatch
 from tests.integration.sink.targets import SCHEMA, Target

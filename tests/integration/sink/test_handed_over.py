@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_2pc_sink.errors import HaltCause, UnstorableValueError
-from spark_2pc_sink.sink.job.small_batches import SmallBatches
+from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from tests.harness.halts import halts
 from tests.integration.sink.targets import Row, rows_of
 

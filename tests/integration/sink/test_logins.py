@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_2pc_sink.cli import exits, main
-from spark_2pc_sink.sink.job.small_batches import SmallBatches
+from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.testing import wait_until
 from tests.conftest import or_skip
 from tests.harness.changing_role import ChangingRole, changing_role

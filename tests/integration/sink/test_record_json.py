@@ -32,10 +32,10 @@ from spark_2pc_sink.sink.contract.record_json import (
     JsonField,
     json_values,
 )
-from spark_2pc_sink.sink.job.json_settings import JsonSettings
+from spark_2pc_sink.sink.job.lane_expressions import JsonSettings
 from spark_2pc_sink.sink.job.session_facts import session_facts
-from spark_2pc_sink.sink.table.json_sql import json_sql
 from spark_2pc_sink.sink.table.spark_sql import quoted
+from spark_2pc_sink.sink.table.text_guards import json_sql
 from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES
 from tests.harness.streams import session_settings
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from spark_2pc_sink.sink.contract.record_columns import key_values
 from spark_2pc_sink.sink.contract.record_expressions import (
     RecordExpressions,
     analyze,
@@ -15,7 +16,6 @@ from spark_2pc_sink.sink.contract.record_expressions import (
     shared_columns,
     with_key_column,
 )
-from spark_2pc_sink.sink.contract.record_key import key_values
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from tests.harness.streams import session_settings
 

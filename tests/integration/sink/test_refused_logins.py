@@ -12,7 +12,7 @@ import pytest
 
 from spark_2pc_sink.causes import causes
 from spark_2pc_sink.errors import AuthorizationError, TlsRefusedError
-from spark_2pc_sink.sink.job.small_batches import SmallBatches
+from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
 from tests.conftest import or_skip
 from tests.harness.secure_kafka import PLAIN_USER, SecureKafka, plain_login

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, UnstorableValueError
-from spark_2pc_sink.sink.job import small_batches, spark_batch
-from spark_2pc_sink.sink.job.small_batches import FIRST_ROWS_MAX, SMALL_ROWS_MAX
+from spark_2pc_sink.sink.job import batch_size, spark_batch
+from spark_2pc_sink.sink.job.batch_size import FIRST_ROWS_MAX, SMALL_ROWS_MAX
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.tasks.encode_task import encode
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
@@ -74,7 +74,7 @@ def test_the_driver_writes_small_batches_until_one_is_large(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B30: the one that turns out to be large is shared out in the same transaction, before anything was sent."""
-    monkeypatch.setattr(small_batches, "SMALL_S_MAX", 60)
+    monkeypatch.setattr(batch_size, "SMALL_S_MAX", 60)
     by_driver: list[int] = []
 
     def spy(batches: list[pa.RecordBatch], *arguments: Any) -> TaskReceipt:
@@ -125,7 +125,7 @@ def test_the_driver_tries_a_first_batch_that_comes_straight_from_the_source(
 def test_a_first_batch_with_more_rows_than_are_tried_is_shared_out_in_the_same_transaction(
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_batches, "SMALL_S_MAX", 60)
+    monkeypatch.setattr(batch_size, "SMALL_S_MAX", 60)
     monkeypatch.setattr(spark_batch, "encode", None)
     rows: list[Row] = [(n, "x", n) for n in range(FIRST_ROWS_MAX + 1)]
     stream.add(rows)
@@ -147,7 +147,7 @@ def test_rows_that_cannot_be_collected_are_shared_out(
         message = "Total size of serialized results is bigger than spark.driver.maxResultSize"
         raise RuntimeError(message)
 
-    monkeypatch.setattr(small_batches, "SMALL_S_MAX", 60)
+    monkeypatch.setattr(batch_size, "SMALL_S_MAX", 60)
     monkeypatch.setattr(type(stream.spark.range(1)), "limit", refuse)
     stream.add(rows_of(0))
     stream.add(rows_of(1))

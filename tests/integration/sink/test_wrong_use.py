@@ -109,7 +109,7 @@ def test_spark_s_ui_says_what_each_job_is_for_and_the_query_can_still_be_stopped
     stream: FileStream, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group stays the run's: by it Spark cancels the jobs of a query. What was there is put back."""
-    monkeypatch.setattr("spark_2pc_sink.sink.job.small_batches.SmallBatches.expected", False)
+    monkeypatch.setattr("spark_2pc_sink.sink.job.batch_size.SmallBatches.expected", False)
     stream.add(rows_of(0, 10))
     sink = target.sink(key="id")
     context = stream.spark.sparkContext

@@ -12,7 +12,7 @@ import pytest
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.sink import sink as module
-from spark_2pc_sink.sink.job.backfill import Backfill
+from spark_2pc_sink.sink.job.calling_query import Backfill
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.sink.bad_rows.bisection import find_refused, try_again
+from spark_2pc_sink.sink.bad_rows.bad_row import find_refused, try_again
 
 
 class Table:

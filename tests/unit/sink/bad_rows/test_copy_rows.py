@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.sink.bad_rows.copy_rows import CopyRows
-from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
-from spark_2pc_sink.sink.bad_rows.row_names import RowNames, fingerprint_bytes, fingerprint_of
-from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, RowNames, fingerprint_bytes, fingerprint_of
+from spark_2pc_sink.sink.bad_rows.table_sift import CopyRows, SiftedPart
 
 FIELDS = st.lists(st.one_of(st.none(), st.binary(max_size=20)), min_size=1, max_size=4)
 

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.check.executor_side import NO_SESSION, executor_findings
-from spark_2pc_sink.sink.job import executor_check, session_facts
-from spark_2pc_sink.sink.job.executor_check import ExecutorVerdict
+from spark_2pc_sink.sink.job import executors, session_facts
+from spark_2pc_sink.sink.job.executors import ExecutorVerdict
 
 if TYPE_CHECKING:
     from spark_2pc_sink.sink.check.findings import Finding
@@ -48,7 +48,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         assert isinstance(end, ExecutorVerdict)
         return end
 
-    monkeypatch.setattr(executor_check, "try_executors", try_executors)
+    monkeypatch.setattr(executors, "try_executors", try_executors)
     facts = SimpleNamespace(tasks_at_once=lambda: 4)
     monkeypatch.setattr(session_facts, "session_facts", lambda *_: facts)
     return ends

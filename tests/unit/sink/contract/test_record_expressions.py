@@ -28,8 +28,7 @@ from spark_2pc_sink.sink.contract.record_json import (
     WHOLE_ROW,
     JsonField,
 )
-from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable
-from spark_2pc_sink.sink.table.identifiers import TableName
+from spark_2pc_sink.sink.table.catalog import TableName, TargetColumn, TargetTable
 
 SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
 

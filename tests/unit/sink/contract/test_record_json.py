@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from spark_2pc_sink.sink.contract.json_texts import local_time_sql
 from spark_2pc_sink.sink.contract.record_json import (
     IGNORE_NULLS,
     NESTED,
@@ -25,6 +24,7 @@ from spark_2pc_sink.sink.contract.record_json import (
     JsonField,
     json_fields,
     json_values,
+    local_time_sql,
     made_sql,
 )
 

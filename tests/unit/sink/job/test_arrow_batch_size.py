@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt, TaskResults
-from spark_2pc_sink.sink.job.arrow_batch_size import (
+from spark_2pc_sink.sink.job.batch_size import (
     AIMED_ROWS_MAX,
     AIMED_ROWS_MIN,
     ARROW_BATCH_BYTES,

@@ -11,8 +11,8 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.job import connect_query, session_facts
-from spark_2pc_sink.sink.job.connect_query import ConnectQuery, session_id_here
+from spark_2pc_sink.sink.job import calling_query, session_facts
+from spark_2pc_sink.sink.job.calling_query import ConnectQuery, session_id_here
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, ConnectSession, is_connect, stream_endpoint
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint
 
@@ -51,7 +51,7 @@ def test_a_named_query_is_not_looked_for() -> None:
 @pytest.mark.usefixtures("beside_server")
 def test_the_one_query_of_the_session_in_which_the_stream_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Since PySpark 4.3 a batch's own session is a clone that knows no query."""
-    monkeypatch.setattr(connect_query, "session_by_id", {"root": session("a")}.__getitem__)
+    monkeypatch.setattr(calling_query, "session_by_id", {"root": session("a")}.__getitem__)
     assert ConnectQuery.of(session(), None, "root").ids.query_id == "a"
     assert ConnectQuery.of(session("a"), None, None).ids.query_id == "a"
 
@@ -64,7 +64,7 @@ def test_where_it_cannot_be_told_which_query_calls_a_name_is_asked_for(queries: 
 
 
 def test_a_classic_process_has_no_session_of_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(connect_query.sys.modules, "pyspark.sql.connect.session", raising=False)  # type: ignore[attr-defined]
+    monkeypatch.delitem(calling_query.sys.modules, "pyspark.sql.connect.session", raising=False)  # type: ignore[attr-defined]
     assert session_id_here() is None
 
 

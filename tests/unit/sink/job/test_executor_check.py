@@ -16,13 +16,13 @@ from pyspark.errors import PySparkException
 
 from spark_2pc_sink import __version__
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.job.executor_check import (
+from spark_2pc_sink.sink.job.executors import (
+    LIBRARIES,
     ExecutorAnswer,
     ExecutorVerdict,
     judge,
     naming_executors,
 )
-from spark_2pc_sink.sink.job.executor_versions import LIBRARIES
 from spark_2pc_sink.sink.stream.connections import StreamLimits
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
 from spark_2pc_sink.sink.stream.task_stream import StreamAddress

@@ -11,16 +11,15 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.job import executor_check
-from spark_2pc_sink.sink.job.executor_check import ExecutorAnswer
-from spark_2pc_sink.sink.job.executor_watch import ExecutorWatch, tried_executors
+from spark_2pc_sink.sink.job import executors
+from spark_2pc_sink.sink.job.executors import ExecutorAnswer, ExecutorWatch, tried_executors
 from spark_2pc_sink.sink.stream.connections import StreamLimits
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-VERSION: Final = executor_check._VERSION
+VERSION: Final = executors._VERSION
 DEADLINE_S: Final = 30
 
 
@@ -65,7 +64,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     # What other tests have tried.
     tried_executors.forget()
     made = Cluster()
-    monkeypatch.setattr(executor_check, "_ask", made.ask)
+    monkeypatch.setattr(executors, "_ask", made.ask)
     return made
 
 
@@ -165,7 +164,7 @@ def test_a_start_asks_on_the_driver_meanwhile(cluster: Cluster, monkeypatch: pyt
         both.wait(DEADLINE_S)
         return cluster.ask()
 
-    monkeypatch.setattr(executor_check, "_ask", ask)
+    monkeypatch.setattr(executors, "_ask", ask)
     with watch_over(cluster).begun():
         both.wait(DEADLINE_S)
     assert cluster.asked == 1

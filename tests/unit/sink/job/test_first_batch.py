@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.sink.job.first_batch import is_straight
+from spark_2pc_sink.sink.job.classic_query import is_straight
 
 
 class Plan:

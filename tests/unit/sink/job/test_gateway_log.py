@@ -12,13 +12,13 @@ from pyspark.sql.connect.logging import logger
 from pyspark.sql.connect.proto import Plan
 
 from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.sink.job import gateway_log
+from spark_2pc_sink.sink.job import session_facts
 
 
 @pytest.mark.parametrize("name", ["py4j.clientserver", "py4j.java_gateway"])
 def test_bytes_are_shown_by_their_number(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """As Py4J writes a call; the rest of it stays."""
-    gateway_log.install()
+    session_facts.install_log_filter()
     encoded = base64.b64encode(pickle.dumps({"sasl_password": "planted"})).decode()
     with caplog.at_level(logging.DEBUG, logger=name):
         text = f"Command to send: i\norg.apache.PythonFunction\nj{encoded}\nro12\ne\n"
@@ -62,7 +62,7 @@ def test_a_sink_that_spark_connect_sends_is_shown_by_its_size(caplog: pytest.Log
 
 def test_a_message_that_cannot_be_put_together_is_for_the_handlers() -> None:
     """Spark Connect has one; the filter is no place to fail."""
-    gateway_log.install()
+    session_facts.install_log_filter()
     broken = logging.LogRecord(logger.name, logging.DEBUG, "client.py", 1, "compression is disabled", ("why",), None)
     assert logging.getLogger(logger.name).filter(broken)
     assert broken.args == ("why",)

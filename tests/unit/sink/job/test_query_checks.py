@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.job.query_checks import check_options, check_query, check_session, is_running, is_stopping
+from spark_2pc_sink.sink.job.classic_query import check_options, check_query, check_session, is_running, is_stopping
 
 MICRO_BATCH = "org.apache.spark.sql.execution.streaming.MicroBatchExecution"
 ASYNC = "org.apache.spark.sql.execution.streaming.AsyncProgressTrackingMicroBatchExecution"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.sink.job.small_batches import (
+from spark_2pc_sink.sink.job.batch_size import (
     FIRST_ROWS_MAX,
     PATIENCE_BATCHES,
     SMALL_BYTES_MAX,

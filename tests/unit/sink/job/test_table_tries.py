@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.sink.job import table_tries
-from spark_2pc_sink.sink.job.table_tries import TableTries
+from spark_2pc_sink.sink.job import batch_sift
+from spark_2pc_sink.sink.job.batch_sift import TableTries
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
 from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
 from spark_2pc_sink.testing import wait_until
@@ -43,9 +43,9 @@ class Table:
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> AttemptInput:
     """No database: each byte is a part."""
-    monkeypatch.setattr(table_tries, "TableSift", Table)
+    monkeypatch.setattr(batch_sift, "TableSift", Table)
     parts = SimpleNamespace(all_of=lambda sent: [bytes([byte]) for byte in sent])
-    monkeypatch.setattr(table_tries, "SiftedPart", parts)
+    monkeypatch.setattr(batch_sift, "SiftedPart", parts)
     return AttemptInput(2**20, 2)
 
 

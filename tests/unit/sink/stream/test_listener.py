@@ -18,9 +18,8 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, LocalStream, Released
+from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, FrameReader, LocalStream, Released
 from spark_2pc_sink.sink.stream.connections import StreamLimits
-from spark_2pc_sink.sink.stream.frame_reader import FrameReader
 from spark_2pc_sink.sink.stream.frames import (
     FRAME_BYTES,
     DriverMessage,

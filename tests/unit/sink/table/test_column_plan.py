@@ -9,13 +9,11 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable, UniqueKey
+from spark_2pc_sink.sink.table.catalog import TableName, TargetColumn, TargetTable, UniqueKey, quote_identifier
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.table.copy_encoder import Encoding
+from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN, Encoding
 from spark_2pc_sink.sink.table.create_table import create_table_ddl
-from spark_2pc_sink.sink.table.identifiers import TableName, quote_identifier
 from spark_2pc_sink.sink.table.text_guards import guarded
-from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
 
 _VARHDRSZ = 4
 

@@ -9,14 +9,12 @@ import pyarrow as pa
 
 from spark_2pc_sink.errors import RecordRefusedError
 from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
-from spark_2pc_sink.sink.bad_rows.row_identity import IDENTITY, NUMBER, WINS
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
 from spark_2pc_sink.sink.contract import record_columns
-from spark_2pc_sink.sink.contract.sift_plan import SiftPlan, SiftReceipt
-from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
-from spark_2pc_sink.sink.contract.topics import TopicFacts, Topics
+from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan, TopicFacts, Topics
 from spark_2pc_sink.sink.stream.connections import StreamLimits
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
-from spark_2pc_sink.sink.tasks.sift_task import run_sift_task
+from spark_2pc_sink.sink.tasks.sift_task import SiftPlan, SiftReceipt, run_sift_task
 from spark_2pc_sink.wire.record_contents import content_digests
 
 

@@ -24,8 +24,7 @@ from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimit
 from spark_2pc_sink.sink.contract import record_columns
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt, add_up
-from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan
-from spark_2pc_sink.sink.contract.topics import TopicFacts, Topics
+from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan, TopicFacts, Topics
 from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
 from spark_2pc_sink.sink.stream.connections import StreamLimits

@@ -1,38 +1,38 @@
-"""The table loader: the driver's plan of how the rows of one lane get into their table."""
+"""The tables of a sink: how the rows of each lane get into its table, and the order of the tables among each other."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import psycopg2
 from sqlalchemy import text
 
-from spark_2pc_sink.errors import LocalProtocolError
+from jdbc_state.sqlstate import describe
+from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
+from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.contract import record_columns, record_expressions
-from spark_2pc_sink.sink.contract.lane_frames import rows_of
 from spark_2pc_sink.sink.contract.task_plan import RowEncoderPlan
-from spark_2pc_sink.sink.table.added_columns import add_columns, missing_columns
-from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
-from spark_2pc_sink.sink.table.column_plan import (
-    DELETE_COLUMN,
-    UNCHANGED_COLUMN,
-    ColumnPlan,
-    encoded_sql,
-    plan_columns,
+from spark_2pc_sink.sink.job.lane_columns import rows_of
+from spark_2pc_sink.sink.table.catalog import (
+    TableName,
+    check_privileges,
+    driver_connection,
+    quote_identifier,
+    read_target,
 )
-from spark_2pc_sink.sink.table.condition_check import check_condition
-from spark_2pc_sink.sink.table.conflict_rule import ConflictRule
-from spark_2pc_sink.sink.table.create_table import create_table_ddl
-from spark_2pc_sink.sink.table.identifiers import TableName
-from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.table.late_rows import order_in_table
-from spark_2pc_sink.sink.table.privileges import check_privileges
+from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN, ColumnPlan, encoded_sql, plan_columns
+from spark_2pc_sink.sink.table.conflict_rule import ConflictRule, order_in_table
+from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN
+from spark_2pc_sink.sink.table.create_table import add_columns, create_table_ddl, missing_columns
+from spark_2pc_sink.sink.table.keyed_rows import KeyedRows, explain_statement, target_alias
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows
 from spark_2pc_sink.sink.table.text_guards import guarded_sql
-from spark_2pc_sink.sink.table.upsert_order import ORDER_COLUMN
+from spark_2pc_sink.sink.transfer.table_copy import CopyTarget
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame
@@ -42,6 +42,41 @@ if TYPE_CHECKING:
     from jdbc_state.connections import Database
     from spark_2pc_sink.options import Lane, SinkOptions
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
+
+
+def check_condition(connection: Connection, plan: ColumnPlan) -> None:
+    """Refuse a condition that PostgreSQL does not take. The last statement of its transaction, which it may end.
+
+    Args:
+        connection: as the sink's role.
+        plan: of the batch.
+
+    Raises:
+        ConfigurationError: the condition is no SQL, names a column that is not there, is no condition, or reads a
+            column that the role may not read.
+    """
+    where = plan.conflict.where
+    if where is None:
+        return
+    if len(bare_statements(where)) > 1:
+        raise _refused_condition(plan, "it is one condition, and a ';' ends it")
+    with driver_connection(connection).cursor() as cursor:
+        try:
+            cursor.execute(explain_statement(plan))
+        except (psycopg2.ProgrammingError, psycopg2.DataError, psycopg2.NotSupportedError) as error:
+            rule = f"PostgreSQL does not take it as a condition of ON CONFLICT: {describe(error)}"
+            raise _refused_condition(plan, rule) from error
+
+
+def _refused_condition(plan: ColumnPlan, rule: str) -> ConfigurationError:
+    name = quote_identifier(target_alias(plan))
+    return ConfigurationError(
+        option="upsert_where",
+        value=plan.conflict.where,
+        rule=rule,
+        remedy=f"write it over EXCLUDED (the row of the batch) and {name} (the row in the table), as in "
+        f"{name}.version < EXCLUDED.version",
+    )
 
 
 class TableLoader:
@@ -214,3 +249,105 @@ class TableLoader:
 def _exists(connection: Connection, table: str) -> bool:
     name = str(TableName.parse(table))
     return connection.execute(text("SELECT to_regclass(:name)"), {"name": name}).scalar() is not None
+
+
+#: Which of some tables refers to which, by a constraint that is checked with each row.
+_REFERENCES: Final = text(
+    "SELECT DISTINCT conrelid, confrelid FROM pg_catalog.pg_constraint WHERE contype = 'f' AND NOT condeferred "
+    "AND conrelid = ANY(:tables) AND confrelid = ANY(:tables) AND conrelid <> confrelid"
+)
+_OIDS: Final = text("SELECT CAST(CAST(name AS pg_catalog.regclass) AS pg_catalog.oid) FROM unnest(:names) AS name")
+
+
+class LaneTables:
+    """The loaders of all lanes with a table.
+
+    Args:
+        options: of the sink.
+        database: opens connections for everything that is not part of a decision.
+    """
+
+    def __init__(self, options: SinkOptions, database: Database) -> None:
+        self._options = options
+        self._database = database
+        self.loaders: dict[int, TableLoader] = {
+            lane.index: TableLoader(options, lane, database) for lane in options.lanes if lane.rows is not None
+        }
+        self._ordered: tuple[ColumnPlan, ...] = ()
+        self._waiting: frozenset[int] = frozenset()
+
+    def prepare(self, batch: DataFrame, expressions: Mapping[int, RecordExpressions], *, create: bool) -> None:
+        """Match rows and tables; see `TableLoader.prepare`.
+
+        Args:
+            batch: for its schema.
+            expressions: of each lane.
+            create: make tables that are missing and that may be made.
+
+        Raises:
+            ConfigurationError: see `TableLoader.prepare`; or one table is meant twice, or stands before another one
+                to which it refers.
+        """
+        for index, loader in self.loaders.items():
+            with loader.lane.naming():
+                loader.prepare(batch, expressions[index], create=create)
+        plans = tuple(loader.plan for loader in self.loaders.values() if loader.plan is not None)
+        if len(plans) > 1 and plans != self._ordered:
+            with self._database.transaction(
+                "looking how tables refer to each other",
+                lock_timeout_ms=self._options.lock_timeout_ms,
+                statement_timeout_ms=self._options.statement_timeout_ms,
+            ) as connection:
+                self._waiting = waiting_lanes(plans, references_of(connection, [plan.table for plan in plans]))
+            self._ordered = plans
+
+    def targets(self) -> list[CopyTarget]:
+        """Where the rows of an attempt go, in the order in which tables are written."""
+        return [CopyTarget(index, loader.table, waits=index in self._waiting) for index, loader in self.loaders.items()]
+
+    def forget(self) -> None:
+        """Match rows and tables anew before the next attempt."""
+        for loader in self.loaders.values():
+            loader.forget()
+
+
+def references_of(connection: Connection, tables: Sequence[TableName]) -> set[tuple[int, int]]:
+    """Which of some tables refers to which, by their places: (1, 0) where the second refers to the first.
+
+    Args:
+        connection: inside a transaction; nothing is changed.
+        tables: with their schemas.
+    """
+    oids = list(connection.execute(_OIDS, {"names": [str(table) for table in tables]}).scalars())
+    found = connection.execute(_REFERENCES, {"tables": oids})
+    return {(oids.index(row.conrelid), oids.index(row.confrelid)) for row in found}
+
+
+def waiting_lanes(plans: Sequence[ColumnPlan], references: set[tuple[int, int]]) -> frozenset[int]:
+    """The lanes whose rows may be written only behind those of the tables before theirs.
+
+    Args:
+        plans: in the order in which tables are written.
+        references: from `references_of`.
+
+    Raises:
+        ConfigurationError: a table stands twice, or before one to which it refers.
+    """
+    for place, plan in enumerate(plans):
+        if plan.table in [other.table for other in plans[:place]]:
+            raise _refused_order(
+                f"each table is written by one output, and {plan.table} by several", "put them into one"
+            )
+    for place, referred in references:
+        if place < referred:
+            table, other = plans[place].table, plans[referred].table
+            raise _refused_order(
+                f"{table} refers to {other} by a foreign key, and stands before it",
+                f"put {other} before it, or make the key DEFERRABLE INITIALLY DEFERRED",
+            )
+    # Rows of an upsert gather in a table of their own first.
+    return frozenset(plans[place].lane for place, _ in references if not plans[place].upsert_keys)
+
+
+def _refused_order(rule: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(option="writes", value=None, rule=rule, remedy=remedy)

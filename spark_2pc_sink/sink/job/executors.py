@@ -1,30 +1,82 @@
-"""The check of executors before the first batch: a sentence for each host, in place of a batch that fails three times.
+"""The executors: each is tried before the first batch, and one that joins later before the next attempt of a batch.
 
-One tiny job has as many tasks as can run at a time, so each executor gets some. It needs nothing but Spark there.
+One tiny job has as many tasks as can run at a time, so each executor gets some. It needs nothing but Spark there, and
+gives a sentence for each host, in place of a batch that fails three times.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.job import gateway_log
-from spark_2pc_sink.sink.job.executor_versions import ENCODERS, LIBRARIES, PYSPARK, breaks_tasks, other_encoders
-from spark_2pc_sink.sink.job.session_facts import beside_server, is_connect
+from spark_2pc_sink.sink.job.session_facts import beside_server, has_executors, install_log_filter, is_connect
 from spark_2pc_sink.sink.tasks.executor_probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
-    from spark_2pc_sink.sink.stream.listener import StreamListener
+    from spark_2pc_sink.sink.job.session_facts import SessionFacts
+    from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
+
+
+#: Driver and worker speak a protocol of this release's own. Of the numbers of its release, those that have to be equal.
+PYSPARK: Final = "pyspark"
+_PYSPARK_PARTS: Final = 2
+#: They encode rows and records, by the names under which they are installed.
+ENCODERS: Final = ("pyarrow", "numpy", "pgpq", "kafka-python", "lz4", "google-crc32c", "xxhash")
+LIBRARIES: Final = (PYSPARK, *ENCODERS)
+
+
+def breaks_tasks(driver: Mapping[str, str], executor: Mapping[str, str]) -> str:
+    """Why no task can run there; '' where nothing is known against it.
+
+    Args:
+        driver: release by library; one that is not known is not compared.
+        executor: the same.
+    """
+    ours, theirs = driver.get(PYSPARK, ""), executor.get(PYSPARK, "")
+    if not (ours and theirs) or _first(ours, _PYSPARK_PARTS) == _first(theirs, _PYSPARK_PARTS):
+        return ""
+    return f"has {PYSPARK} {theirs}, and the driver {ours}"
+
+
+def other_encoders(driver: Mapping[str, str], executor: Mapping[str, str]) -> str:
+    """The encoding libraries of another major release, with both releases; '' where there are none.
+
+    A batch may still be written: no library promises that it may not.
+
+    Args:
+        driver: release by library; one that is not known is not compared.
+        executor: the same.
+    """
+    both = [(name, driver.get(name, ""), executor.get(name, "")) for name in ENCODERS]
+    return ", ".join(
+        f"{name} {theirs} for {ours}"
+        for name, ours, theirs in both
+        if ours and theirs and _major(ours) != _major(theirs)
+    )
+
+
+def _major(release: str) -> str:
+    """A release 0.12.1 promises no more to one of 0.13 than 1.2 to one of 2.0."""
+    return _first(release, 2 if release.startswith("0.") else 1)
+
+
+def _first(release: str, parts: int) -> str:
+    return ".".join(release.split(".")[:parts])
+
 
 _PACKAGE: Final = "spark_2pc_sink"
 #: Of the driver. By its name: the package itself is above this module.
@@ -209,10 +261,119 @@ def _ask(spark: SparkSession, listener: StreamListener, tasks: int) -> list[Exec
     from pyspark import cloudpickle  # noqa: PLC0415 - Spark is imported where it is needed
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    gateway_log.install()
+    install_log_filter()
     with listener.open_attempt() as attempt, naming_executors():
         pickled: bytes = cloudpickle.dumps(attempt.address)  # type: ignore[no-untyped-call]
         # Without Arrow: it may be what is missing.
         asked = F.udf(probe(pickled, LIBRARIES), "string", useArrow=False)
         found = spark.range(0, tasks, 1, tasks).select(asked("id").alias("answer")).collect()
     return [ExecutorAnswer(**json.loads(row.answer)) for row in found]
+
+
+class TriedExecutors:
+    """The executors that have passed the check: another query of the application does not try them again.
+
+    Since then one may have lost its way to the driver. So when a batch has failed for good, all are tried again. One
+    object serves one process.
+    """
+
+    def __init__(self) -> None:
+        self._passed: dict[tuple[str, StreamEndpoint], frozenset[str]] = {}
+
+    def have_passed(self, application: str, endpoint: StreamEndpoint, executors: frozenset[str] | None) -> bool:
+        """Are these the executors that have passed?
+
+        Args:
+            application: Spark's id of it.
+            endpoint: what they have to reach.
+            executors: as `SessionFacts.executors` names them; None where that cannot be asked.
+        """
+        return executors is not None and executors == self._passed.get((application, endpoint))
+
+    def note(self, application: str, endpoint: StreamEndpoint, executors: frozenset[str] | None) -> None:
+        """These have passed, and no others count any more."""
+        if executors is not None:
+            self._passed[application, endpoint] = executors
+
+    def forget(self) -> None:
+        """A batch has failed: try all again."""
+        self._passed.clear()
+
+
+#: Of this process, whose queries share the executors of their application.
+tried_executors: Final = TriedExecutors()
+
+
+class ExecutorWatch:
+    """Tries executors for one run of a query; does nothing where tasks run in the driver's process.
+
+    Args:
+        spark: the session of the first batch.
+        transactional_id: of the sink.
+        facts: of the session.
+        listener: what executors have to reach.
+    """
+
+    def __init__(
+        self, spark: SparkSession, transactional_id: str, facts: SessionFacts, listener: StreamListener
+    ) -> None:
+        self._spark = spark
+        self._transactional_id = transactional_id
+        self._facts = facts
+        self._listener = listener
+        self._has_executors = has_executors(spark)
+        self._tried: frozenset[str] = frozenset()
+        self._log = sink_log(__name__, transactional_id)
+
+    def begin(self) -> None:
+        """Try all of them, before the first batch; unless the same ones have passed for the same before.
+
+        Raises:
+            ConfigurationError: see `check_executors`.
+        """
+        if not self._has_executors:
+            return
+        known, application = self._facts.executors(), self._facts.application()
+        if not tried_executors.have_passed(application, self._listener.endpoint, known):
+            self._check()
+            tried_executors.note(application, self._listener.endpoint, known)
+        self._tried = known or frozenset()
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Begin while a block asks on the driver: neither changes anything, and neither waits for the other.
+
+        Raises:
+            ConfigurationError: see `begin`. An error of the block comes first, once the job of `begin` has ended.
+        """
+        if not self._has_executors:
+            yield
+            return
+        # In the log the thread works for this sink, too.
+        begin = partial(copy_context().run, self.begin)
+        with ThreadPoolExecutor(1, "spark_2pc_sink executors") as threads:
+            begun = threads.submit(self._facts.inheriting(begin))
+            yield
+            begun.result()
+
+    def look(self) -> None:
+        """Try them again where some have joined; at the beginning of each attempt of a batch.
+
+        Raises:
+            ConfigurationError: see `check_executors`.
+        """
+        known = self._facts.executors() if self._has_executors else None
+        if known is None or known <= self._tried:
+            return
+        self._log.info("new executors joined; checking them: %s", ", ".join(sorted(known - self._tried)))
+        self._check()
+        self._tried = known
+
+    def naming(self) -> AbstractContextManager[None]:
+        """In a job of a batch: name the hosts whose Python could not run its tasks; see `naming_executors`."""
+        return naming_executors(self._check) if self._has_executors else nullcontext()
+
+    def _check(self) -> None:
+        tasks = self._facts.tasks_at_once()
+        with self._facts.described(f"{self._transactional_id}: check executors"):
+            check_executors(self._spark, self._listener, self._transactional_id, tasks=tasks)

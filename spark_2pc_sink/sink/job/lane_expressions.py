@@ -1,0 +1,205 @@
+"""What the expressions of a lane depend on beyond its rows: settings of the session, the registry, upsert keys.
+
+The last record of a key is the row that the table keeps only where all rows of one upsert key have one record key, one
+topic and one partition: a record is superseded by a later one with its key, in its partition. It is so where these are
+made of the upsert keys alone (`check_places`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.contract.record_columns import PARTS
+from spark_2pc_sink.sink.contract.record_expressions import same_semantics, type_of
+from spark_2pc_sink.sink.contract.record_json import SETTINGS
+from spark_2pc_sink.sink.table.spark_sql import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_2pc_sink.options import Lane, Records, Rows
+    from spark_2pc_sink.options.outputs import Format, Part
+    from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+    from spark_2pc_sink.serialisation.binding import SchemaRequest
+    from spark_2pc_sink.serialisation.registry import Registry
+    from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
+    from spark_2pc_sink.sink.job.session_facts import SessionFacts
+
+
+class JsonSettings:
+    """Asks the session of each batch of one run.
+
+    Args:
+        transactional_id: of the sink, for its log.
+        facts: of the session.
+    """
+
+    def __init__(self, transactional_id: str, facts: SessionFacts) -> None:
+        self._facts = facts
+        self._log = sink_log(__name__, transactional_id)
+        self._everything: str | None = None
+        self._values: dict[str, str] | None = None
+
+    def now(self, spark: SparkSession) -> Mapping[str, str]:
+        """The values of `SETTINGS`, each asked for again only where any setting of the session has changed."""
+        # All that were ever set, in one text: each of ours by itself would cost a call to the JVM in every batch.
+        everything = self._facts.settings_of(spark)
+        if self._values is None or everything is None or everything != self._everything:
+            # Without a default of ours: Spark has one, and refuses those that the setting does not allow.
+            values = {name: str(spark.conf.get(name)) for name in SETTINGS}
+            self._warn_of_changes(values)
+            self._everything, self._values = everything, values
+        return self._values
+
+    def _warn_of_changes(self, values: Mapping[str, str]) -> None:
+        """Say what a replay of earlier batches may be refused for."""
+        for name, before in (self._values or {}).items():
+            if values[name] != before:
+                self._log.warning(
+                    "%s was %s and is now %s: from this batch on to_json may write other text, and a batch from "
+                    "before that Spark replays is refused where it does",
+                    name,
+                    before,
+                    values[name],
+                )
+
+
+def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, transactional_id: str) -> None:
+    """Refuse to leave records out, or warn, where records of one upsert key may have several keys or partitions.
+
+    Args:
+        frame: the rows of the lane, for their columns.
+        expressions: of the lane, analyzed.
+        lane: of the sink.
+        transactional_id: the sink's id.
+
+    Raises:
+        ConfigurationError: records are to be left out, and rows of one upsert key need not have one place; or a record
+            without a key is to be a tombstone.
+    """
+    records, rows = lane.records, lane.rows
+    if records is not None and records.tombstone_when is not None and expressions.key is None:
+        raise ConfigurationError(
+            option="tombstone_when",
+            value=records.tombstone_when,
+            rule="a tombstone says that its key has no row, and the records have no key",
+            remedy="pass key=, made of the upsert keys",
+        )
+    if records is None or rows is None or (rows.order_by is None and records.tombstone_when is None):
+        return
+    leave_out = records.superseded == "leave_out"
+    if expressions.key is None:
+        if leave_out:
+            raise _refused(rows, "the records have no key, by which a later one would supersede them")
+        return
+    others = _made_of_others(frame, expressions, rows.keys)
+    if not others:
+        return
+    made = f"their {' and '.join(others)} {'are' if len(others) > 1 else 'is'} not made of upsert_keys alone"
+    if leave_out:
+        raise _refused(rows, f"{made}, so rows with one upsert key may have several")
+    sink_log(__name__, transactional_id).warning(
+        "of the records, %s. Where rows with one upsert key have several, the last record of a key need not be the "
+        "row that the table keeps",
+        made,
+    )
+
+
+def _made_of_others(frame: DataFrame, expressions: RecordExpressions, upsert_keys: Sequence[str]) -> list[str]:
+    """Which parts of a record's place take more than the upsert keys."""
+    made_of = [expressions.columns[key] for key in upsert_keys if key in expressions.columns]
+    # A batch that has nothing but the upsert keys: what can be evaluated there is made of them.
+    known = [
+        quoted(name)
+        for name in frame.columns
+        if quoted(name) in made_of or (name in made_of and same_semantics(frame, name, quoted(name)))
+    ]
+    keys = frame.selectExpr(*known)
+    forms = {form.format(sql) for sql in made_of for form in ("{}", "CAST({} AS STRING)")}
+    parts = {"key": expressions.key, "topic": expressions.topic, "partition": expressions.partition}
+    return [
+        option for option, sql in parts.items() if sql is not None and sql not in forms and not _evaluates(keys, sql)
+    ]
+
+
+def _evaluates(frame: DataFrame, sql: str) -> bool:
+    from pyspark.errors import AnalysisException  # noqa: PLC0415 - Spark is imported where it is needed
+
+    try:
+        frame.selectExpr(f"{sql} AS it").schema  # noqa: B018 - asking for it has the expression analyzed
+    except AnalysisException:
+        return False
+    return True
+
+
+def _refused(rows: Rows, rule: str) -> ConfigurationError:
+    return ConfigurationError(
+        option="upsert_superseded",
+        value="leave_out",
+        rule=rule,
+        remedy=f"make the key of the upsert keys, as key={rows.keys[0]!r} is; or send them, with "
+        "upsert_superseded='send_first'",
+    )
+
+
+class RecordSchemas:
+    """Binds the expressions of a run to schemas. Tasks do not ask the registry, so it may be away between batches.
+
+    Args:
+        options: of the registry; None where no record needs one.
+    """
+
+    def __init__(self, options: SchemaRegistryOptions | None) -> None:
+        self._options = options
+        self._registries: dict[Format, Registry] = {}
+
+    def bound(self, expressions: RecordExpressions, rows: DataFrame, lane: Lane) -> RecordExpressions:
+        """The expressions with serialisers for their formats.
+
+        Args:
+            expressions: of the lane, analyzed.
+            rows: of the lane, for their columns.
+            lane: of the sink.
+
+        Raises:
+            ConfigurationError: there is no schema for a type, or the registry refuses it.
+            SchemaRegistryError: the registry did not answer.
+        """
+        if lane.records is None or not expressions.formats:
+            return expressions
+        from spark_2pc_sink.serialisation.binding import bind  # noqa: PLC0415 - only jobs with formats need it
+
+        serialisers = {}
+        for column, part in PARTS.items():
+            sql = expressions.key if part == "key" else expressions.value
+            if sql is not None and part in expressions.formats:
+                request = self._request(lane.records, part, expressions)
+                kind = type_of(rows, part, sql)
+                serialisers[column] = bind(request, kind, self._registry(expressions.formats[part]))
+        return replace(expressions, serialisers=serialisers)
+
+    def _request(self, records: Records, part: Part, expressions: RecordExpressions) -> SchemaRequest:
+        from spark_2pc_sink.serialisation.binding import SchemaRequest  # noqa: PLC0415 - as above
+
+        of_value = part == "value"
+        return SchemaRequest(
+            part=part,
+            format=expressions.formats[part],
+            topic=records.topic if expressions.topic is None else None,
+            strategy=records.value_subject_name_strategy if of_value else "topic",
+            schema=records.value_schema if of_value else None,
+            name=records.value_schema_name if of_value else None,
+        )
+
+    def _registry(self, schema_format: Format) -> Registry:
+        from spark_2pc_sink.serialisation.registry import Registry  # noqa: PLC0415 - as above
+
+        assert self._options is not None, "checked with the options"
+        if schema_format not in self._registries:
+            self._registries[schema_format] = Registry(self._options, schema_format)
+        return self._registries[schema_format]

@@ -7,7 +7,7 @@ A room imports only rooms below it:
 ``driver``
     The steps of the recipe for one micro-batch, without Spark. It hands the work to a `BatchWork`.
 ``job``
-    `SparkBatchWork`: the micro-batch as a Spark job. Its size, and the checks of the query.
+    `SparkBatch`: the micro-batch as a Spark job. Its size, and the checks of the query.
 ``tasks``
     The code that executors run: rows become record batches and COPY bytes.
 ``transfer``

@@ -18,13 +18,14 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
-from spark_2pc_sink.sink.job.dead_letter_topic import DeadLetterTopic
+from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
+from spark_2pc_sink.sink.job.record_side import DeadLetterTopic
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.transfer.record_forwarder import Connections, TopicMetadata
 from spark_2pc_sink.wire.digest import combine_digests, format_digest
 from tests.harness.driver_config import Row
 from tests.harness.driver_rows import RowsWork
+from tests.unit.fakes.batch_work import Results
 
 #: How the payload of a row begins that the table refuses.
 BAD = "bad"
@@ -68,11 +69,12 @@ class LettersWork(RowsWork):
         """Every partition of the topic, and those of the letters."""
         return [*super().partitions(), *self._topic.partitions(self._bad, self._batch_id)]
 
-    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> Results:
         """Send the rows, and the letters behind them."""
-        produced = super().produce(ticket, open_decision)
+        results = super().produce(ticket, open_decision)
+        produced = results.counts
         sent = self._topic.send(ticket, self._bad, self._batch_id)
-        return replace(
+        counts = replace(
             produced,
             record_count=produced.record_count + sent.sent,
             digest=_with(produced.digest, sent.digest, count=produced.record_count + sent.sent),
@@ -81,6 +83,7 @@ class LettersWork(RowsWork):
             letters=sent.count,
             bad_rows=self._bad.occurrences,
         )
+        return replace(results, counts=counts)
 
     def copy_into(self, connection: Connection) -> WrittenRows:
         """COPY the rows, of which the table refuses the bad ones, and write the letters."""

@@ -23,6 +23,7 @@ from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.wire.digest import combine_digests, format_digest
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.harness.driver_config import Row
+from tests.unit.fakes.batch_work import Results
 
 #: So many of the rows are written while others are still sent, in a COPY of their own.
 EARLY_SHARE = 4
@@ -53,7 +54,7 @@ class RowsWork:
         with self.cluster() as cluster:
             return self._partitions(cluster)
 
-    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> Results:
         """Send the rows over connections of their own, as a task does, and write the first of them meanwhile."""
         kafka = self._options.kafka
         with (
@@ -76,13 +77,14 @@ class RowsWork:
                 self._copy(open_decision(), iter([_lines(self._early())]))
             receipts = session.flush()
             acknowledged = sum(receipt.records for receipt in receipts.values())
-            return ProducedBatch(
+            counts = ProducedBatch(
                 row_count=len(self._rows),
                 record_count=acknowledged,
                 digest=format_digest(session.digest) if acknowledged else "",
                 offsets={at: (receipt.first_offset, receipt.last_offset) for at, receipt in receipts.items()},
                 topic_ids=topic_ids,
             )
+        return Results(counts, self.copy_into)
 
     def copy_into(self, connection: Connection) -> WrittenRows:
         """COPY the rows into the table."""
@@ -106,9 +108,6 @@ class RowsWork:
 
     def recall(self) -> None:
         """No row was ever left out."""
-
-    def discard(self) -> None:
-        """Nothing is kept from one attempt to the next."""
 
     def value(self, row: Row) -> str:
         """The value of a row's record: the payload; another kind of work may have another."""

@@ -166,7 +166,7 @@ def _rows_then_their_row(original: Any) -> Any:
     def decide(self: Any, produced: Produced) -> Decided:
         if produced.counts.record_count:
             return original(self, produced)  # type: ignore[no-any-return]
-        produced.attempt.work.copy_into(produced.attempt.open_decision())
+        produced.results.copy_into(produced.attempt.open_decision())
         row = self._claimed.row
         # The store commits what is decided: here that the batch before is still the last one.
         before = replace(produced.decision(row), row_count=row.row_count)

@@ -34,6 +34,7 @@ from tests.simulation.kafka import SimKafka
 from tests.simulation.profiles import TABLE_ALONE, TOPIC_ALONE
 from tests.simulation.record import Record
 from tests.simulation.store import SimStore
+from tests.unit.fakes.batch_work import Results
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class SimWork:
         """Both, also for an empty batch, and that of its letters, as the real work says."""
         return (*PARTITIONS, LETTERS) if self.letters() else PARTITIONS
 
-    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> Results:
         """Run the tasks. The rows of a task are written while the next one runs; `copy_into` writes the last ones."""
         self._records = self._evaluate()
         self._written = ()
@@ -145,7 +146,7 @@ class SimWork:
         offsets |= self.send_letters(ticket, letters)
         if letters:
             topic_ids[LETTERS.topic] = self._world.broker.topic_id
-        return ProducedBatch(
+        counts = ProducedBatch(
             len(rows),
             len(sent) + len(letters),
             digest_of(self._records + letters),
@@ -155,6 +156,7 @@ class SimWork:
             bad_rows=len(self._left_out),
             letters=len(letters),
         )
+        return Results(counts, self.copy_into)
 
     def letters(self) -> tuple[Record, ...]:
         """The letters of the topic, in their order; none where there is no such topic."""
@@ -231,10 +233,6 @@ class SimWork:
         self._records = self._evaluate()
         letters = self.letters()
         return Replay(len(self._but(TABLE_ALONE)) + len(letters), digest_of(self._records + letters))
-
-    def discard(self) -> None:
-        """Forget the rows."""
-        self._records = self._written = ()
 
 
 def _of_task(rows: tuple[Record, ...], partition: TopicPartition) -> tuple[Record, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import Finding
 from spark_2pc_sink.sink.check.kafka_side import CLEANUP, MAX_TIMEOUT, MESSAGE_BYTES, MIN_INSYNC, TWO_PHASE, UNCLEAN
-from spark_2pc_sink.sink.job.dead_letter_topic import MESSAGE_BYTES_WANTED, too_small
+from spark_2pc_sink.sink.job.record_side import MESSAGE_BYTES_WANTED, too_small
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions

@@ -96,27 +96,40 @@ class Replay:
         return f"{self.record_count} records, digest {self.digest or 'none'}"
 
 
+class BatchResults(Protocol):
+    """What the tasks of one attempt have produced, and what the driver still keeps of it, in memory and in files.
+
+    Attributes:
+        counts: every record acknowledged, and every row encoded.
+    """
+
+    counts: ProducedBatch
+
+    def copy_into(self, connection: Connection) -> WrittenRows:
+        """Write the rows that are left, and the dead letters; what became of all rows.
+
+        Args:
+            connection: the one that ``open_decision`` gives.
+        """
+
+    def close(self) -> None:
+        """Forget what is kept. The attempt is over, decided or not."""
+
+
 class BatchWork(Protocol):
-    """The work of a batch; `SparkBatchWork` is the real one."""
+    """The work of a batch; `SparkBatch` is the real one. What an attempt has made is in its results alone."""
 
     def partitions(self) -> Iterable[TopicPartition]:
         """Every partition that `produce` may write; asked only below transaction.version 2."""
 
-    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
-        """Run the tasks: every record acknowledged and every row encoded, or an exception.
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> BatchResults:
+        """Run the tasks: every record acknowledged and every row encoded, or an exception, and nothing is kept.
 
         Args:
             ticket: of the Kafka transaction.
             open_decision: opens the database transaction that will decide, at its first call, and gives its
                 connection. Another thread may call it and write rows there while tasks still run; the driver commits
                 it later. No thread uses the connection any more when this returns or raises.
-        """
-
-    def copy_into(self, connection: Connection) -> WrittenRows:
-        """Write the rows that the last `produce` has left, and the dead letters; what became of the rows of both.
-
-        Args:
-            connection: the one that ``open_decision`` gives.
         """
 
     def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
@@ -143,6 +156,3 @@ class BatchWork(Protocol):
         Args:
             ticket: for Kafka only, and of no transaction.
         """
-
-    def discard(self) -> None:
-        """Forget what the last `produce` left in memory and in temporary files. The attempt is over, decided or not."""

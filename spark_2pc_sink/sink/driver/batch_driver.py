@@ -262,7 +262,7 @@ class BatchDriver:
     def _write_rows(self, produced: Produced) -> None:
         """Write the rest of the rows, and what a user adds to them."""
         attempt, counts = produced.attempt, produced.counts
-        written = attempt.work.copy_into(attempt.open_decision())
+        written = produced.results.copy_into(attempt.open_decision())
         attempt.outcome = Outcome(counts, written)
         if written.given != counts.row_count:
             raise BatchRetryError(reason=f"{counts.row_count} rows were read for tables, {written.given} arrived there")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recipe.replay_decision import Placement
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovery
-    from spark_2pc_sink.sink.contract.batch_work import BatchWork, ProducedBatch
+    from spark_2pc_sink.sink.contract.batch_work import BatchResults, BatchWork, ProducedBatch
     from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 
 
@@ -173,10 +173,7 @@ class Attempt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._stack.__exit__(kind, error, trace)
-        finally:
-            self.work.discard()
+        self._stack.__exit__(kind, error, trace)
 
     @property
     def transaction(self) -> DecidingTransaction:
@@ -197,9 +194,10 @@ class Attempt:
             batch_id: Spark's id.
             begun_s: when the Kafka transaction began.
         """
-        counts = self.work.produce(self.ticket, self.open_decision)
-        self.outcome = Outcome(counts)
-        return Produced(self, batch_id, begun_s, counts)
+        results = self.work.produce(self.ticket, self.open_decision)
+        self._stack.callback(results.close)
+        self.outcome = Outcome(results.counts)
+        return Produced(self, batch_id, begun_s, results)
 
     def commit(self, produced: Produced, decision: Decision) -> Decided:
         """Write the state row and COMMIT.
@@ -224,13 +222,18 @@ class Produced:
         attempt: that produced it.
         batch_id: Spark's id.
         begun_s: when its Kafka transaction began.
-        counts: records, rows, digest, offsets and topic ids.
+        results: of its tasks.
     """
 
     attempt: Attempt
     batch_id: int
     begun_s: float
-    counts: ProducedBatch
+    results: BatchResults
+
+    @property
+    def counts(self) -> ProducedBatch:
+        """Records, rows, digest, offsets and topic ids."""
+        return self.results.counts
 
     @property
     def is_empty(self) -> bool:

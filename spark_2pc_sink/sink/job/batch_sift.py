@@ -8,7 +8,7 @@ has failed pays for it.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import psycopg2
@@ -26,7 +26,6 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
-from spark_2pc_sink.sink.contract.receipts import RESULT_DDL
 from spark_2pc_sink.sink.job.lane_columns import packed_name
 from spark_2pc_sink.sink.stream.attempt_input import Ended
 from spark_2pc_sink.sink.stream.frames import FrameKind
@@ -34,7 +33,6 @@ from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUM
 from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.tasks.sift_task import SiftPlan, read_sift_receipts, run_sift_task
-from spark_2pc_sink.sink.tasks.task_input import task_function
 from spark_2pc_sink.sink.transfer.background_task import AttemptThreads, BackgroundTask
 
 if TYPE_CHECKING:
@@ -46,12 +44,13 @@ if TYPE_CHECKING:
     from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
     from spark_2pc_sink.sink.contract.task_plan import TaskPlan
+    from spark_2pc_sink.sink.job.batch_split import BatchSplit
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
+    from spark_2pc_sink.sink.job.task_jobs import TaskJobs
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
-    from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamListener
+    from spark_2pc_sink.sink.stream.listener import StreamAttempt
     from spark_2pc_sink.sink.table.table_writer import TableRows
     from spark_2pc_sink.sink.tasks.sift_task import SiftReceipt
-    from spark_2pc_sink.sink.tasks.task_input import TaskFunction
     from spark_2pc_sink.sink.transfer.record_forwarder import RecordForwarder
 
 
@@ -134,42 +133,32 @@ def is_about_rows(error: Exception) -> bool:
     return isinstance(error, (*_OF_TASKS, ConstraintError))
 
 
-@dataclass(frozen=True)
-class SiftJobs:
-    """How the jobs of a search are run.
-
-    Attributes:
-        at_once: how many tasks run at one time.
-        map_in_arrow: runs a function of tasks over rows.
-        listener: where tasks send what they make.
-        forwarder: answers the questions of tasks about topics.
-    """
-
-    at_once: int
-    map_in_arrow: Callable[[DataFrame, TaskFunction, str], DataFrame]
-    listener: StreamListener
-    forwarder: Callable[[AttemptInput], RecordForwarder]
-
-
 class BatchSift:
     """Looks for bad rows in one batch.
 
     Args:
-        batch: without the rows that are left out already.
+        split: the batch, without the rows that are left out already.
         lanes: of the sink, each with what tasks do with its rows as if there were no other.
-        jobs: how they are run.
+        jobs: how jobs are run.
+        forwarder: answers the questions of tasks about topics.
         most: look no further when more rows than these are refused.
-        exact: tell rows by their identity, and not by their fingerprint.
     """
 
     def __init__(
-        self, batch: DataFrame, lanes: Sequence[tuple[LaneWork, TaskPlan]], jobs: SiftJobs, *, most: int, exact: bool
+        self,
+        split: BatchSplit,
+        lanes: Sequence[tuple[LaneWork, TaskPlan]],
+        jobs: TaskJobs,
+        forwarder: Callable[[AttemptInput], RecordForwarder],
+        *,
+        most: int,
     ) -> None:
-        self._batch = batch
+        self._batch = split.frame
         self._lanes = lanes
         self._jobs = jobs
+        self._forwarder = forwarder
         self._most = most
-        self._name_sql = identity_sql if exact else fingerprint_sql
+        self._name_sql = identity_sql if split.exact else fingerprint_sql
 
     def run(self, error: DataError, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
         """Find the rows for which an attempt has failed: of each lane those that were refused.
@@ -189,7 +178,7 @@ class BatchSift:
         return [[row for receipt in of_lane for row in receipt.refused] for of_lane in receipts]
 
     def _in_tasks(self, lane: LaneWork, plan: TaskPlan, refusal: RecordRefusedError | None) -> list[SiftReceipt]:
-        with self._jobs.listener.open_attempt() as source, AttemptThreads(source, self._jobs.forwarder(source).task):
+        with self._jobs.listener.open_attempt() as source, AttemptThreads(source, self._forwarder(source).task):
             return self._receipts(lane, plan, source, staged=False, refusal=refusal)
 
     def _by_database(self, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
@@ -201,7 +190,7 @@ class BatchSift:
             table = f"table {lane.lane.rows.table}"
             with self._jobs.listener.open_attempt() as source:
                 tries = TableTries(source, lane.loader.table, open_decision, table, self._most)
-                with AttemptThreads(source, tries.task, self._jobs.forwarder(source).task):
+                with AttemptThreads(source, tries.task, self._forwarder(source).task):
                     self._receipts(lane, plan, source, staged=True)
                 tables.append(tries.finish())
             if tables[-1].too_many:
@@ -231,8 +220,7 @@ class BatchSift:
             refusal=refusal,
         )
         rows = self._rows_of(lane, staged=staged)
-        answers = self._jobs.map_in_arrow(rows, task_function(run_sift_task, sifted), RESULT_DDL)
-        receipts = read_sift_receipts(answers.toArrow())
+        receipts = read_sift_receipts(self._jobs.run(rows, run_sift_task, sifted))
         source.close_input()
         said = {receipt.task: (receipt.task_attempt, dict(receipt.sent)) for receipt in receipts}
         if said != source.finished:
@@ -240,10 +228,10 @@ class BatchSift:
         return receipts
 
     def _rows_of(self, lane: LaneWork, *, staged: bool) -> DataFrame:
-        """What tasks get of a lane, with the columns of `row_identity`; they are none of the lane's expressions."""
+        """What tasks get of a lane, with the columns of `bad_row`; they are none of the lane's expressions."""
         batch, name = self._batch, packed_name(lane.lane.index)
         identity = f"{self._name_sql(batch.schema)} AS {IDENTITY}"
-        packed = batch.coalesce(self._jobs.at_once).selectExpr(
+        packed = batch.coalesce(self._jobs.facts.tasks_at_once()).selectExpr(
             lane.packed(batch, kafka_only=False), identity, f"monotonically_increasing_id() AS {NUMBER}"
         )
         if lane.lane.source.explosion is None:
@@ -270,4 +258,4 @@ class BatchSift:
                     UNCHANGED_COLUMN: F.overlay(flags, F.when(known.isNull(), "1").otherwise("0"), F.lit(place)),
                 }
             )
-        return rows.coalesce(self._jobs.at_once)
+        return rows.coalesce(self._jobs.facts.tasks_at_once())

@@ -76,6 +76,7 @@ class BatchSplit:
         dead_letters: where bad rows go.
 
     Attributes:
+        batch_id: as given.
         frame: the batch without its bad rows.
         bad_rows: those that are left out.
         exact: a sift tells rows by their identity, and not by a fingerprint that others may have.
@@ -84,7 +85,7 @@ class BatchSplit:
     def __init__(self, batch: DataFrame, batch_id: int, options: SinkOptions, dead_letters: DeadLetters) -> None:
         self._batch = batch
         self.frame: DataFrame = batch
-        self._batch_id = batch_id
+        self.batch_id: int = batch_id
         self._options = options
         self._dead_letters = dead_letters
         self._log = sink_log(__name__, options.transactional_id)
@@ -98,7 +99,7 @@ class BatchSplit:
 
     def recall(self) -> None:
         """Leave out what was left out when the batch was decided."""
-        self._leave_out(self._dead_letters.read(self._batch_id))
+        self._leave_out(self._dead_letters.read(self.batch_id))
 
     def leave_out(self, lanes: Sequence[Sequence[RefusedRow]]) -> bool:
         """Leave out rows that a sift has found in `frame`; False where it has found none.
@@ -115,7 +116,7 @@ class BatchSplit:
         """
         found = BadRows().with_refused(lanes)
         if not found:
-            self._log.warning("batch %d: no row was refused when the batch was read once more", self._batch_id)
+            self._log.warning("batch %d: no row was refused when the batch was read once more", self.batch_id)
             return False
         self._refuse_too_many(found)
         looked_up = self._looked_up(found)
@@ -129,13 +130,13 @@ class BatchSplit:
         self._leave_out(self.bad_rows.with_refused(lanes).described(looked_up))
         count = found.occurrences
         rows, them = ("row", "it") if count == 1 else ("rows", "them")
-        self._log.info("batch %d: %d bad %s, retrying without %s", self._batch_id, count, rows, them)
+        self._log.info("batch %d: %d bad %s, retrying without %s", self.batch_id, count, rows, them)
         return True
 
     def write_dead_letters(self, connection: Connection) -> None:
         """Write the bad rows, in the transaction that decides the rest; nothing where there are none."""
         if self.bad_rows:
-            self._dead_letters.write(connection, self._batch_id, self.bad_rows)
+            self._dead_letters.write(connection, self.batch_id, self.bad_rows)
 
     def _leave_out(self, bad_rows: BadRows) -> None:
         self.bad_rows = bad_rows

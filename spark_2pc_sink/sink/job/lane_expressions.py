@@ -13,22 +13,34 @@ from typing import TYPE_CHECKING
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.sink.contract.record_columns import PARTS
-from spark_2pc_sink.sink.contract.record_expressions import same_semantics, type_of
+from spark_2pc_sink.sink.contract.record_expressions import (
+    analyze,
+    choose_expressions,
+    expressions_frame,
+    same_semantics,
+    type_of,
+    with_guards,
+    with_json,
+    with_key_column,
+)
 from spark_2pc_sink.sink.contract.record_json import SETTINGS
+from spark_2pc_sink.sink.job.lane_columns import LaneWork, rows_of
 from spark_2pc_sink.sink.table.spark_sql import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-    from spark_2pc_sink.options import Lane, Records, Rows
+    from spark_2pc_sink.options import Lane, Records, Rows, SinkOptions
     from spark_2pc_sink.options.outputs import Format, Part
     from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
     from spark_2pc_sink.serialisation.binding import SchemaRequest
     from spark_2pc_sink.serialisation.registry import Registry
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
+    from spark_2pc_sink.sink.job.table_loader import TableLoader
 
 
 class JsonSettings:
@@ -203,3 +215,46 @@ class RecordSchemas:
         if schema_format not in self._registries:
             self._registries[schema_format] = Registry(self._options, schema_format)
         return self._registries[schema_format]
+
+
+class LaneExpressions:
+    """The lanes of a sink over the batches of one run; analyzed again only when schema or settings have changed.
+
+    Args:
+        options: of the sink.
+        facts: of the session.
+        loaders: how rows get into tables, by lane.
+    """
+
+    def __init__(self, options: SinkOptions, facts: SessionFacts, loaders: Mapping[int, TableLoader]) -> None:
+        self._options = options
+        self._facts = facts
+        self._loaders = loaders
+        self._settings = JsonSettings(options.transactional_id, facts)
+        self._schemas = RecordSchemas(options.schema_registry)
+        self._analyzed: tuple[StructType, Mapping[str, str], tuple[LaneWork, ...]] | None = None
+
+    def of(self, batch: DataFrame) -> tuple[LaneWork, ...]:
+        """The lanes over this batch.
+
+        Raises:
+            ConfigurationError: an expression does not fit the batch.
+        """
+        schema, settings = batch.schema, self._settings.now(batch.sparkSession)
+        if self._analyzed is None or self._analyzed[:2] != (schema, settings):
+            lanes = tuple(
+                LaneWork(lane, self._expressions(batch, lane, settings), self._loaders.get(lane.index))
+                for lane in self._options.lanes
+            )
+            self._analyzed = (schema, settings, lanes)
+        return self._analyzed[2]
+
+    def _expressions(self, batch: DataFrame, lane: Lane, settings: Mapping[str, str]) -> RecordExpressions:
+        with lane.naming():
+            rows = rows_of(batch, lane.source)
+            analyzed = analyze(rows, choose_expressions(lane, rows.schema), lane.order_by)
+            check_places(rows, analyzed, lane, self._options.transactional_id)
+            self._facts.check_repeatable(expressions_frame(rows, analyzed, lane.order_by), "an expression of the sink")
+            bound = self._schemas.bound(analyzed, rows, lane)
+            in_tasks = with_json(bound, rows.schema, settings)
+            return with_guards(with_key_column(in_tasks, rows), rows)

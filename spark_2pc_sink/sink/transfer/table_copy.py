@@ -67,9 +67,9 @@ class TableCopy:
     def __init__(
         self,
         source: AttemptInput,
-        *,
         open_decision: Callable[[], Connection],
         targets: Sequence[CopyTarget],
+        *,
         idle_s: float,
         early: bool,
     ) -> None:

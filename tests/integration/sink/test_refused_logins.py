@@ -13,7 +13,7 @@ import pytest
 from spark_2pc_sink.causes import causes
 from spark_2pc_sink.errors import AuthorizationError, TlsRefusedError
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
-from spark_2pc_sink.sink.job.spark_batch import SparkBatchWork
+from spark_2pc_sink.sink.job.spark_batch import SparkBatch
 from tests.conftest import or_skip
 from tests.harness.secure_kafka import PLAIN_USER, SecureKafka, plain_login
 from tests.harness.streams import FileStream
@@ -71,15 +71,15 @@ def test_a_certificate_that_is_refused_while_records_are_forwarded_ends_the_quer
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes((secure.folder / "authority.pem").read_bytes())
     monkeypatch.setattr(SmallBatches, "expected", False)
-    original, jobs = SparkBatchWork._run_in_tasks, 0
+    original, jobs = SparkBatch._run_in_tasks, 0
 
-    def replacing(self: SparkBatchWork, *arguments: object) -> object:
+    def replacing(self: SparkBatch, *arguments: object) -> object:
         nonlocal jobs
         jobs += 1
         trusted.write_bytes((secure.folder / "stranger.pem").read_bytes())
         return original(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(SparkBatchWork, "_run_in_tasks", replacing)
+    monkeypatch.setattr(SparkBatch, "_run_in_tasks", replacing)
     stream, target = FileStream(spark, tmp_path, SCHEMA), Target(secure.broker, database, transactional_id, "t")
     stream.add(rows_of(0), partitions=2)
     properties = secure.properties("SASL_SSL", ssl_ca_location=str(trusted), **plain_login())

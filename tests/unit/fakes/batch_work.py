@@ -14,6 +14,15 @@ from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
 
 
 @dataclass
+class Results:
+    """`BatchResults` of work that does the rest itself."""
+
+    counts: ProducedBatch
+    copy_into: Callable[[Any], WrittenRows]
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass
 class FakeWork:
     """Three rows; can fail at will."""
 
@@ -35,7 +44,7 @@ class FakeWork:
     def partitions(self) -> list[TopicPartition]:
         return [PARTITION]
 
-    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Any]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Any]) -> Results:
         self.log.append("produce")
         for statement in self.early:
             open_decision().execute(statement)
@@ -45,7 +54,7 @@ class FakeWork:
         if self.fail:
             raise self.fail.pop(0)
         digest = self.digest if self.records else ""
-        return ProducedBatch(
+        counts = ProducedBatch(
             self.rows,
             self.records,
             digest,
@@ -55,8 +64,9 @@ class FakeWork:
             left_out=self.left_out,
             bad_rows=self.bad_rows,
         )
+        return Results(counts, self._copy_into, lambda: self.log.append("close"))
 
-    def copy_into(self, connection: Any) -> WrittenRows:
+    def _copy_into(self, connection: Any) -> WrittenRows:
         self.log.append("copy")
         connection.execute("copy")
         if self.fail_copy:
@@ -82,6 +92,3 @@ class FakeWork:
     def recall(self) -> None:
         self.log.append("recall")
         self.bad_rows = self.dead_letters
-
-    def discard(self) -> None:
-        self.log.append("discard")

@@ -11,7 +11,7 @@ import pytest
 from spark_2pc_sink.errors import ConstraintError
 from spark_2pc_sink.producer.record_encoder import records_bytes_max
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, RefusedRow
-from spark_2pc_sink.sink.job.dead_letter_topic import (
+from spark_2pc_sink.sink.job.record_side import (
     LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,
     MESSAGE_BYTES_WANTED,

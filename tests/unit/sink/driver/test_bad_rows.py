@@ -32,7 +32,7 @@ def test_the_next_attempt_comes_without_the_bad_rows(job: Job) -> None:
     """The failed attempt is aborted on both sides first, and nothing of the sift stays in the database."""
     work = job.work(fail_copy=[REFUSED], sifts=[2])
     report = job.driver.write(0, work)
-    assert work.log == ["produce", "copy", "discard", "sift", "discard", "produce", "copy", "discard"]
+    assert work.log == ["produce", "copy", "close", "sift", "produce", "copy", "close"]
     assert (report.attempts, report.bad_rows) == (2, 2)
     assert [statement for statement, _ in job.store.committed] == ["copy", "decide"]
     assert len({ticket.transaction for ticket in work.tickets}) == 2
@@ -143,9 +143,9 @@ def test_a_resend_leaves_out_what_was_left_out(job: Job) -> None:
     job.driver.write(0, work)
     assert job.row().status == "done"
     assert work.log == [
-        *("produce", "copy", "discard", "sift", "discard"),
-        *("produce", "copy", "discard"),
-        *("recall", "produce", "discard"),
+        *("produce", "copy", "close", "sift"),
+        *("produce", "copy", "close"),
+        *("recall", "produce", "close"),
     ]
     assert work.tickets[-1].kafka_only
 

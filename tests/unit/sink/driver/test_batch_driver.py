@@ -47,7 +47,7 @@ def test_the_steps_come_in_the_order_of_the_recipe(job: Job) -> None:
     work = job.work()
     report = job.driver.write(0, work)
     assert job.steps == list(Step)
-    assert work.log == ["produce", "copy", "discard"]
+    assert work.log == ["produce", "copy", "close"]
     assert (report.placement, report.row_count, report.record_count, report.attempts) == (Placement.RUN, 3, 3, 1)
     assert (report.transactional_id, report.batch_id, report.record_bytes, report.prepared) == (ID, 0, 300, "0:0")
     assert job.kafka.committed == [ProducerIdAndEpoch(0, 0)]
@@ -60,7 +60,7 @@ def test_rows_written_while_tasks_run_are_part_of_the_one_transaction(job: Job) 
     assert [statement for statement, _ in job.store.committed] == ["early", "copy", "decide"]
     failing = job.work(early=("given up",), fail=[BatchRetryError(reason="a task ran again")])
     job.driver.write(1, failing)
-    assert failing.log == ["produce", "discard", "produce", "copy", "discard"]
+    assert failing.log == ["produce", "produce", "copy", "close"]
     assert [statement for statement, _ in job.store.committed[3:]] == ["given up", "copy", "decide"]
 
 
@@ -112,7 +112,7 @@ def test_an_error_after_the_decision_undoes_nothing(job: Job, error: Exception) 
     job.on_step = fail
     work = job.work()
     assert job.driver.write(0, work).attempts == 1
-    assert work.log == ["produce", "copy", "discard"]
+    assert work.log == ["produce", "copy", "close"]
     assert (len(job.kafka.committed), job.kafka.aborted) == (1, [])
     assert job.row().status == "done"
 
@@ -213,7 +213,7 @@ def test_a_row_that_cannot_be_stored_fails_at_once(job: Job) -> None:
     work = job.work(fail=[refused])
     with pytest.raises(UnstorableValueError):
         job.driver.write(0, work)
-    assert work.log == ["produce", "discard", "sift", "discard"]
+    assert work.log == ["produce", "sift"]
     assert len(job.kafka.aborted) == 1
 
 
@@ -312,7 +312,7 @@ def test_a_transaction_aborted_between_the_decision_and_end_txn_is_resent(job: J
     work = job.work()
     report = job.driver.write(0, work)
     assert report.attempts == 2
-    assert work.log == ["produce", "copy", "discard", "recall", "produce", "discard"]
+    assert work.log == ["produce", "copy", "close", "recall", "produce", "close"]
     assert [ticket.kafka_only for ticket in work.tickets] == [False, True]
     assert len(job.kafka.committed) == 1
     assert job.row().status == "done"

@@ -14,7 +14,7 @@ from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-from spark_2pc_sink.sink.job.dead_letter_topic import NO_LETTERS, DeadLetterTopic
+from spark_2pc_sink.sink.job.record_side import NO_LETTERS, DeadLetterTopic
 from spark_2pc_sink.sink.transfer.record_forwarder import Connections, TopicMetadata
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.clock import FakeClock

@@ -1,4 +1,6 @@
-"""The dead-letter topic: it gets what the dead-letter table has, in the Kafka transaction of the batch.
+"""How the records of a run reach Kafka: what is known of topics, connections to the brokers, and dead letters.
+
+The dead-letter topic gets what the dead-letter table has, in the Kafka transaction of the batch.
 
 The driver sends the letters, when the tasks have sent all else and before anything is decided. No task writes to this
 topic, so nobody else gives sequence numbers in its partitions. A replay makes the same records from the table, byte for
@@ -17,10 +19,20 @@ from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.batch_sender import REQUEST_BYTES
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.leader_lookup import end_offsets
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, records_bytes_max
-from spark_2pc_sink.sink.transfer.record_forwarder import name_fault
+from spark_2pc_sink.sink.contract.task_plan import TopicFacts
+from spark_2pc_sink.sink.transfer.record_forwarder import (
+    Connections,
+    KnownTopics,
+    RecordForwarder,
+    TopicMetadata,
+    name_fault,
+)
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
+from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_list import (
     RECORD_BYTES,
     cut_contents,
@@ -32,10 +44,12 @@ from spark_2pc_sink.wire.record_list import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from spark_2pc_sink.clock import Clock
+    from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-    from spark_2pc_sink.sink.transfer.record_forwarder import Connections, TopicMetadata
+    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
 
 
 #: A letter with more bytes than these, uncompressed, goes without its row: below what a topic takes by default (Kafka:
@@ -164,6 +178,10 @@ def _json(value: Any) -> str:
 
 def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+#: Of how many partitions it is asked where they end, before it is known which of them get rows of a small batch.
+_ENDS_MAX: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,3 +355,71 @@ class DeadLetterTopic:
 
     def _refused(self, rule: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(option="dead_letter_topic", value=self.name, rule=rule, remedy=remedy)
+
+
+class RecordSide:
+    """The Kafka side of one run of a query.
+
+    Args:
+        options: of the sink.
+        query_id: whose batches are meant.
+        clock: says when what is known of a topic is old.
+
+    Attributes:
+        cluster: for questions, and for the transaction.
+        topics: what is known of topics.
+        letters: the dead-letter topic.
+    """
+
+    def __init__(self, options: SinkOptions, query_id: str, clock: Clock) -> None:
+        self._options = options
+        self.cluster: Cluster = Cluster(options.kafka)
+        self.topics: TopicMetadata = TopicMetadata(self.cluster, clock)
+        # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
+        self._connections = Connections(options.kafka)
+        self.letters: DeadLetterTopic = DeadLetterTopic(options, query_id, self.topics, self._connections)
+
+    def known(self) -> KnownTopics:
+        """What is asked of Kafka before the first record of a batch."""
+        counts = self.topics.counts(self._options.topics) if self._options.topics else {}
+        facts = {topic: self._facts(topic, count) for topic, count in counts.items()}
+        return KnownTopics(facts, dead_letters=self.letters.name)
+
+    def known_with_ends(self) -> KnownTopics:
+        """The same, with the ends of all logs, unless there are many: for a batch whose rows are being collected."""
+        topics = self.known()
+        every = [
+            TopicPartition(topic, number)
+            for topic, facts in topics.facts.items()
+            for number in range(facts.partition_count)
+        ]
+        if len(every) > _ENDS_MAX:
+            return topics
+        try:
+            cluster = self._connections.cluster()
+            return replace(topics, ends=end_offsets(cluster, every, OffsetSpec.LATEST, cluster.deadline()))
+        except BaseException:
+            self._connections.drop()
+            raise
+
+    def known_after(self, error: DataError) -> KnownTopics:
+        """What is known after an attempt has failed; see `KnownTopics.after`."""
+        return self.known().after(error, lambda topic: self._facts(topic, self.topics.counts([topic])[topic]))
+
+    def forwarder(self, source: AttemptInput, ticket: TransactionTicket | None, topics: KnownTopics) -> RecordForwarder:
+        """What sends the records of an attempt, and answers its questions.
+
+        Args:
+            source: what tasks send.
+            ticket: of the Kafka transaction; None where no record is to be sent.
+            topics: what is known before the first record.
+        """
+        return RecordForwarder(source, ticket, self._connections, self._options.kafka, topics)
+
+    def close(self) -> None:
+        """Close the connections of this run."""
+        self._connections.drop()
+        self.cluster.close()
+
+    def _facts(self, topic: str, count: int) -> TopicFacts:
+        return TopicFacts(count, self.topics.id_of(topic), self.topics.limits(topic))

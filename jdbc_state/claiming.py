@@ -81,6 +81,21 @@ def through_cuts(step: Callable[[], T], end_s: float) -> T:
     return step()
 
 
+@dataclass(frozen=True)
+class RowReads:
+    """How a claim reads rows.
+
+    Attributes:
+        read: the row of a transactional id, without waiting for anyone.
+        standing: the row by which a claim is judged.
+        rebuilt_from: the number of the line from which the claim of a row made it, None where it was there.
+    """
+
+    read: Callable[[str], StateRow | None]
+    standing: Callable[[Claimant], StateRow | None]
+    rebuilt_from: Callable[[StateRow], int | None]
+
+
 class Claiming:
     """Claims rows of one store.
 
@@ -89,9 +104,7 @@ class Claiming:
         tables: of the store.
         settings: names and time-outs.
         actions: the statements about what drivers and people did.
-        read: the row of a transactional id, without waiting for anyone.
-        standing: the row by which a claim is judged.
-        rebuilt_from: the number of the line from which the claim of a row made it, None where it was there.
+        reads: of rows.
     """
 
     def __init__(
@@ -100,18 +113,13 @@ class Claiming:
         tables: StateTables,
         settings: StoreSettings,
         actions: ActionLines,
-        *,
-        read: Callable[[str], StateRow | None],
-        standing: Callable[[Claimant], StateRow | None],
-        rebuilt_from: Callable[[StateRow], int | None],
+        reads: RowReads,
     ) -> None:
         self._database = database
         self._tables = tables
         self._settings = settings
         self._actions = actions
-        self._read = read
-        self._standing = standing
-        self._rebuilt_from = rebuilt_from
+        self._reads = reads
         # Until the store has looked, as the settings say.
         self.history_there: bool = settings.history_batches > 0
 
@@ -148,11 +156,11 @@ class Claiming:
     def _try(self, call: _Call) -> StateRow | None:
         """The claimed row; None when it was refused, or somebody held its lock for too long."""
         try:
-            seen = self._read(call.claimant.transactional_id)
+            seen = self._reads.read(call.claimant.transactional_id)
             if call.in_doubt:
                 found = carried_out(call.claimant, seen, named=call.generation)
                 if found is not None:
-                    return replace(found, rebuilt_from=self._rebuilt_from(found))
+                    return replace(found, rebuilt_from=self._reads.rebuilt_from(found))
             return self._send(call, None if seen is None else seen.generation)
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
@@ -193,7 +201,7 @@ class Claiming:
             SupersededError: it is not the newest claimant.
         """
         try:
-            standing = self._standing(call.claimant)
+            standing = self._reads.standing(call.claimant)
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, select
 
 from jdbc_state.actions import LAYOUT, ActionLine, ActionLines, Actor, action_line_of
 from jdbc_state.claim import Claimant, row_columns, row_of
-from jdbc_state.claiming import Claiming, through_cuts
+from jdbc_state.claiming import Claiming, RowReads, through_cuts
 from jdbc_state.connections import Database
 from jdbc_state.deciding import deciding
 from jdbc_state.errors import StateStoreError
@@ -69,9 +69,7 @@ class SqlStateStore(StateStore):
             self._tables,
             settings,
             self._actions,
-            read=self.read,
-            standing=self._standing,
-            rebuilt_from=self._rebuilt_from,
+            RowReads(self.read, self._standing, self._rebuilt_from),
         )
         self._joined = JoinedDecisions(self._tables, self._moves, settings)
         self._shown_by_run = shown_by_run

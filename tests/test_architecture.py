@@ -23,6 +23,12 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OTHERS = sorted(path for folder in ("examples", "benchmarks", "docker") for path in (ROOT / folder).rglob("*.py"))
 
 FUNCTION_LINES_MAX = 70
+#: Of a constructor below the public face; `test_constructors_take_few_arguments` says what counts.
+ARGUMENTS_MAX = 6
+#: What users call with keywords, one for each option.
+PUBLIC_CONSTRUCTORS = {"DualWriteSink", "ServiceBase"}
+#: To become fewer.
+LONG_CONSTRUCTORS = {"HistoryCheck", "MissingFiles"}
 FILE_LINES_MAX = 600
 #: Of the modules of ours that a task which encodes rows loads.
 TASK_LINES_MAX = 6_100
@@ -186,6 +192,32 @@ def test_functions_are_small() -> None:
         if lines > FUNCTION_LINES_MAX
     }
     assert long == {}
+
+
+def constructors_of(path: Path) -> dict[str, int]:
+    """How many arguments the constructor of each class has."""
+    found = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        kinds = [ast.unparse(decorator) for decorator in node.decorator_list if "dataclass" in ast.unparse(decorator)]
+        if kinds and "frozen=True" not in kinds[0] and not any("Error" in ast.unparse(base) for base in node.bases):
+            given = [part for part in node.body if isinstance(part, ast.AnnAssign) and part.value is None]
+            found[node.name] = len(given)
+        for part in node.body:
+            if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                found[node.name] = len(part.args.args) + len(part.args.kwonlyargs) - 1
+    return found
+
+
+def test_constructors_take_few_arguments() -> None:
+    """What is passed on together is a value with a name.
+
+    A frozen dataclass is such a value, and so is an error: their fields are not counted. Of another dataclass those are
+    that have no default, since the others are what becomes of it.
+    """
+    found = {name: count for path in SOURCES for name, count in constructors_of(path).items() if count > ARGUMENTS_MAX}
+    assert found.keys() - PUBLIC_CONSTRUCTORS == LONG_CONSTRUCTORS
 
 
 def catches_everything(handler: ast.ExceptHandler) -> bool:

@@ -15,7 +15,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.batch_sender import REQUEST_BYTES, BatchSender, Lane, produce_version_max
+from spark_2pc_sink.producer.batch_sender import REQUEST_BYTES, BatchSender, Lane, OpenTransaction, produce_version_max
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.encoding_options import TopicLimits
@@ -150,13 +150,8 @@ class BatchListSender:
     def _send_queued(
         self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
     ) -> AcknowledgedBatches:
-        sender = BatchSender(
-            self._cluster,
-            transactional_id=self._transactional_id,
-            producer=producer,
-            transaction_version=transaction_version,
-            options=self._options,
-        )
+        transaction = OpenTransaction(self._transactional_id, producer, transaction_version)
+        sender = BatchSender(self._cluster, transaction, self._options)
         lanes: dict[TopicPartition, Lane] = {}
         with sender.running():
             for batch in batches:

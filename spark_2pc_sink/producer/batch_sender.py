@@ -44,6 +44,22 @@ def produce_version_max(transaction_version: int) -> int:
     return _ADDING_VERSION if transaction_version >= EPOCH_BUMP_VERSION else _ADDING_VERSION - 1
 
 
+@dataclass(frozen=True)
+class OpenTransaction:
+    """The Kafka transaction that record batches are written in.
+
+    Attributes:
+        transactional_id: whose.
+        producer: the pair in the batches.
+        version: the cluster's transaction.version. Below 2 the partitions must have been added to the transaction
+            before (`TransactionClient.add_partitions`).
+    """
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    version: int
+
+
 @dataclass(eq=False)
 class Lane:
     """One partition of a session: its way out, and the sequence number that comes next."""
@@ -71,25 +87,19 @@ class BatchSender:
 
     Args:
         cluster: connections; not closed by this object.
-        transactional_id: whose transaction.
-        producer: the pair in the batches, for error texts.
-        transaction_version: of the cluster; decides what Produce does about the transaction's partitions.
+        transaction: which the batches are written in.
         options: bounds and back-off.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        *,
-        transactional_id: str,
-        producer: ProducerIdAndEpoch,
-        transaction_version: int,
+        transaction: OpenTransaction,
         options: KafkaOptions,
     ) -> None:
         self._cluster = cluster
-        self._transactional_id = transactional_id
-        self._producer = producer
-        self._version_max = produce_version_max(transaction_version)
+        self._transactional_id, self._producer = transaction.transactional_id, transaction.producer
+        self._version_max = produce_version_max(transaction.version)
         self._options = options
         self._active: dict[TopicPartition, Lane] = {}
         self._requests: list[_Request] = []

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
-from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.batch_sender import BatchSender, Lane
+from spark_2pc_sink.producer.batch_sender import BatchSender, Lane, OpenTransaction
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
 from spark_2pc_sink.producer.leader_lookup import LeaderFinder, end_offsets, topic_limits
@@ -39,10 +39,7 @@ class ProduceSession:
 
     Args:
         cluster: connections; not closed by this object.
-        transactional_id: whose transaction.
-        producer: the pair of the transaction.
-        transaction_version: of the cluster. Below 2 the partitions must have been added to the transaction before
-            (`TransactionClient.add_partitions`).
+        transaction: which the records are written in.
         options: batch sizes, compression, time-outs.
         timestamp_ms: of every record that is appended as a row, milliseconds since 1970.
         limits: what topics allow, where that is known; others are asked for.
@@ -52,26 +49,18 @@ class ProduceSession:
     def __init__(
         self,
         cluster: Cluster,
-        *,
-        transactional_id: str,
-        producer: ProducerIdAndEpoch,
-        transaction_version: int,
+        transaction: OpenTransaction,
         options: KafkaOptions,
+        *,
         timestamp_ms: int,
         limits: Mapping[str, TopicLimits] | None = None,
         ends: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         self._cluster = cluster
-        self._producer = producer
+        self._producer = transaction.producer
         self._options = options
         self._encoder = RecordEncoder(EncodingOptions.of(options), timestamp_ms=timestamp_ms, limits=self._limits_of)
-        self._sender = BatchSender(
-            cluster,
-            transactional_id=transactional_id,
-            producer=producer,
-            transaction_version=transaction_version,
-            options=options,
-        )
+        self._sender = BatchSender(cluster, transaction, options)
         self._lanes: dict[TopicPartition, Lane] = {}
         self._limits = dict(limits or {})
         self._ends = dict(ends or {})

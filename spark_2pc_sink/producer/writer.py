@@ -51,6 +51,7 @@ from spark_2pc_sink.ids import (
 )
 from spark_2pc_sink.options import KafkaOptions, checks_keywords
 from spark_2pc_sink.producer.arrow_partitioner import ArrowPartitioner, PartitionRows, RecordColumns
+from spark_2pc_sink.producer.batch_sender import OpenTransaction
 from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
 from spark_2pc_sink.producer.descriptions import commit_error
 from spark_2pc_sink.producer.error_policy import COMMIT_REFUSED, kafka_error
@@ -387,10 +388,8 @@ class TransactionalWriter:
         if self._session is None:
             self._session = ProduceSession(
                 self._cluster,
-                transactional_id=self._client.transactional_id,
-                producer=self._pair(),
-                transaction_version=self._client.transaction_version,
-                options=self._options,
+                OpenTransaction(self._client.transactional_id, self._pair(), self._client.transaction_version),
+                self._options,
                 timestamp_ms=now_ms(),
             )
         return self._session

@@ -17,7 +17,7 @@ from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recipe.remedies import RECOVER, remedy
 from spark_2pc_sink.recovery.recover_command import with_command
-from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.resend import has_kept, resend
 from spark_2pc_sink.recovery.sink_survey import SinkSurvey
@@ -103,15 +103,15 @@ def recover(  # noqa: D417 - the options are described where they are declared
 
 def _recovery(options: RecoveryOptions, kafka: TransactionClient, store: SqlStateStore) -> Recovery:
     """The procedure, with what a person has said."""
-    end = options.open_transaction
+    end = None if options.open_transaction is None else OpenTransactionEnd(options.batch)
     return Recovery(
         options,
         kafka=kafka,
         store=store,
         clock=_CLOCK,
-        decision=options.decision,
-        batch_id=options.batch,
-        open_transaction=None if end is None else OpenTransactionEnd(options.batch),
+        choice=OperatorChoice(
+            options.decision, options.batch, None if end is None else OpenTransactionEnd(options.batch)
+        ),
     )
 
 

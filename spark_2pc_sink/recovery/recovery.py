@@ -104,6 +104,25 @@ class _LookAgain:
     row: StateRow
 
 
+@dataclass(frozen=True)
+class OperatorChoice:
+    """What a person has decided where neither side can tell.
+
+    Attributes:
+        decision: for a batch that is owed, or whose outcome Kafka can no longer tell.
+        batch_id: the batch that was decided about; no other is touched. Needed where Kafka cannot tell the outcome.
+        open_transaction: how an open transaction ends whose decision is lost; see
+            `spark_2pc_sink.recipe.open_transaction`.
+    """
+
+    decision: OperatorDecision | None = None
+    batch_id: int | None = None
+    open_transaction: OpenTransactionEnd | None = None
+
+
+NO_CHOICE: Final = OperatorChoice()
+
+
 class Recovery:
     """Recovers one transactional id, as often as it is asked to.
 
@@ -113,10 +132,7 @@ class Recovery:
         store: the state rows.
         clock: measures and waits.
         topics: of the sink, as far as they are known: where lost batches are looked for, beside the row's own.
-        decision: what a person has decided, for a batch that is owed or whose outcome Kafka can no longer tell.
-        batch_id: the batch that was decided about; no other is touched. Needed where Kafka cannot tell the outcome.
-        open_transaction: how a person says that an open transaction ends whose decision is lost; see
-            `spark_2pc_sink.recipe.open_transaction`.
+        choice: what a person has decided.
     """
 
     def __init__(
@@ -127,9 +143,7 @@ class Recovery:
         store: StateStore,
         clock: Clock,
         topics: Iterable[str] = (),
-        decision: OperatorDecision | None = None,
-        batch_id: int | None = None,
-        open_transaction: OpenTransactionEnd | None = None,
+        choice: OperatorChoice = NO_CHOICE,
     ) -> None:
         self._options = options
         self._transactional_id = options.transactional_id
@@ -146,11 +160,11 @@ class Recovery:
             store=store,
             losses=self.losses,
             clock=clock,
-            open_transaction=open_transaction,
+            open_transaction=choice.open_transaction,
         )
-        self._decision = decision
-        self._batch_id = batch_id
-        self._open_transaction = open_transaction
+        self._decision = choice.decision
+        self._batch_id = choice.batch_id
+        self._open_transaction = choice.open_transaction
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
         """Claim, settle, and take a fresh pair.

@@ -89,19 +89,33 @@ class SentRecords:
     acknowledged: AcknowledgedBatches
 
 
+@dataclass(frozen=True)
+class OwnedId:
+    """A transactional id of this process.
+
+    Attributes:
+        transactional_id: the id.
+        owner: what the state row says in place of a query.
+        run_id: of this process.
+        settle_deadline_ms: how long a decided transaction is brought to its end before somebody is told.
+    """
+
+    transactional_id: str
+    owner: str
+    run_id: str
+    settle_deadline_ms: int
+
+
 class IdWriter:
     """Takes the transactions of one transactional id through the recipe. For one thread at a time.
 
     Args:
-        transactional_id: the id.
-        owner: what the state row says in place of a query.
-        run_id: of this process.
+        owned: the id, and who writes with it.
         recovery: of this id.
         kafka: the coordinator.
         store: the state rows.
         send: sends the record batches of one transaction.
         clock: measures and waits.
-        settle_deadline_ms: how long a decided transaction is brought to its end before somebody is told.
 
     Attributes:
         unsettled: True where only `recover` may be called.
@@ -109,28 +123,23 @@ class IdWriter:
 
     def __init__(
         self,
+        owned: OwnedId,
         *,
-        transactional_id: str,
-        owner: str,
-        run_id: str,
         recovery: Recovery,
         kafka: EndingKafka,
         store: DecidingStore,
         send: SendBatches,
         clock: Clock,
-        settle_deadline_ms: int,
     ) -> None:
-        self.transactional_id = transactional_id
+        self.transactional_id: str = owned.transactional_id
         self.unsettled: bool = True
-        self._log = sink_log(__name__, transactional_id)
-        self._owner = owner
-        self._run_id = run_id
+        self._log = sink_log(__name__, owned.transactional_id)
+        self._owned = owned
         self._recovery = recovery
         self._kafka = kafka
         self._store = store
         self._send = send
         self._clock = clock
-        self._settle_deadline_ms = settle_deadline_ms
         self._row: StateRow | None = None
         self._initialized: InitializedProducer | None = None
         self._producer: ProducerIdAndEpoch | None = None
@@ -166,8 +175,8 @@ class IdWriter:
         known = self._row or beside
         with at_work_for(self.transactional_id), self._recovery.explaining():
             recovered = self._recovery.run(
-                query_id=self._owner,
-                run_id=self._run_id,
+                query_id=self._owned.owner,
+                run_id=self._owned.run_id,
                 expected_generation=None if known is None else known.generation,
             )
             self._row = recovered.row
@@ -193,7 +202,7 @@ class IdWriter:
         """
         error: DualWriteError | None = None
         before = self._claimed()
-        deadline = Deadline(self._clock, self._settle_deadline_ms)
+        deadline = Deadline(self._clock, self._owned.settle_deadline_ms)
         for _ in range(SETTLE_ATTEMPTS_MAX):
             try:
                 self.recover()

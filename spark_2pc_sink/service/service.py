@@ -19,7 +19,7 @@ from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool
-from spark_2pc_sink.service.id_writer import IdWriter
+from spark_2pc_sink.service.id_writer import IdWriter, OwnedId
 from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
 
 if TYPE_CHECKING:
@@ -62,15 +62,12 @@ class IdLine:
             replace(options, transactional_id=transactional_id, ids=1, ids_max=1), kafka=kafka, store=store, clock=clock
         )
         self.writer: IdWriter = IdWriter(
-            transactional_id=transactional_id,
-            owner=options.owner,
-            run_id=run_id,
+            OwnedId(transactional_id, options.owner, run_id, options.settle_deadline_ms),
             recovery=self._recovery,
             kafka=kafka,
             store=store,
             send=BatchListSender(self._cluster, transactional_id, options.kafka).send,
             clock=clock,
-            settle_deadline_ms=options.settle_deadline_ms,
         )
 
     def release(self) -> None:

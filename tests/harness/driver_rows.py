@@ -62,10 +62,8 @@ class RowsWork:
             closing(
                 ProduceSession(
                     cluster,
-                    transactional_id=ticket.transactional_id,
-                    producer=ticket.producer,
-                    transaction_version=ticket.transaction_version,
-                    options=kafka,
+                    ticket.open_transaction,
+                    kafka,
                     timestamp_ms=time.time_ns() // 1_000_000,
                 )
             ) as session,

@@ -20,7 +20,7 @@ from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
@@ -305,9 +305,7 @@ class JobDriver:
             store=self._store,
             clock=self.world,
             topics=self.topics,
-            decision=self.words.decision,
-            batch_id=self.words.batch_id,
-            open_transaction=self.words.open_transaction,
+            choice=OperatorChoice(self.words.decision, self.words.batch_id, self.words.open_transaction),
         )
 
     def _body(self) -> None:

@@ -22,12 +22,13 @@ from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, TransactionTicket
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.harness.driver_config import DriverConfig, Row
 from tests.harness.driver_main import batch_driver
 from tests.harness.driver_rows import RowsWork
 from tests.soak.child import END_DEADLINE_S, Gate, PreparedStatements, serve
+from tests.unit.fakes.batch_work import Results
 
 ROWS_PER_BATCH: Final = 4
 #: Every so many batches the first attempt fails.
@@ -46,7 +47,7 @@ class Work(RowsWork):
         super().__init__(options, rows, lambda: None)
         self._failing = failing
 
-    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> ProducedBatch:
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> Results:
         """Send the rows."""
         produced = super().produce(ticket, open_decision)
         if self._failing:

@@ -139,7 +139,6 @@ class PartitionLog:
         state: LogState,
         *,
         leader_epoch: int,
-        log_start_offset: int,
         settings: LogSettings,
         executor: Executor | None,
     ) -> None:
@@ -151,7 +150,7 @@ class PartitionLog:
         self.settings = settings
         self.recovered_cut_bytes: int = log.recovered_cut_bytes
         self._log = log
-        self.log_start_offset: int = log_start_offset
+        self.log_start_offset: int = 0
         self.high_watermark: int = log.end_offset
         self.last_stable_offset: int = self._stable_offset()
         self._sync = GroupSync(log, executor, self._durable)
@@ -190,15 +189,9 @@ class PartitionLog:
         state = LogState(verification=settings.verification)
         log.recover(state.recovered, durable_end=durable_end)
         name = (topic, partition)
-        return cls(
-            name,
-            log,
-            state,
-            leader_epoch=leader_epoch,
-            log_start_offset=log_start_offset,
-            settings=settings,
-            executor=executor,
-        )
+        opened = cls(name, log, state, leader_epoch=leader_epoch, settings=settings, executor=executor)
+        opened.log_start_offset = log_start_offset
+        return opened
 
     @property
     def settings(self) -> LogSettings:

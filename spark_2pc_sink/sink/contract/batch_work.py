@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from spark_2pc_sink.producer.batch_sender import OpenTransaction
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -36,6 +38,11 @@ class TransactionTicket:
     transaction: int
     application_name: str
     kafka_only: bool
+
+    @property
+    def open_transaction(self) -> OpenTransaction:
+        """The same for a session that sends records."""
+        return OpenTransaction(self.transactional_id, self.producer, self.transaction_version)
 
     @property
     def attempt(self) -> tuple[str, int, int]:

@@ -328,10 +328,8 @@ class DeadLetterTopic:
     def _session(self, ticket: TransactionTicket, topic: str) -> ProduceSession:
         return ProduceSession(
             self._connections.cluster(),
-            transactional_id=ticket.transactional_id,
-            producer=ticket.producer,
-            transaction_version=ticket.transaction_version,
-            options=self._options.kafka,
+            ticket.open_transaction,
+            self._options.kafka,
             timestamp_ms=now_ms(),
             limits={topic: self._topics.limits(topic)},
         )

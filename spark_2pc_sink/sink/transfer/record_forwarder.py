@@ -252,10 +252,8 @@ class RecordForwarder:
             raise LocalProtocolError(operation="forward", state="no transaction", rule="no record is expected")
         return ProduceSession(
             self._connections.cluster(),
-            transactional_id=self._ticket.transactional_id,
-            producer=self._ticket.producer,
-            transaction_version=self._ticket.transaction_version,
-            options=self._kafka,
+            self._ticket.open_transaction,
+            self._kafka,
             timestamp_ms=0,
             limits={topic: facts.limits for topic, facts in self._topics.facts.items()},
             ends=self._topics.ends,

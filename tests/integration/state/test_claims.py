@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -286,7 +287,7 @@ def test_a_claim_that_cannot_look_who_is_in_its_way_says_why(
     with store.deciding(ID, row.generation) as transaction:
         transaction.decide(FIRST)
         with monkeypatch.context() as patch:
-            patch.setattr(store._claiming, "_standing", refuse)
+            patch.setattr(store._claiming, "_reads", replace(store._claiming._reads, standing=refuse))
             with pytest.raises(StateStoreError) as raised:
                 claim(store)
         assert raised.value is full
@@ -309,15 +310,15 @@ def test_a_row_that_somebody_is_just_inserting_is_waited_for(
     store: SqlStateStore, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C3: the claim meets the key of a row that it cannot see yet, also when it looks who is in its way."""
-    look = store._claiming._standing
+    reads = store._claiming._reads
     with session(database) as cursor:
 
         def look_and_commit(claimant: Claimant) -> StateRow | None:
-            found = look(claimant)
+            found = reads.standing(claimant)
             cursor.connection.commit()
             return found
 
-        monkeypatch.setattr(store._claiming, "_standing", look_and_commit)
+        monkeypatch.setattr(store._claiming, "_reads", replace(reads, standing=look_and_commit))
         cursor.execute(
             "INSERT INTO kafka_transaction_state "
             "SELECT %s, '', 'none', '', 7, NULL, NULL, NULL, NULL, 0, 0, '', '{}', now(), NULL, NULL",

@@ -13,6 +13,7 @@ from jdbc_state import SqlStateStore, StateRow
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.batch_sender import OpenTransaction
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.transaction_client import TransactionClient
@@ -109,10 +110,8 @@ class Sinks:
         """Three records of a transaction; where they are."""
         session = ProduceSession(
             self._cluster,
-            transactional_id=transactional_id,
-            producer=pair,
-            transaction_version=self._cluster.features().transaction_version,
-            options=self._options,
+            OpenTransaction(transactional_id, pair, self._cluster.features().transaction_version),
+            self._options,
             timestamp_ms=now_ms(),
         )
         values = pa.array([b"a", b"b", b"c"], pa.binary())

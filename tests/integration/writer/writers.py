@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.producer.batch_sender import OpenTransaction
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.transaction_client import TransactionClient
@@ -65,9 +66,7 @@ def session_of(
     """A session of one task of the transaction of ``producer``."""
     return ProduceSession(
         cluster,
-        transactional_id=client.transactional_id,
-        producer=producer,
-        transaction_version=client.transaction_version,
-        options=cluster.options,
+        OpenTransaction(client.transactional_id, producer, client.transaction_version),
+        cluster.options,
         timestamp_ms=timestamp_ms,
     )

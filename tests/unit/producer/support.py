@@ -10,6 +10,7 @@ import pyarrow as pa
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import shown_name
+from spark_2pc_sink.producer.batch_sender import OpenTransaction
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.wire.record_rows import Rows
@@ -52,10 +53,8 @@ def session_on(cluster: Cluster, *, transaction_version: int = 2, **overrides: A
         options = options_for(options.bootstrap_servers[0], **overrides)
     return ProduceSession(
         cluster,
-        transactional_id="orders",
-        producer=PAIR,
-        transaction_version=transaction_version,
-        options=options,
+        OpenTransaction("orders", PAIR, transaction_version),
+        options,
         timestamp_ms=1_700_000_000_000,
     )
 

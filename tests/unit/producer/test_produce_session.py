@@ -22,6 +22,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.producer import produce_session as produce_session_module
 from spark_2pc_sink.producer import record_encoder
+from spark_2pc_sink.producer.batch_sender import OpenTransaction
 from spark_2pc_sink.producer.broker_connections import AnswerLater
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
@@ -95,10 +96,8 @@ def test_ends_that_are_known_are_not_asked_for(fake: FakeCluster, cluster: Clust
     """The driver has asked beside its job; who has written behind that is found all the same."""
     session = ProduceSession(
         cluster,
-        transactional_id="orders",
-        producer=PAIR,
-        transaction_version=2,
-        options=cluster.options,
+        OpenTransaction("orders", PAIR, 2),
+        cluster.options,
         timestamp_ms=0,
         ends={T0: 0},
     )

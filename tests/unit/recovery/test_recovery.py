@@ -22,7 +22,7 @@ from spark_2pc_sink.producer.descriptions import TransactionDescription
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
-from spark_2pc_sink.recovery.recovery import Recovery
+from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.recovery.report import Action
 from spark_2pc_sink.reference.coordinator import Profile
 from tests.harness.halts import halts
@@ -67,9 +67,7 @@ class Sides:
             store=self.store,
             clock=self.clock,
             topics=topics,
-            decision=decision,
-            batch_id=batch_id,
-            open_transaction=open_transaction,
+            choice=OperatorChoice(decision, batch_id, open_transaction),
         )
 
     def start(self) -> ProducerIdAndEpoch:

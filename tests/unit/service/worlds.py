@@ -25,7 +25,7 @@ from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, EndTxnLater
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool
-from spark_2pc_sink.service.id_writer import IdWriter
+from spark_2pc_sink.service.id_writer import IdWriter, OwnedId
 from spark_2pc_sink.service.outgoing import EncodedRecords, OutgoingRecord, encode
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.fake_kafka import PARTITION, FakeKafka
@@ -246,15 +246,12 @@ class World:
     def new_writer(self) -> IdWriter:
         """The id in such a process."""
         return IdWriter(
-            transactional_id=ID,
-            owner=OPTIONS.owner,
-            run_id="run",
+            OwnedId(ID, OPTIONS.owner, "run", settle_deadline_ms=60_000),
             recovery=self.new_recovery(),
             kafka=self.kafka,
             store=self.store,
             send=self.kafka.send,
             clock=self.clock,
-            settle_deadline_ms=60_000,
         )
 
     def restart(self, *, time_out: bool) -> None:

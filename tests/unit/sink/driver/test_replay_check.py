@@ -10,9 +10,9 @@ import pytest
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, TransactionTicket
+from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from tests.harness.halts import halts
-from tests.unit.fakes.batch_work import FakeWork
+from tests.unit.fakes.batch_work import FakeWork, Results
 from tests.unit.sink.driver.batch_jobs import ID, Job, started
 
 
@@ -165,7 +165,7 @@ def test_a_first_batch_that_is_not_the_first_is_taken_by_name_only(named: str, p
 def _changing(work: FakeWork) -> FakeWork:
     original = work.produce
 
-    def changed(ticket: TransactionTicket, open_decision: Callable[[], Any]) -> ProducedBatch:
+    def changed(ticket: TransactionTicket, open_decision: Callable[[], Any]) -> Results:
         work.digest = "e" * 32 if ticket.kafka_only else "d" * 32
         return original(ticket, open_decision)
 

@@ -1,14 +1,17 @@
-"""Settings of a cluster and its topics, and what this client may do there; asked without changing anything."""
+"""Settings of a cluster and its topics, and what this client may do there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.errors import KafkaError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
+from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import end_txn_request
@@ -17,6 +20,8 @@ from spark_2pc_sink.wire.replies import TopicMetadata
 
 #: No broker hands it out: producer ids are counted up from 0, in blocks (KIP-730).
 _NOBODY: Final = ProducerIdAndEpoch(2**63 - 1, 0)
+#: For so long a transaction stays open whose process has died.
+TRIAL_TIMEOUT_MS: Final = 60_000
 #: EndTxn below the version that bumps epochs, which every transaction.version takes.
 _END_VERSION_MAX: Final = 4
 
@@ -91,3 +96,33 @@ def may_write(cluster: Cluster, transactional_id: str) -> bool:
         version_max=_END_VERSION_MAX,
     )
     return code != Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def refused_topics(cluster: Cluster, transactional_id: str, topics: Iterable[str]) -> dict[str, str]:
+    """The topics that take no transactions, and why: an empty one is begun with a partition of each, and aborted.
+
+    A marker is written to these partitions, and no record. Two-phase commit is not asked for, so that a transaction
+    that stays open ends by its time-out.
+
+    Args:
+        cluster: whose.
+        transactional_id: of the transaction; no producer has it, as that one would be fenced.
+        topics: that this client may write.
+
+    Raises:
+        AuthorizationError: this client may not write the transactional id.
+        ConfigurationError: the transactional id is too long, or the brokers do not allow `TRIAL_TIMEOUT_MS`.
+        KafkaError: no transaction can be begun.
+        KafkaTimeoutError: no coordinator answered.
+    """
+    options = replace(cluster.options, transaction_timeout_ms=TRIAL_TIMEOUT_MS)
+    client = TransactionClient(cluster, transactional_id, options, two_phase_commit=False)
+    producer = client.usable_producer().producer
+    refused = {}
+    for topic in topics:
+        try:
+            client.add_partitions(producer, [TopicPartition(topic, 0)])
+        except KafkaError as error:
+            refused[topic] = str(error)
+    client.end(producer, commit=False)
+    return refused

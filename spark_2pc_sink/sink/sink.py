@@ -227,7 +227,7 @@ class DualWriteSink:
             return self._write(df, batch_id, by_hand=True)
 
     def check(self, schema: StructType | str | None = None) -> CheckReport:
-        """Find out what the first batch would meet; changes nothing. See docs/check.md.
+        """Find out what the first batch would meet; writes no row and no record. See docs/check.md.
 
         Executors are tried where there is an active Spark session.
 

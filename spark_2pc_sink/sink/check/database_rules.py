@@ -24,9 +24,11 @@ def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator
     yield _server(database)
     if database.kind.lacks:
         text = f"it is {database.kind.name}, which lacks {database.kind.lacks}"
-        yield Finding("database", "warning", text, "accept_database lets it pass: test crashes with it yourself")
+        yield Finding(
+            "kind of database", "warning", text, "accept_database lets it pass: test crashes with it yourself"
+        )
     if database.kind.limits:
-        yield Finding("database", "ok", database.kind.limits)
+        yield Finding("kind of database", "ok", database.kind.limits)
     if not database.fsync:
         text = "fsync is off: a crash of the server may lose what it has committed, and Kafka keeps"
         yield Finding("database", "warning", text, "set fsync=on in postgresql.conf")

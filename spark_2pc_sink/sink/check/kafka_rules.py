@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import Finding
-from spark_2pc_sink.sink.check.kafka_side import CLEANUP, MAX_TIMEOUT, MESSAGE_BYTES, MIN_INSYNC, TWO_PHASE, UNCLEAN
+from spark_2pc_sink.sink.check.kafka_side import (
+    CLEANUP,
+    DISKLESS,
+    MAX_TIMEOUT,
+    MESSAGE_BYTES,
+    MIN_INSYNC,
+    TRIAL,
+    TWO_PHASE,
+    UNCLEAN,
+)
 from spark_2pc_sink.sink.job.record_side import MESSAGE_BYTES_WANTED, too_small
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.check.kafka_side import KafkaFacts, TopicFacts
+    from spark_2pc_sink.sink.check.kafka_side import KafkaFacts, TopicFacts, Trial
 
 #: Kafka's ``transaction.max.timeout.ms`` where it may not be read.
 _MAX_TIMEOUT_MS: Final = 900_000
@@ -56,8 +65,11 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
     yield _transaction_version(kafka)
     yield _id(options, kafka)
     yield _end_of_transactions(options, kafka)
+    if kafka.trial is not None:
+        yield _trial(options, kafka.trial)
     for topic in kafka.topics:
         yield from _topic(topic)
+        yield from _transactional(topic, kafka.trial)
         if topic.name == options.dead_letter_topic and topic.configs is not None:
             yield from _dead_letters(topic, topic.configs)
     if not options.topics and any(lane.records is not None for lane in options.lanes):
@@ -132,6 +144,31 @@ def _topic(topic: TopicFacts) -> Iterator[Finding]:
         text = "this user may not read there: recovery cannot tell how a transaction ended that nobody remembers"
         yield Finding(subject, "warning", text, f"{acl} Read")
     yield _durability(topic)
+
+
+def _trial(options: SinkOptions, trial: Trial) -> Finding:
+    subject, name = "a transaction", f"{options.transactional_id}{TRIAL}"
+    if not trial.allowed:
+        remedy = (
+            f"kafka-acls.sh --add --transactional-id {options.transactional_id} --resource-pattern-type prefixed "
+            "--operation Write"
+        )
+        return Finding(subject, "not_checked", f"this user may not write transactional id {name}", remedy)
+    if trial.problem:
+        remedy = "use a Kafka service that takes transactions (docs/kafka-services.md)"
+        return Finding(subject, "problem", f"none could be begun and aborted: {trial.problem}", remedy)
+    return Finding(subject, "ok", f"an empty one was begun and aborted, with transactional id {name}")
+
+
+def _transactional(topic: TopicFacts, trial: Trial | None) -> Iterator[Finding]:
+    """What a topic that takes no transactions has."""
+    refused = {} if trial is None else trial.refused
+    why = refused.get(topic.name, "")
+    if not why and (topic.configs or {}).get(DISKLESS) == "true":
+        why = f"{DISKLESS}=true"
+    if why:
+        remedy = f"use a topic that takes transactions; a diskless topic ({DISKLESS}=true) takes none"
+        yield Finding(f"topic {topic.name}", "problem", f"it takes no transactions: {why}", remedy)
 
 
 def _dead_letters(topic: TopicFacts, configs: dict[str, str | None]) -> Iterator[Finding]:

@@ -1,15 +1,22 @@
-"""Kafka's side of a check: the questions to the brokers. They change nothing, and disturb no running job."""
+"""Kafka's side of a check: questions to the brokers, and one empty transaction. They disturb no running job."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    RemoteProtocolError,
+)
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.cluster_settings import describe_topics, may_write, read_configs
+from spark_2pc_sink.producer.cluster_settings import describe_topics, may_write, read_configs, refused_topics
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.wire.messages import ConfigResource
 
@@ -19,6 +26,11 @@ MIN_INSYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
 MESSAGE_BYTES: Final = "max.message.bytes"
 CLEANUP: Final = "cleanup.policy"
+#: True for a topic without a log of its own (KIP-1150), as Aiven's.
+DISKLESS: Final = "diskless.enable"
+#: Behind the transactional id of a sink, the id of the empty transaction: that of the sink would fence its job.
+TRIAL: Final = ".check"
+_WRITE: Final = 4
 #: Kafka's own log of transactions.
 TRANSACTION_LOG: Final = "__transaction_state"
 
@@ -34,7 +46,8 @@ class TopicFacts:
         leaderless: of them, those that nobody leads.
         replicas: of the partition with the fewest.
         operations: codes of what this client may do there.
-        configs: `MIN_INSYNC`, `UNCLEAN`, `MESSAGE_BYTES` and `CLEANUP`; None where this client may not read them.
+        configs: `MIN_INSYNC`, `UNCLEAN`, `MESSAGE_BYTES`, `CLEANUP` and `DISKLESS`; None where this client may not read
+            them.
     """
 
     name: str
@@ -45,6 +58,21 @@ class TopicFacts:
     replicas: int = 0
     operations: frozenset[int] = frozenset()
     configs: dict[str, str | None] | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An empty transaction, begun in each topic and aborted.
+
+    Attributes:
+        allowed: whether this client may write its transactional id.
+        problem: why it could not be begun or ended; '' where it could.
+        refused: topics that take no transactions, and why.
+    """
+
+    allowed: bool = True
+    problem: str = ""
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,6 +88,7 @@ class KafkaFacts:
         configs: of a broker `MAX_TIMEOUT` and `TWO_PHASE`; None where this client may not read them.
         id_allowed: whether this client has WRITE on the transactional id.
         topics: those of the sink.
+        trial: an empty transaction; None where there was no topic for it.
         log: `TRANSACTION_LOG`; None where this client may not describe it, or no transaction was there yet.
     """
 
@@ -71,6 +100,7 @@ class KafkaFacts:
     configs: dict[str, str | None] | None = None
     id_allowed: bool = True
     topics: tuple[TopicFacts, ...] = ()
+    trial: Trial | None = None
     log: TopicFacts | None = None
 
 
@@ -103,6 +133,8 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
         if error.code != Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise
         id_allowed, offers = False, False
+    known = _topics(cluster, topics)
+    writable = [topic.name for topic in known if topic.there and topic.allowed and _WRITE in topic.operations]
     configs = read_configs(cluster, ConfigResource.BROKER, str(nodes[0]), (MAX_TIMEOUT, TWO_PHASE))
     return KafkaFacts(
         cluster_id=features.cluster_id,
@@ -111,7 +143,8 @@ def _ask(cluster: Cluster, transactional_id: str, topics: tuple[str, ...]) -> Ka
         offers_two_phase=offers,
         configs=None if configs is None else dict(configs),
         id_allowed=id_allowed,
-        topics=_topics(cluster, topics),
+        topics=known,
+        trial=_try_transaction(cluster, transactional_id, writable) if id_allowed and writable else None,
         log=next((topic for topic in _topics(cluster, (TRANSACTION_LOG,)) if topic.allowed and topic.there), None),
     )
 
@@ -125,7 +158,7 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[TopicFacts, ...]:
             refused = found.error_code == Code.TOPIC_AUTHORIZATION_FAILED
             facts.append(TopicFacts(name, there=refused, allowed=not refused))
             continue
-        asked = (MIN_INSYNC, UNCLEAN, MESSAGE_BYTES, CLEANUP)
+        asked = (MIN_INSYNC, UNCLEAN, MESSAGE_BYTES, CLEANUP, DISKLESS)
         configs = read_configs(cluster, ConfigResource.TOPIC, name, asked)
         facts.append(
             TopicFacts(
@@ -138,3 +171,12 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[TopicFacts, ...]:
             )
         )
     return tuple(facts)
+
+
+def _try_transaction(cluster: Cluster, transactional_id: str, topics: Iterable[str]) -> Trial:
+    try:
+        return Trial(refused=refused_topics(cluster, f"{transactional_id}{TRIAL}", topics))
+    except AuthorizationError:
+        return Trial(allowed=False)
+    except (ConfigurationError, KafkaError, KafkaTimeoutError) as error:
+        return Trial(problem=str(error))

@@ -11,7 +11,9 @@ import time
 import pytest
 from sqlalchemy import Connection, make_url
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, FencedError
+from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.testing import wait_until
@@ -194,4 +196,23 @@ def test_several_drivers_at_once(kafka_any_version: Broker, make_job: MakeJob) -
     outcomes = [driver.outcome() for driver in drivers]
     assert {outcome.error for outcome in outcomes} <= {"", "SupersededError", "HaltError"}, outcomes
     job.run()
+    job.check()
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_a_late_end_of_one_transaction_leaves_the_next_alone(
+    kafka_each_version: Broker, make_job: MakeJob, commit: bool
+) -> None:
+    """B5, B36: a batch has an epoch of its own at each transaction.version, so the pair before it names nothing."""
+    job = make_job(kafka_each_version)
+    driver = job.stop_at("step:PREPARE", batch=BATCH)
+    before = PreparedTxnState(job.state("prepared_transaction_state")[0]).producer
+    with job.coordinator() as client:
+        opened = client.describe()
+        assert opened.state == "Ongoing"
+        answer = client.end(before, commit=commit)
+        assert answer.code != Code.NONE
+        assert client.describe() == opened
+    driver.go_on()
+    job.finished(driver)
     job.check()

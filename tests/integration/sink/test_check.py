@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_2pc_sink import cli
+from spark_2pc_sink import DualWriteSink, cli
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.cluster_settings import may_write
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.testing import free_port
+from spark_2pc_sink.testing import free_port, read_topic
 from tests.harness.json_contract import read_output
 from tests.integration.postgres import database_tables
 from tests.integration.sink.targets import SCHEMA, Target
@@ -47,7 +47,10 @@ def test_another_database_than_postgresql_is_named(target: Target, topic: MakeTo
     assert "accept_database='CockroachDB'" in subjects(target, "problem")["database"]
     accepted = {"accept_database": "CockroachDB", "create_table": True}
     assert subjects(target, "problem", **accepted) == {}
-    assert "it is CockroachDB, which lacks pg_terminate_backend" in subjects(target, "warning", **accepted)["database"]
+    assert (
+        "it is CockroachDB, which lacks pg_terminate_backend"
+        in subjects(target, "warning", **accepted)["kind of database"]
+    )
 
 
 def test_rows_that_do_not_fit_are_found(target: Target, spark: SparkSession) -> None:
@@ -79,6 +82,27 @@ def test_a_producer_at_work_is_not_disturbed(target: Target) -> None:
         assert subjects(target, "problem") == {}
         assert may_write(cluster, target.transactional_id)
         assert client.describe() == before
+
+
+def test_an_empty_transaction_leaves_nothing_open(
+    kafka_each_version: Broker, database: str, topic: MakeTopic, transactional_id: str
+) -> None:
+    """B35: no record is written, and no transaction is left."""
+    name = topic(broker=kafka_each_version)
+    sink = DualWriteSink(
+        transactional_id=transactional_id,
+        kafka={"bootstrap.servers": kafka_each_version.bootstrap},
+        database=database,
+        topic=name,
+        table="none",
+    )
+    (found,) = (each for each in sink.check().findings if each.subject == "a transaction")
+    assert (found.level, f"{transactional_id}.check" in found.text) == ("ok", True)
+    assert read_topic(kafka_each_version.bootstrap, name) == []
+    options = KafkaOptions.parse({"bootstrap.servers": kafka_each_version.bootstrap})
+    with Cluster(options) as cluster:
+        assert TransactionClient(cluster, f"{transactional_id}.check", options).describe().state == "CompleteAbort"
+        assert TransactionClient(cluster, transactional_id, options).describe().producer is None
 
 
 def test_without_two_phase_commit_a_crash_may_last_as_long_as_a_transaction(

@@ -20,6 +20,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.cluster_settings import refused_topics
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.reference.coordinator import Profile
@@ -528,3 +529,21 @@ def test_a_transaction_ends_as_both_levels_allow(
 def test_an_empty_id_is_refused(cluster: Cluster) -> None:
     with pytest.raises(ConfigurationError, match="transactional_id"):
         TransactionClient(cluster, "", cluster.options)
+
+
+# --- an empty transaction -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_an_empty_transaction_names_the_topics_that_take_none(level: int) -> None:
+    """B35: AddPartitionsToTxn refuses a diskless topic; the transaction is aborted all the same, and none is open."""
+    with (
+        fake_cluster(transaction_version=level, topics={"t": 2, "diskless": 1}) as fake,
+        Cluster(options_for(fake)) as cluster,
+    ):
+        fake.script(Api.ADD_PARTITIONS_TO_TXN, answer(Code.INVALID_TOPIC_EXCEPTION))
+        refused = refused_topics(cluster, "orders", ["diskless", "t"])
+        assert refused.keys() == {"diskless"}
+        assert "INVALID_TOPIC_EXCEPTION" in refused["diskless"]
+        assert fake.added == {T0}
+        assert client_on(cluster).describe().state == "CompleteAbort"

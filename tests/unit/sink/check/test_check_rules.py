@@ -16,6 +16,7 @@ from spark_2pc_sink.sink.check.guarantee import guarantee
 from spark_2pc_sink.sink.check.kafka_rules import Operation, kafka_findings
 from spark_2pc_sink.sink.check.kafka_side import (
     CLEANUP,
+    DISKLESS,
     MAX_TIMEOUT,
     MESSAGE_BYTES,
     MIN_INSYNC,
@@ -23,6 +24,7 @@ from spark_2pc_sink.sink.check.kafka_side import (
     UNCLEAN,
     KafkaFacts,
     TopicFacts,
+    Trial,
 )
 
 TOPIC = TopicFacts(
@@ -39,6 +41,7 @@ KAFKA = KafkaFacts(
     offers_two_phase=True,
     configs={MAX_TIMEOUT: "900000", TWO_PHASE: "true"},
     topics=(TOPIC,),
+    trial=Trial(),
     log=replace(TOPIC, name="__transaction_state"),
 )
 DATABASE = DatabaseFacts(version="18.1", version_number=180001, role="job", tables=(TableFacts("orders", columns=3),))
@@ -73,6 +76,9 @@ def test_a_cluster_and_a_database_as_they_should_be_have_nothing_to_do() -> None
         ({"configs": {MAX_TIMEOUT: "90000", TWO_PHASE: "false"}}, "two-phase commit", "warning", "may last 90 seconds"),
         ({"configs": None}, "two-phase commit", "not_checked", "--cluster --operation DescribeConfigs"),
         ({"log": replace(TOPIC, replicas=1)}, "transactions", "warning", "has 1 replica:"),
+        ({"trial": Trial(allowed=False)}, "a transaction", "not_checked", "id o.check kafka-acls.sh --add"),
+        ({"trial": Trial(problem="no InitProducerId")}, "a transaction", "problem", "aborted: no InitProducerId"),
+        ({"trial": Trial(refused={"orders": "code 42"})}, "topic orders", "problem", "takes no transactions: code 42"),
     ],
 )
 def test_what_is_said_of_a_cluster(changed: dict[str, Any], subject: str, level: Level, words: str) -> None:
@@ -107,6 +113,7 @@ def test_a_timeout_of_the_job_is_held_against_that_of_the_brokers(asked: int, le
         ({"operations": frozenset({Operation.READ})}, "problem", "may not write there"),
         ({"operations": frozenset({Operation.WRITE})}, "warning", "may not read there"),
         ({"configs": None}, "not_checked", "--topic orders --operation DescribeConfigs"),
+        ({"configs": {MIN_INSYNC: "2", DISKLESS: "true"}}, "problem", "takes no transactions: diskless.enable=true"),
         ({"configs": {MIN_INSYNC: "4"}}, "problem", "no write can succeed"),
         ({"configs": {MIN_INSYNC: "1"}}, "warning", "can be lost with one broker"),
         ({"configs": {MIN_INSYNC: "2", UNCLEAN: "true"}}, "warning", "unclean.leader.election.enable=false"),

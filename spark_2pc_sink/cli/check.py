@@ -29,7 +29,9 @@ from spark_2pc_sink.verification.table_pairs import foreseen_refusals
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_ABOUT: Final = "find out before the first batch what a job would meet: both sides, permissions, types; writes no row and no record"
+_ABOUT: Final = (
+    "find out before the first batch what a job would meet: both sides, permissions, types; writes no row and no record"
+)
 _EXITS: Final = (
     "exit codes: 0 no problem was found, and with --strict no warning; 2 wrong command line or option; 3 a problem was "
     "found: the job would stop"

@@ -207,6 +207,7 @@ def test_a_late_end_of_one_transaction_leaves_the_next_alone(
     job = make_job(kafka_each_version)
     driver = job.stop_at("step:PREPARE", batch=BATCH)
     before = PreparedTxnState(job.state("prepared_transaction_state")[0]).producer
+    assert before is not None
     with job.coordinator() as client:
         opened = client.describe()
         assert opened.state == "Ongoing"

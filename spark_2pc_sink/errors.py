@@ -281,16 +281,13 @@ class AuthorizationError(KafkaError):
 class TlsRefusedError(AuthorizationError):
     """TLS with a broker cannot be agreed upon, however often it is tried.
 
-    ``name`` is OpenSSL's word for it, ``code`` its X509_V_ERR code or 0, ``certificate`` the one that the broker has
-    shown ('' for none): its subject, issuer, names and dates.
+    ``name`` is OpenSSL's word for it, ``code`` its X509_V_ERR code or 0.
     """
 
-    certificate: str
     remedy: str
 
     def __str__(self) -> str:
-        shown = f". Its certificate: {self.certificate}" if self.certificate else ""
-        return f"{self.detail}{shown}. Remedy: {self.remedy}"
+        return f"{self.detail}. Remedy: {self.remedy}"
 
 
 @dataclass(eq=False, kw_only=True)

@@ -13,8 +13,12 @@ from spark_2pc_sink.logins.tokens import Token, TokenSource, TokenUnavailableErr
 from spark_2pc_sink.options.kafka_oauth import check_extensions
 from spark_2pc_sink.options.settings import HIDDEN
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # kafka-python has no type information, and its class only says what stands here.
     from spark_2pc_sink.options import KafkaOptions
+
+    AbstractTokenProvider = object
+else:
+    from kafka.net.sasl.oauth import AbstractTokenProvider
 
 #: What a function returns: token and expiry; then a principal; then extensions.
 _PARTS_MIN, _PARTS_MAX = 2, 4
@@ -59,6 +63,40 @@ def confluent_callback(source: TokenSource) -> Callable[[str], tuple[str, float,
         return token.value, expires_at_s, "", dict(token.extensions)
 
     return oauth_cb
+
+
+class BrokerTokens(AbstractTokenProvider):
+    """A token source as kafka-python asks for tokens: at each login, and again before a session ends.
+
+    Args:
+        source: of the tokens.
+    """
+
+    def __init__(self, source: TokenSource) -> None:
+        super().__init__()
+        self._source = source
+        self._shown: Token | None = None
+
+    def token(self) -> str:
+        """The token for a login that begins now.
+
+        Raises:
+            TokenUnavailableError, AuthorizationError, ConfigurationError: see `TokenSource.token`.
+        """
+        self._shown = self._source.token()
+        return self._shown.value
+
+    def extensions(self) -> dict[str, str]:
+        """The SASL extensions that go with the token of `token` (KIP-342)."""
+        return {} if self._shown is None else dict(self._shown.extensions)
+
+    def refused(self) -> bool:
+        """A broker refused what was shown: it is not shown again.
+
+        Returns:
+            Whether a new token may be let in, see `TokenSource.forget`.
+        """
+        return self._shown is not None and self._source.forget(self._shown)
 
 
 def _call(function: Callable[[str], Any], config: str) -> Token:

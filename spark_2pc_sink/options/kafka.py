@@ -202,29 +202,14 @@ class KafkaOptions(SecurityOptions):
         """The level of the chosen compression; None where it has none that can be set."""
         return {"zstd": self.zstd_level, "gzip": self.gzip_level}.get(self.compression)
 
-    def connection_config(self) -> dict[str, object]:
-        """Keywords of ``kafka.net.manager.KafkaConnectionManager``, in kafka-python's names.
-
-        The retry and transaction settings are not in it: a connection knows nothing of them. Those of TLS become its
-        context.
-        """
+    def login_config(self) -> dict[str, str | None]:
+        """Keywords of the login mechanisms in ``kafka.net.sasl``."""
         return {
-            "bootstrap_servers": list(self.bootstrap_servers),
-            "client_id": self.client_id,
             "security_protocol": self.security_protocol,
             "sasl_mechanism": self.sasl_mechanism,
             "sasl_plain_username": self._login_name(),
             "sasl_plain_password": self.sasl_password,
             "sasl_kerberos_service_name": self.kerberos_service_name or "kafka",
-            "request_timeout_ms": self.request_timeout_ms,
-            "receive_message_max_bytes": self.receive_bytes_max,
-            "max_in_flight_requests_per_connection": self.max_in_flight,
-            "socket_connection_setup_timeout_ms": self.socket_connection_setup_timeout_ms,
-            "socket_connection_setup_timeout_max_ms": self.socket_connection_setup_timeout_ms,
-            "reconnect_backoff_ms": self.reconnect_backoff_ms,
-            "reconnect_backoff_max_ms": self.reconnect_backoff_max_ms,
-            "metadata_max_age_ms": self.metadata_max_age_ms,
-            "connections_max_idle_ms": self.connections_max_idle_ms,
         }
 
     def _login_name(self) -> str | None:

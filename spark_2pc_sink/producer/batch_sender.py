@@ -19,8 +19,8 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.broker_connections import AnswerLater, Pending
 from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.connection import SentRequest
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.encoding_options import TopicLimits
 from spark_2pc_sink.producer.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRODUCE_RETRIED, produce_error
@@ -78,7 +78,7 @@ class _Request:
     """One Produce request on the wire."""
 
     node_id: int
-    pending: Pending
+    sent: SentRequest
     batches: _Batches
 
 
@@ -155,8 +155,6 @@ class BatchSender:
         """
         self._take_answers()
         self._check_deadlines()
-        if wait_s > 0 and self._exchange_rest():
-            return
         while self._send_round():
             pass  # bounded: each round puts a batch on the wire, and max_in_flight bounds those
         self._cluster.poll(self._until_next_resend(wait_s), until=self._has_answers)
@@ -172,44 +170,6 @@ class BatchSender:
         return monotonic() - self._away_s
 
     # --- sending -------------------------------------------------------------------------------------------------
-
-    def _exchange_rest(self) -> bool:
-        """Send all that is left, and take its answers, where it is one request for each broker; False where it is more.
-
-        Then nothing has to go on meanwhile, and the loop can be done without (see `direct_exchange`).
-        """
-        if not self._active or self._requests or any(lane.queue.outstanding > 1 for lane in self._active.values()):
-            return False
-        groups = self._groups()
-        if sum(len(batches) for batches in groups.values()) < len(self._active):
-            return False
-        begun = [(node_id, batches, self._begin(node_id, batches)) for node_id, batches in groups.items()]
-        for node_id, batches, answer in begun:
-            if answer is None:
-                continue
-            try:
-                answers = answer()
-            except NodeUnavailableError as error:
-                self._lost(node_id, batches, error)
-            else:
-                self._judge_all(node_id, batches, answers)
-        return True
-
-    def _begin(self, node_id: int, batches: _Batches) -> AnswerLater | None:
-        """Send a request whose answer is waited for; None where it went by the loop, or was not sent."""
-        left_s = min(batch.deadline_s for _, batch in batches) - self._now_s()
-        try:
-            begun = self._cluster.begin(node_id, self._request(node_id, batches), self._cluster.deadline(_ms(left_s)))
-        except NodeUnavailableError as error:
-            # Perhaps the broker has got it: a batch that was sent once is sent again, and never anew.
-            self._note_sent(batches)
-            self._lost(node_id, batches, error)
-            return None
-        if begun is None:
-            self._send(node_id, batches)
-        else:
-            self._note_sent(batches)
-        return begun
 
     def _send_round(self) -> bool:
         """Send one request to every broker that takes one; True when any was sent."""
@@ -257,19 +217,15 @@ class BatchSender:
 
     def _send(self, node_id: int, batches: _Batches) -> bool:
         try:
-            pending = self._cluster.send(node_id, self._request(node_id, batches))
+            sent = self._cluster.send(node_id, self._request(node_id, batches))
         except NodeUnavailableError as error:
             for lane, _ in batches:
                 self._postpone(lane, str(error))
             return False
-        self._note_sent(batches)
-        self._requests.append(_Request(node_id, pending, batches))
-        return True
-
-    @staticmethod
-    def _note_sent(batches: _Batches) -> None:
         for lane, batch in batches:
             lane.queue.sent(batch)
+        self._requests.append(_Request(node_id, sent, batches))
+        return True
 
     def _until_next_resend(self, wait_s: float) -> float:
         now_s = self._now_s()
@@ -283,24 +239,24 @@ class BatchSender:
                 raise KafkaTimeoutError(
                     operation=f"produce to {lane.queue.partition}",
                     deadline_ms=self._options.delivery_timeout_ms,
-                    last_error=lane.queue.last_error or "not sent yet",
+                    last_error=lane.queue.last_error or lane.queue.waits_for(),
                 )
 
     def _has_answers(self) -> bool:
-        return any(request.pending.is_done for request in self._requests)
+        return any(request.sent.is_done for request in self._requests)
 
     # --- answers -------------------------------------------------------------------------------------------------
 
     def _take_answers(self) -> None:
         """Handle the requests that are done, in the order in which they were sent."""
-        done = [request for request in self._requests if request.pending.is_done]
+        done = [request for request in self._requests if request.sent.is_done]
         if done:
-            self._requests = [request for request in self._requests if not request.pending.is_done]
+            self._requests = [request for request in self._requests if not request.sent.is_done]
         for request in done:
-            if request.pending.exception is None:
-                self._judge_all(request.node_id, request.batches, request.pending.value)
+            if request.sent.exception is None:
+                self._judge_all(request.node_id, request.batches, request.sent.value)
             else:
-                self._lost(request.node_id, request.batches, request.pending.exception)
+                self._lost(request.node_id, request.batches, request.sent.exception)
 
     def _lost(self, node_id: int, batches: _Batches, error: BaseException) -> None:
         """No answer: the batches may have been appended or not, so they go again with the same sequence."""

@@ -1,37 +1,29 @@
-"""The connections to brokers, driven on the caller's thread, with a deadline on every wait.
+"""The connections to the brokers of a cluster, driven on the caller's thread, with a deadline on every wait.
 
-`BrokerConnections` wraps ``kafka.net`` of kafka-python (TCP, TLS, SASL, framing). Its event loop runs only inside the
-calls below: nothing happens between two calls, and no thread is left behind.
+They go on inside the calls below only: nothing happens between two calls, and no thread is left behind.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import select
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
-
-from kafka import errors as kafka_errors
-from kafka.net.manager import KafkaConnectionManager
+from typing import Any, Final, TypeAlias, TypeVar
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.logins.kerberos import check_library
-from spark_2pc_sink.logins.token_sources import token_source
+from spark_2pc_sink.logins.token_sources import BrokerTokens, token_source
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer import library_log
-from spark_2pc_sink.producer.broker_tokens import BrokerTokens
+from spark_2pc_sink.producer.connection import Connection, SentRequest, api_versions_request
 from spark_2pc_sink.producer.connection_failures import ConnectionFailures, NodeUnavailableError
-from spark_2pc_sink.producer.direct_exchange import SentRequest, at_rest
 from spark_2pc_sink.producer.error_policy import kafka_error
-from spark_2pc_sink.producer.network_loop import NetworkLoop
-from spark_2pc_sink.producer.sockets import OWN_SOCKETS_URL
 from spark_2pc_sink.producer.tls import client_context
-from spark_2pc_sink.wire import api_versions, messages, responses
+from spark_2pc_sink.wire import api_versions, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.replies import ApiVersionsReply
@@ -40,13 +32,13 @@ from spark_2pc_sink.wire.responses import KafkaResponse
 _log = sink_log(__name__)
 
 _Answer = TypeVar("_Answer")
+#: A broker: by its number, or by its place in bootstrap.servers.
+NodeId: TypeAlias = "int | str"
 #: Waits for the answer to a request that was sent, and raises `NodeUnavailableError` where there is none.
 AnswerLater: TypeAlias = "Callable[[], KafkaResponse]"
-
-#: ApiVersions is asked at this version: brokers since 2.4 answer it, the others are too old for us anyway.
-_API_VERSIONS_VERSION: Final = 3
-#: One pass of the loop moves a request from the queue to the selector, the next one to the socket.
-_PASSES_TO_SOCKET: Final = 2
+#: The pause before a broker is connected to again doubles with each failure in a row, and is varied by as much.
+_DOUBLINGS_MAX: Final = 16
+_SPREAD: Final = (0.8, 1.2)
 
 
 class Reasons:
@@ -72,14 +64,6 @@ class Reasons:
             self.newest = str(reason)
         if self._deadline.got_long():
             _log.warning("still waiting for Kafka, for up to %.0f s more: %s", self._deadline.remaining_s, self.newest)
-
-
-class Pending(Protocol):
-    """An answer that may have come: the part of ``kafka.future.Future`` in use here."""
-
-    is_done: bool
-    value: KafkaResponse
-    exception: BaseException | None
 
 
 class _LoopClock:
@@ -109,51 +93,39 @@ class BrokerConnections:
     Raises:
         ConfigurationError: a file of TLS cannot be read.
         MissingExtraError: the login needs a package that is not installed.
-        KafkaTimeoutError: this process may open no more files.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
-        tls = client_context(options)
+        self.options: KafkaOptions = options
+        self._tls = client_context(options)
         check_library(options)
         source = token_source(options)
-        library_log.install()
-        self.options = options
         self._tokens = None if source is None else BrokerTokens(source)
         self._failed = ConnectionFailures(options, self._tokens)
-        self._events = library_log.ConnectionEvents()
-        self._net = NetworkLoop()
-        self._manager = KafkaConnectionManager(
-            self._net,
-            proxy_url=OWN_SOCKETS_URL,
-            ssl_context=tls,
-            sasl_oauth_token_provider=self._tokens,
-            **options.connection_config(),
-        )
-        self._versions: dict[int | str, ApiVersionsReply] = {}
-        self._connecting: dict[int | str, tuple[Any, float]] = {}
-        self._failures: dict[int | str, BaseException] = {}
-        self._reasons: dict[int | str, str] = {}
+        self._connections: dict[NodeId, Connection] = {}
+        self._addresses: dict[NodeId, tuple[str, int]] = {
+            f"bootstrap-{number}": _host_and_port(server) for number, server in enumerate(options.bootstrap_servers)
+        }
+        #: Of brokers that could not be connected to: the failure that was not told yet, how many there were in a row,
+        #: when to try again, and what is told until then.
+        self._failures: dict[NodeId, BaseException] = {}
+        self._in_a_row: dict[NodeId, int] = {}
+        self._again_at_s: dict[NodeId, float] = {}
+        self._reasons: dict[NodeId, str] = {}
+        self._versions: dict[NodeId, ApiVersionsReply] = {}
         #: Brokers that did not answer the last request, or could not be reached for it.
-        self._silent: set[int | str] = set()
-        #: What `begin` has sent, until its answer is taken.
-        self._unanswered: dict[int | str, SentRequest] = {}
-        self._connect_s_max = options.socket_connection_setup_timeout_ms / 1000
+        self._silent: set[NodeId] = set()
+        self._last_error = "no broker has answered yet"
         self._closed = False
 
     # --- lifetime ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close every connection. Answers still under way are dropped. Calling it again changes nothing."""
-        if not self._closed:
-            self._closed = True
-            with library_log.quiet(self._events):
-                for connection, _ in self._connecting.values():
-                    # Without an error the socket would stay open until what is left was written, which nobody does now.
-                    connection.close(kafka_errors.KafkaConnectionError("closed"))
-                self._manager.close()
-                self._net.close()
-
-    # --- the loop ------------------------------------------------------------------------------------------------
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close(ConnectionResetError("closed"))
+        self._connections.clear()
 
     def deadline(self, limit_ms: int | None = None, *, backoff_ms: int | None = None) -> Deadline:
         """A deadline whose pauses let the connections go on.
@@ -169,40 +141,50 @@ class BrokerConnections:
             backoff_ms_max=self.options.retry_backoff_max_ms,
         )
 
+    # --- waiting -------------------------------------------------------------------------------------------------
+
     def poll(self, timeout_s: float, until: Callable[[], bool] = lambda: False) -> None:
         """Let the connections send and receive; returns after the first event, or after ``timeout_s`` without one.
 
         Args:
             timeout_s: seconds to wait at most.
-            until: what is waited for. It may have come by the time when there is nothing left to send, and then no
-                further event need come.
+            until: what is waited for. Where it has come already, no further event need come.
         """
-        with library_log.quiet(self._events):
-            for _ in range(_PASSES_TO_SOCKET - 1):
-                self._net.poll(timeout_ms=0)
-            if not until():
-                self._net.poll(timeout_ms=max(0.0, timeout_s) * 1000)
+        if until():
+            timeout_s = 0.0
+        now_s = time.monotonic()
+        end_s = min([now_s + max(0.0, timeout_s), *(each.wake_s for each in self._connections.values())])
+        poller, connections = select.poll(), {}
+        for connection in self._connections.values():
+            connections[connection.fileno()] = connection
+            poller.register(connection, connection.wanted)
+        # Rounded up: what ends a moment before its time would be polled for again at once.
+        for descriptor, events in poller.poll(math.ceil(max(0.0, end_s - now_s) * 1000)):
+            connections[descriptor].advance(events)
+        now_s = time.monotonic()
+        for node_id, connection in list(self._connections.items()):
+            if now_s >= connection.wake_s:
+                connection.advance(0)
+            self._look_at(node_id, connection)
 
-    def wait(self, pending: Pending, deadline: Deadline) -> None:
-        """Drive the loop until ``pending`` is done or the deadline has passed."""
-        with library_log.quiet(self._events):
-            while not pending.is_done and not deadline.passed:
-                self._net.poll(timeout_ms=deadline.remaining_s * 1000, future=pending)
+    def wait(self, sent: SentRequest, deadline: Deadline) -> None:
+        """Drive the connections until ``sent`` is done or the deadline has passed."""
+        while not sent.is_done and not deadline.passed:
+            self.poll(deadline.remaining_s)
 
     # --- one broker ----------------------------------------------------------------------------------------------
 
-    def ready(self, node_id: int | str) -> bool:
+    def ready(self, node_id: NodeId) -> bool:
         """True when a request to this broker would be written now; else a connection is on its way, or it is busy.
 
         Raises:
             NodeUnavailableError: connecting failed a moment ago.
             AuthorizationError: the broker refused the credentials.
         """
-        connection = self._connection(node_id)
-        return bool(connection.connected and not connection.paused)
+        return self._connection(node_id).ready
 
-    def send(self, node_id: int | str, request: KafkaRequest) -> Pending:
-        """Hand a request to the connection of a broker that is `ready`.
+    def send(self, node_id: NodeId, request: KafkaRequest) -> SentRequest:
+        """Send a request to a broker that is `ready`.
 
         The answer, or the failure, shows in the result after some `poll`; a failure never says whether the broker
         has acted on the request. Without an answer within ``request_timeout_ms`` the connection is closed, which
@@ -212,58 +194,37 @@ class BrokerConnections:
             NodeUnavailableError: the request was not sent.
         """
         connection = self._connection(node_id)
-        if not connection.connected or connection.paused:
+        if not connection.ready:
             raise NodeUnavailableError(f"broker {node_id} cannot take a request now")
-        with library_log.quiet(self._events):
-            pending: Pending = connection.send_request(request)
-        return pending
+        sent = connection.send(request)
+        self._look_at(node_id, connection)
+        return sent
 
-    def request(self, node_id: int | str, request: KafkaRequest, deadline: Deadline) -> KafkaResponse:
+    def request(self, node_id: NodeId, request: KafkaRequest, deadline: Deadline) -> KafkaResponse:
         """Ask one broker once and wait for the answer.
 
         Raises:
             NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
             AuthorizationError: the broker refused the credentials.
         """
-        begun = self.begin(node_id, request, deadline)
-        if begun is not None:
-            return begun()
         self._silent.add(node_id)
         self._connect(node_id, deadline)
-        pending = self.send(node_id, request)
-        self.wait(pending, deadline)
-        if not pending.is_done:
-            raise NodeUnavailableError(f"broker {node_id} has not answered in time")
-        if pending.exception is not None:
-            raise self._unavailable(node_id, pending.exception)
-        self._note_answer(node_id, request)
-        return pending.value
+        return self._answer(node_id, self.send(node_id, request), deadline)
 
-    def begin(self, node_id: int | str, request: KafkaRequest, deadline: Deadline) -> AnswerLater | None:
+    def begin(self, node_id: NodeId, request: KafkaRequest, deadline: Deadline) -> AnswerLater | None:
         """Send a request at once, and wait for its answer when somebody calls for it.
 
         Returns:
-            what waits for the answer. Whoever asks this broker something else before closes the connection, and then
-            there is no answer. None where the connection is not there, or is busy.
+            what waits for the answer. None where there is no connection, or it takes no request now.
 
         Raises:
             NodeUnavailableError: it was not sent; the broker may have got it all the same.
         """
-        resting = self._at_rest(node_id)
-        if resting is None:
+        if node_id not in self._connections or not self.ready(node_id):
             return None
         self._silent.add(node_id)
-        timeout_s = min(deadline.remaining_s, self.options.request_timeout_ms / 1000)
-        sent = self._asked(node_id, lambda: SentRequest(resting, request, timeout_s=timeout_s))
-        self._unanswered[node_id] = sent
-
-        def answer() -> KafkaResponse:
-            self._unanswered.pop(node_id, None)
-            response = self._asked(node_id, sent.answer)
-            self._note_answer(node_id, request)
-            return response
-
-        return answer
+        sent = self.send(node_id, request)
+        return lambda: self._answer(node_id, sent, deadline)
 
     def request_at_once(
         self, requests: Mapping[int, KafkaRequest], deadline: Deadline
@@ -286,8 +247,8 @@ class BrokerConnections:
             return None
 
     def by_promise(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
-        """Those of equal knowledge, the most promising first: who has not failed us last, and has a connection."""
-        connected = {connection.node_id for connection in self._manager.least_used_connections()}
+        """The same brokers, the most promising first: those that have not failed us last, and have a connection."""
+        connected = {node_id for node_id, connection in self._connections.items() if connection.open}
         shuffled = random.sample(nodes, len(nodes))
         return sorted(shuffled, key=lambda node_id: (node_id in self._silent, node_id not in connected))
 
@@ -341,34 +302,38 @@ class BrokerConnections:
             except NodeUnavailableError as error:
                 reasons.note(error)
             deadline.pause()
-        last_error = reasons.newest or otherwise or self._events.last_error
+        last_error = reasons.newest or otherwise or self._last_error
         raise KafkaTimeoutError(operation=operation, deadline_ms=deadline.limit_ms, last_error=last_error)
 
-    def api_versions(self, node_id: int | str, deadline: Deadline) -> ApiVersionsReply:
-        """The versions that this broker offers, asked once per broker and again after `forget_features`.
+    def api_versions(self, node_id: NodeId, deadline: Deadline) -> ApiVersionsReply:
+        """The versions that this broker offers, known from its connection; asked again after `forget_features`.
 
         Raises:
             NodeUnavailableError: no answer.
         """
+        connection = self._connections.get(node_id)
+        if node_id not in self._versions and (connection is None or not connection.open):
+            self._silent.add(node_id)
+            self._connect(node_id, deadline)
         known = self._versions.get(node_id)
         if known is None:
-            known = self._note_versions(node_id, self.request(node_id, _api_versions_request(), deadline))
+            known = self._note_versions(node_id, self.request(node_id, api_versions_request(), deadline))
         return known
 
     def begin_api_versions(self, node_id: int, deadline: Deadline) -> Callable[[], ApiVersionsReply] | None:
-        """Ask a broker for its versions anew, as `begin` does; its answer is what `api_versions` tells from then on.
+        """Ask a broker for its versions again, as `begin` does; `api_versions` tells the answer from then on.
 
         Raises:
             NodeUnavailableError: it was not sent.
         """
-        later = self.begin(node_id, _api_versions_request(), deadline)
+        later = self.begin(node_id, api_versions_request(), deadline)
         return None if later is None else lambda: self._note_versions(node_id, later())
 
-    def knows_versions(self, node_id: int | str) -> bool:
+    def knows_versions(self, node_id: NodeId) -> bool:
         """Whether `version` can tell without asking the broker."""
         return node_id in self._versions
 
-    def version(self, node_id: int | str, api: Api, deadline: Deadline, *, at_most: int | None = None) -> int:
+    def version(self, node_id: NodeId, api: Api, deadline: Deadline, *, at_most: int | None = None) -> int:
         """The newest version of ``api`` that this broker and this package speak.
 
         Raises:
@@ -379,108 +344,109 @@ class BrokerConnections:
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
-    def _note_versions(self, node_id: int | str, response: KafkaResponse) -> ApiVersionsReply:
+    def _note_versions(self, node_id: NodeId, response: KafkaResponse) -> ApiVersionsReply:
         found = responses.read_api_versions(response)
         if found.error_code != Code.NONE:
             raise kafka_error("ApiVersions", found.error_code)
         self._versions[node_id] = found
         return found
 
-    def _drop_unanswered(self, node_id: int | str) -> None:
-        """End a request whose answer nobody has taken: what is read next of its connection would be that."""
-        left = self._unanswered.pop(node_id, None)
-        if left is not None:
-            with library_log.quiet(self._events):
-                left.drop()
-
-    def _at_rest(self, node_id: int | str) -> Any:
-        """The connection to a broker on which nothing is under way; None where there is none."""
-        self._drop_unanswered(node_id)
-        known, _ = self._connecting.get(node_id, (None, 0.0))
-        if known is None or not at_rest(known):
-            return None
-        left_s = self._net._next_scheduled_timeout(time.monotonic())  # noqa: SLF001 - it tells nowhere else
-        if left_s is not None and left_s <= 0:
-            # A new login (KIP-368), or the end of what nobody has used for long: only the loop has timers.
-            self.poll(0)
-        return known if at_rest(known) else None
-
-    def _asked(self, node_id: int | str, step: Callable[[], _Answer]) -> _Answer:
-        with library_log.quiet(self._events):
-            try:
-                return step()
-            except kafka_errors.KafkaError as error:
-                raise self._unavailable(node_id, error) from error
-
-    def _note_answer(self, node_id: int | str, request: KafkaRequest) -> None:
+    def _answer(self, node_id: NodeId, sent: SentRequest, deadline: Deadline) -> KafkaResponse:
+        self.wait(sent, deadline)
+        if not sent.is_done:
+            raise NodeUnavailableError(f"broker {node_id} has not answered in time")
+        if sent.exception is not None:
+            raise self._unavailable(node_id, sent.exception)
         self._silent.discard(node_id)
-        if request.API_KEY != Api.API_VERSIONS:  # which a listener answers before a login, too
-            self._failed.note_answer(node_id)
+        return sent.value
 
-    def _connection(self, node_id: int | str) -> Any:
+    def _connection(self, node_id: NodeId) -> Connection:
         """The connection to a broker, new or old, in whatever state.
 
         Raises:
             NodeUnavailableError: the one before could not be made; or it is too early for a new one.
             ConfigurationError: a file of TLS cannot be read any more.
         """
-        with library_log.quiet(self._events):
-            self._drop_unanswered(node_id)
-            self._raise_failure(node_id)
-            try:
-                connection = self._manager.get_connection(node_id, refresh_metadata_on_err=False)
-            except kafka_errors.NodeNotReadyError as error:
-                raise NodeUnavailableError(self._reasons.get(node_id, f"broker {node_id}: {error}")) from error
-            except kafka_errors.KafkaError as error:
-                raise self._unavailable(node_id, error) from error
-            known, since_s = self._connecting.get(node_id, (None, 0.0))
-            if known is not connection:
-                self._connecting[node_id] = (connection, time.monotonic())
-                connection.init_future.add_errback(partial(self._failures.__setitem__, node_id))
-                # Certificates are renewed under a running job. It connects in the next pass of the loop.
-                self._manager.config["ssl_context"] = client_context(self.options)
-            elif connection.initializing and time.monotonic() - since_s > self._connect_s_max:
-                # A TLS handshake that hangs has no time-out of its own, and would be found again for ever.
-                connection.close(kafka_errors.KafkaConnectionError("connecting took too long"))
-                self._raise_failure(node_id)
+        connection = self._connections.get(node_id)
+        if connection is not None:
+            connection.renew()
+            self._look_at(node_id, connection)
+        self._raise_failure(node_id)
+        connection = self._connections.get(node_id)
+        if connection is not None:
+            return connection
+        if time.monotonic() < self._again_at_s.get(node_id, 0.0):
+            raise NodeUnavailableError(self._reasons.get(node_id, f"broker {node_id} could not be reached"))
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise NodeUnavailableError(f"broker {node_id} is not in the cluster's metadata")
+        # Certificates are renewed under a running job.
+        self._tls = client_context(self.options)
+        connection = self._connections[node_id] = Connection(address, self.options, self._tls, self._tokens)
+        self._look_at(node_id, connection)
+        self._raise_failure(node_id)
         return connection
 
-    def _connect(self, node_id: int | str, deadline: Deadline) -> None:
+    def _look_at(self, node_id: NodeId, connection: Connection) -> None:
+        """Note what became of a connection: it has opened, has answered, or is closed."""
+        opened_with = connection.take_versions()
+        if opened_with is not None:
+            self._versions[node_id] = responses.read_api_versions(opened_with)
+            self._in_a_row.pop(node_id, None)
+            self._silent.discard(node_id)
+            _log.debug("connected to broker %s at %s:%d", node_id, *connection.address)
+        if connection.answered:
+            self._failed.note_answer(node_id)
+        failure = connection.failure
+        if failure is None or self._connections.get(node_id) is not connection:
+            return
+        del self._connections[node_id]
+        self._last_error = str(failure)
+        _log.debug("the connection to broker %s is closed: %s", node_id, failure)
+        if not connection.opened:
+            self._failures[node_id] = failure
+            count = self._in_a_row[node_id] = self._in_a_row.get(node_id, 0) + 1
+            doubled_ms = self.options.reconnect_backoff_ms * 2 ** min(count - 1, _DOUBLINGS_MAX)
+            pause_s = min(doubled_ms, self.options.reconnect_backoff_max_ms) / 1000
+            spread = random.uniform(*_SPREAD)  # noqa: S311 - it protects nothing
+            self._again_at_s[node_id] = time.monotonic() + pause_s * spread
+
+    def _take_addresses(self, addresses: Mapping[int, tuple[str, int]]) -> None:
+        """Where the brokers are now, as one of them says; those of bootstrap.servers stay."""
+        self._addresses = {node: at for node, at in self._addresses.items() if isinstance(node, str)} | dict(addresses)
+
+    def _hang_up(self, node_id: NodeId) -> None:
+        connection = self._connections.pop(node_id, None)
+        if connection is not None:
+            connection.close(ConnectionResetError("it is needed no more"))
+
+    def _connect(self, node_id: NodeId, deadline: Deadline) -> None:
         """Wait until the broker can take a request.
 
         Raises:
             NodeUnavailableError: it cannot, within the deadline or ``socket_connection_setup_timeout_ms``.
         """
         connection = self._connection(node_id)
-        # Rounded up: cut off a moment before the deadline, it would pass for a reason of its own (`Reasons`).
-        limit_ms = math.ceil(min(deadline.remaining_s, self._connect_s_max) * 1000)
-        self.wait(connection.init_future, self.deadline(limit_ms))
-        if not connection.init_future.is_done:
-            with library_log.quiet(self._events):
-                connection.close(kafka_errors.KafkaConnectionError("connecting took too long"))
+        while not connection.ready and connection.failure is None and not deadline.passed:
+            self.poll(deadline.remaining_s)
+        if not connection.ready and not connection.open:
+            connection.close(TimeoutError("connecting took too long"))
+            self._look_at(node_id, connection)
         self._raise_failure(node_id)
-        while connection.paused and not connection.closed and not deadline.passed:
-            self.poll(deadline.remaining_s, until=lambda: not connection.paused or connection.closed)
 
-    def _raise_failure(self, node_id: int | str) -> None:
-        """Report, once, that the last connection to this broker could not be made.
-
-        kafka-python forgets such a connection, and makes another one when asked again.
-        """
+    def _raise_failure(self, node_id: NodeId) -> None:
+        """Report, once, that the last connection to this broker could not be made."""
         failure = self._failures.pop(node_id, None)
         if failure is not None:
             error = self._unavailable(node_id, failure)
             self._reasons[node_id] = str(error)
             raise error
 
-    def _unavailable(self, node_id: int | str, error: BaseException) -> Exception:
-        """The exception for a failure of kafka-python, see `ConnectionFailures.judge`."""
-        broker = self._manager.cluster.broker_metadata(node_id)
-        address = None if broker is None else (broker.host, broker.port)
-        return self._failed.judge(node_id, address, error, self._manager.config["ssl_context"])
+    def _unavailable(self, node_id: NodeId, error: BaseException) -> Exception:
+        """The exception for a failed connection, see `ConnectionFailures.judge`."""
+        return self._failed.judge(node_id, self._addresses.get(node_id), error, self._tls)
 
 
-def _api_versions_request() -> KafkaRequest:
-    return messages.api_versions_request(
-        version=_API_VERSIONS_VERSION, client_name="spark-2pc-sink", client_version="1"
-    )
+def _host_and_port(server: str) -> tuple[str, int]:
+    host, _, port = server.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -18,8 +18,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer import library_log
-from spark_2pc_sink.producer.broker_connections import BrokerConnections, Reasons
+from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeId, Reasons
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.wire import messages, responses
@@ -242,7 +241,7 @@ class Cluster(BrokerConnections):
             deadline.pause()
         verb = "connecting" if self._metadata is None else "connecting again"
         servers, protocol = ",".join(self.options.bootstrap_servers), self.options.security_protocol
-        last_error = reasons.newest or self._events.last_error
+        last_error = reasons.newest or self._last_error
         raise KafkaTimeoutError(
             # Brokers end connections of another protocol than the listener's without a word.
             operation=f"{verb} to bootstrap.servers={servers} with security.protocol={protocol}",
@@ -316,29 +315,27 @@ class Cluster(BrokerConnections):
             else:
                 return
 
-    def _unavailable(self, node_id: int | str, error: BaseException) -> Exception:
+    def _unavailable(self, node_id: NodeId, error: BaseException) -> Exception:
         self._may_have_moved = True
         return super()._unavailable(node_id, error)
 
-    def _to_ask(self) -> tuple[int | str, ...]:
+    def _to_ask(self) -> tuple[NodeId, ...]:
         """The brokers that are known, the most promising first; behind them bootstrap.servers, if all of them moved."""
         known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
-        bootstrap = tuple(broker.node_id for broker in self._manager.cluster.bootstrap_brokers())
+        bootstrap = tuple(node_id for node_id in self._addresses if isinstance(node_id, str))
         return *self.by_promise(known), *self.by_promise(bootstrap)
 
-    def _refresh_from(self, node_id: int | str, topics: tuple[str, ...], deadline: Deadline) -> MetadataReply:
+    def _refresh_from(self, node_id: NodeId, topics: tuple[str, ...], deadline: Deadline) -> MetadataReply:
         version = self.version(node_id, Api.METADATA, deadline)
         response = self.request(node_id, messages.metadata_request(topics, version=version), deadline)
         reply = responses.read_metadata(response)
         if not reply.brokers:
             raise NodeUnavailableError(f"broker {node_id} knows no brokers yet")
-        with library_log.quiet(self._events):
-            self._manager.cluster.update_metadata(response)  # where kafka.net takes addresses from
         self._metadata = reply
+        self._take_addresses({broker.node_id: (broker.host, broker.port) for broker in reply.brokers})
         self._metadata_until_s = time.monotonic() + self.options.metadata_max_age_ms / 1000
         if isinstance(node_id, str):
-            with library_log.quiet(self._events):
-                self._manager.close(node_id)  # it is known by its number now, and connected to under that
+            self._hang_up(node_id)  # it is known by its number now, and connected to under that
         for topic in reply.topics:
             self._topic_ids[topic.name] = topic.topic_id
             for part in topic.partitions:

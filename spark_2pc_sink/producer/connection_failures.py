@@ -1,24 +1,49 @@
-"""What a failed connection comes to: ask again, or end with an error that no repetition changes."""
+"""What a failed connection comes to: connect again, or end with an error that no repetition changes.
+
+A listener of Kafka answers a client of another protocol than its own by closing the connection. So does a broker that
+is stopping. A probe tells them apart: it connects once more and asks as a client of the other protocol would.
+
+- A client of TLS, in its handshake: does the listener answer a request that was sent without TLS?
+- A client of TLS, after it: does the listener refuse the certificate of the client? With TLS 1.3 it says so after the
+  handshake, and a request that is already on its way makes the machine drop that alert.
+- A client that does not log in: does the listener name the mechanisms of logins? SaslHandshake is the one request that
+  a listener with SASL takes without a login, and another listener answers it with ILLEGAL_SASL_STATE.
+"""
 
 from __future__ import annotations
 
+import socket
 import ssl
+import time
+from contextlib import closing
+from dataclasses import dataclass
 from typing import Final
 
-from kafka import errors as kafka_errors
+from kafka.protocol.sasl import SaslHandshakeRequest
 
 from spark_2pc_sink.causes import causes
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import AuthorizationError, ConfigurationError
+from spark_2pc_sink.errors import AuthorizationError, ConfigurationError, KafkaError, RemoteProtocolError
+from spark_2pc_sink.logins.token_sources import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.broker_tokens import BrokerTokens
-from spark_2pc_sink.producer.listener_probe import Listener, probe
-from spark_2pc_sink.producer.tls_refusals import TlsFailedError, protocol_refusal, tls_refusal
+from spark_2pc_sink.producer.connection import CLIENT, LENGTH, LoginRefusedError, api_versions_request, decoded, framed
+from spark_2pc_sink.producer.tls import TlsFailedError, protocol_refusal, tls_refusal
+from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.messages import KafkaRequest
+from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: By these a broker ends a connection without a word, one that is stopping as well as one of another protocol.
 _ENDED: Final = (ConnectionResetError, BrokenPipeError, TlsFailedError)
-#: kafka-python has no class for it, only these words.
-_ENDED_WORDS: Final = "socket disconnected"
+#: A mechanism that no listener has, so that its answer is the list of those that it has.
+_NO_MECHANISM: Final = "?"
+#: For the whole of a probe: other connections of the caller wait meanwhile.
+TIMEOUT_S: Final = 2.0
+#: An alert about the client's certificate follows the handshake within a round trip.
+_ALERT_S: Final = 0.3
+#: More than the answer to a question of a probe has.
+_ANSWER_BYTES_MAX: Final = 64 * 1024
+#: The other end closes in the handshake; which of them Python raises depends on what has arrived by then.
+_CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class NodeUnavailableError(Exception):
@@ -45,19 +70,19 @@ class ConnectionFailures:
     def judge(
         self, node_id: int | str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
     ) -> Exception:
-        """The exception for a failure of kafka-python's.
+        """The exception for a failed connection.
 
         Args:
             node_id: of the broker.
-            address: its host and port; None where nobody knows them any more.
-            error: of kafka-python, or of what it calls.
+            address: its host and port; None where they are not known any more.
+            error: by which the connection was closed.
             tls: that its connections have.
 
         Returns:
             `NodeUnavailableError` where another attempt may succeed; else the error to end with.
         """
-        if isinstance(error, (AuthorizationError, ConfigurationError)):
-            return error  # of the token source
+        if isinstance(error, (KafkaError, ConfigurationError)):
+            return error  # of the token source, or of a broker that is too old
         where = _named(node_id, address)
         refused = self._tls_refusal(where, error) or self._login_refusal(where, error)
         if refused is None and node_id not in self._answered:
@@ -69,18 +94,16 @@ class ConnectionFailures:
         return None if failed is None else tls_refusal(failed, where, self._options)
 
     def _login_refusal(self, where: str, error: BaseException) -> Exception | None:
-        if isinstance(error, kafka_errors.UnsupportedSaslMechanismError):
+        if not isinstance(error, LoginRefusedError):
+            return None
+        if error.code == Code.UNSUPPORTED_SASL_MECHANISM:
             detail = f"does not know sasl.mechanism={self._options.sasl_mechanism}. Use one that is in "
-            return _login_error(
-                "SaslHandshake", error, f"the {where} {detail}sasl.enabled.mechanisms there, or add this one"
-            )
-        if not isinstance(error, kafka_errors.SaslAuthenticationFailedError):
+            return _login_error(error, f"the {where} {detail}sasl.enabled.mechanisms there, or add this one")
+        if error.code != Code.SASL_AUTHENTICATION_FAILED:
             return None
         if self._tokens is not None and self._tokens.refused():
             return NodeUnavailableError(f"{where} refused a token that was in use: {error}")
-        return _login_error(
-            "SaslAuthenticate", error, f"the {where} refused the login of {self._who()}: {_words(error)}"
-        )
+        return _login_error(error, f"the {where} refused the login of {self._who()}: {error}")
 
     def _who(self) -> str:
         options = self._options
@@ -91,10 +114,10 @@ class ConnectionFailures:
         self, where: str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
     ) -> Exception | None:
         """Whether a broker that has answered nothing yet wants another protocol."""
-        if isinstance(error, kafka_errors.IllegalSaslStateError):
+        if isinstance(error, LoginRefusedError) and error.code == Code.ILLEGAL_SASL_STATE:
             without = "SSL" if self._options.security_protocol == "SASL_SSL" else "PLAINTEXT"
             detail = f"takes no logins at this port. Set security.protocol={without}, or give another port"
-            return _login_error("SaslHandshake", error, f"the {where} {detail}")
+            return _login_error(error, f"the {where} {detail}")
         return self._after_probe(where, probe(*address, tls)) if address is not None and _has_ended(error) else None
 
     def _after_probe(self, where: str, found: Listener) -> Exception | None:
@@ -115,13 +138,13 @@ class ConnectionFailures:
         )
 
 
-def _login_error(api: str, error: kafka_errors.BrokerResponseError, detail: str) -> AuthorizationError:
-    return AuthorizationError(api=api, code=error.errno, name=error.message, detail=detail)
+def _login_error(error: LoginRefusedError, detail: str) -> AuthorizationError:
+    return AuthorizationError(api=error.api, code=error.code, name=describe_error(error.code).name, detail=detail)
 
 
 def _has_ended(error: BaseException) -> bool:
     """Whether there was a connection, which the broker has ended."""
-    return any(isinstance(each, _ENDED) or _ENDED_WORDS in each.args for each in causes(error))
+    return any(isinstance(each, _ENDED) for each in causes(error))
 
 
 def _named(node_id: int | str, address: tuple[str, int] | None) -> str:
@@ -132,7 +155,112 @@ def _named(node_id: int | str, address: tuple[str, int] | None) -> str:
     return f"broker{number} {address[0]}:{address[1]}"
 
 
-def _words(error: BaseException) -> str:
-    """What the broker said, behind kafka-python's names of the error."""
-    text = str(error.args[0]) if error.args else str(error)
-    return text.removeprefix(f"{type(error).__name__}: ")
+# --- the probe -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Listener:
+    """What a probe has found out.
+
+    Attributes:
+        tls_failed: why TLS cannot be agreed upon; None where it can, or nothing was found.
+        without_tls: True where the listener answers without TLS, and the client has it.
+        mechanisms: of logins, where the listener wants one.
+    """
+
+    tls_failed: TlsFailedError | None = None
+    without_tls: bool = False
+    mechanisms: tuple[str, ...] = ()
+
+
+def probe(host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
+    """Connect to a listener and find out what it wants; an empty `Listener` where that cannot be told.
+
+    Args:
+        host: as the client has it.
+        port: of the listener.
+        tls: of the client; None without TLS.
+    """
+    end_s = time.monotonic() + TIMEOUT_S
+    try:
+        with closing(_connected(host, port, end_s)) as plain:
+            if tls is None:
+                return Listener(mechanisms=_mechanisms(plain, end_s))
+            with closing(tls.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)) as sock:
+                return _probe_tls(sock, end_s)
+    except TlsFailedError as failed:
+        if isinstance(failed.error, _CLOSED) and tls is not None:
+            return Listener(without_tls=_answers_without_tls(host, port, end_s))
+        return Listener(tls_failed=failed)
+    except (OSError, RemoteProtocolError):
+        # It is away or it is stopping: what the first attempt has met, too, which is the one to report.
+        return Listener()
+
+
+def _connected(host: str, port: int, end_s: float) -> socket.socket:
+    return socket.create_connection((host, port), timeout=_left_s_until(end_s))
+
+
+def _probe_tls(sock: ssl.SSLSocket, end_s: float) -> Listener:
+    sock.settimeout(_left_s_until(end_s))
+    try:
+        sock.do_handshake()
+        sock.settimeout(min(_ALERT_S, _left_s_until(end_s)))
+        sock.recv(1)
+    except TimeoutError:
+        return Listener(mechanisms=_mechanisms(sock, end_s))
+    except ssl.SSLError as error:
+        raise TlsFailedError(error) from error
+    return Listener()
+
+
+def _answers_without_tls(host: str, port: int, end_s: float) -> bool:
+    try:
+        with closing(_connected(host, port, end_s)) as sock:
+            _ask(sock, api_versions_request(), end_s)
+    except (OSError, RemoteProtocolError):
+        return False
+    return True
+
+
+def _mechanisms(sock: socket.socket, end_s: float) -> tuple[str, ...]:
+    answer = _ask(sock, SaslHandshakeRequest(mechanism=_NO_MECHANISM, version=1), end_s)
+    return tuple(answer.mechanisms) if answer.error_code == Code.UNSUPPORTED_SASL_MECHANISM else ()
+
+
+def _ask(sock: socket.socket, request: KafkaRequest, end_s: float) -> KafkaResponse:
+    """One request and its answer on a new connection.
+
+    Raises:
+        OSError, RemoteProtocolError: there is none in time, or it is none of Kafka's.
+    """
+    sock.settimeout(_left_s_until(end_s))
+    sock.sendall(framed(request, 1, CLIENT))
+    (size,) = LENGTH.unpack(_read(sock, LENGTH.size, end_s))
+    if not 0 <= size <= _ANSWER_BYTES_MAX:
+        raise RemoteProtocolError(peer="a listener", detail=f"it announced an answer of {size} bytes")
+    return decoded(request.header, 1, _read(sock, size, end_s))
+
+
+def _read(sock: socket.socket, size: int, end_s: float) -> bytes:
+    found = b""
+    while len(found) < size:  # bounded: by size and end_s
+        sock.settimeout(_left_s_until(end_s))
+        data = sock.recv(size - len(found))
+        if not data:
+            message = "closed"
+            raise ConnectionResetError(message)
+        found += data
+    return found
+
+
+def _left_s_until(end_s: float) -> float:
+    """Seconds until a time of the monotonic clock, for the time-out of a socket.
+
+    Raises:
+        TimeoutError: it has passed.
+    """
+    left_s = end_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s

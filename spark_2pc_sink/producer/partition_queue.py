@@ -98,6 +98,11 @@ class PartitionQueue:
         oldest = self.oldest()
         return oldest is not None and now_s > oldest.deadline_s
 
+    def waits_for(self) -> str:
+        """What the oldest batch waits for, for errors."""
+        oldest = self.oldest()
+        return "sent, and not answered" if oldest is not None and oldest.sends else "not sent yet"
+
     def peek(self, now_s: float) -> Batch | None:
         """The batch to send next; None when there is none, or it must not be sent yet."""
         if self._returned:

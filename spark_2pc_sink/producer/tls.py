@@ -1,18 +1,54 @@
-"""TLS of connections to brokers, from the user's PEM files.
+"""TLS of connections to brokers: the context from the user's PEM files, and which failures no repetition changes.
 
-Left to itself, kafka-python takes an unreadable file for a broker that is not there, cannot read a list of revoked
-certificates, and asks at the terminal for the password of an encrypted key.
+A failure that is not in the tables below may be temporary: a connection that is reset in the handshake, a broker that
+is stopping. Such a connection is made again until the deadline.
 """
 
 from __future__ import annotations
 
+import re
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Final
 
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.errors import ConfigurationError, TlsRefusedError
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.sockets import TlsSocket
+
+#: OpenSSL's X509_V_ERR codes (openssl-verification-options(1) has their meaning).
+_NO_AUTHORITY: Final = frozenset({2, 18, 19, 20, 21})
+_NOT_YET_VALID: Final = 9
+_EXPIRED: Final = 10
+_REVOKED: Final = 23
+_NO_CRL: Final = frozenset({3, 11, 12})
+_WRONG_NAME: Final = frozenset({62, 64})
+#: Alerts about the client's certificate (RFC 8446, section 6.2).
+_CLIENT_CERTIFICATE: Final = frozenset(
+    {
+        "ACCESS_DENIED",
+        "BAD_CERTIFICATE",
+        "CERTIFICATE_EXPIRED",
+        "CERTIFICATE_REQUIRED",
+        "CERTIFICATE_REVOKED",
+        "CERTIFICATE_UNKNOWN",
+        "DECRYPT_ERROR",
+        "NO_CERTIFICATE",
+        "UNKNOWN_CA",
+        "UNSUPPORTED_CERTIFICATE",
+    }
+)
+#: Alerts, and findings of our own side, by which both have no version or cipher in common.
+_NOTHING_IN_COMMON: Final = frozenset(
+    {"INSUFFICIENT_SECURITY", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"}
+)
+#: TLS 1.2 has it for both: no cipher in common, or no certificate of the client.
+_EITHER: Final = "HANDSHAKE_FAILURE"
+#: What comes back is no TLS. OpenSSL 3.2 and later says the second.
+_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
+_ALERT: Final = re.compile(r"(?:SSLV3|TLSV1|TLSV13)_ALERT_(\w+)")
 
 
 def client_context(options: KafkaOptions) -> ssl.SSLContext | None:
@@ -24,7 +60,6 @@ def client_context(options: KafkaOptions) -> ssl.SSLContext | None:
     if not options.security_protocol.endswith("SSL"):
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.sslsocket_class = TlsSocket
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = options.ssl_check_hostname
     if options.ssl_ca_location is None:
@@ -56,3 +91,125 @@ def _reading(option: str, files: str, what: str) -> Iterator[None]:
             rule=f"it is a PEM file with {what}, and this process cannot read it: {error}",
             remedy="correct the file, on the driver and on executors; ssl.key.password is for an encrypted key",
         ) from error
+
+
+class TlsFailedError(OSError):
+    """TLS with a peer has failed. Never leaves this package.
+
+    Args:
+        error: OpenSSL's; None where the peer speaks TLS, and this connection does not.
+    """
+
+    def __init__(self, error: ssl.SSLError | None) -> None:
+        super().__init__("the peer speaks TLS" if error is None else str(error))
+        self.error = error
+
+
+@dataclass(frozen=True)
+class _Finding:
+    what: str
+    remedy: str
+
+
+def tls_refusal(failed: TlsFailedError, where: str, options: KafkaOptions) -> TlsRefusedError | None:
+    """The error for a failure that no repetition changes; None where one may.
+
+    Args:
+        failed: from the socket.
+        where: 'broker HOST:PORT'.
+        options: what the connection was made with.
+    """
+    error = failed.error
+    if error is None:
+        return protocol_refusal(where, options, peer_has_tls=True)
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        finding = _judge_certificate(error, where, options)
+        # OpenSSL's client shows what Python does not: the certificates of a handshake that has failed.
+        address = where.rpartition(" ")[2]
+        finding = replace(finding, remedy=f"{finding.remedy}. See it: openssl s_client -showcerts -connect {address}")
+    elif (found := _judge_reason(reason, options)) is not None:
+        finding = found
+    else:
+        return None
+    return TlsRefusedError(
+        api="TLS",
+        code=getattr(error, "verify_code", 0),
+        name=reason,
+        detail=f"TLS with the {where} cannot be agreed upon: {finding.what}",
+        remedy=finding.remedy,
+    )
+
+
+def protocol_refusal(where: str, options: KafkaOptions, *, peer_has_tls: bool) -> TlsRefusedError:
+    """The error for a client that speaks TLS where the listener does not, or the other way round."""
+    protocol = options.security_protocol
+    other = {"PLAINTEXT": "SSL", "SSL": "PLAINTEXT", "SASL_SSL": "SASL_PLAINTEXT", "SASL_PLAINTEXT": "SASL_SSL"}
+    speaks, sent = ("speaks TLS", "no TLS") if peer_has_tls else ("speaks no TLS", "TLS")
+    return TlsRefusedError(
+        api="TLS",
+        code=0,
+        name="WRONG_PROTOCOL",
+        detail=f"the {where} {speaks} at this port, and security.protocol={protocol} is {sent}",
+        remedy=f"set security.protocol={other[protocol]}, or give the port of another listener in bootstrap.servers",
+    )
+
+
+def _judge_certificate(error: ssl.SSLCertVerificationError, where: str, options: KafkaOptions) -> _Finding:
+    code, words = error.verify_code, error.verify_message.rstrip(".")
+    if code in _WRONG_NAME:
+        return _Finding(
+            f"its certificate is for other names ({words})",
+            "connect by a name in the certificate, in bootstrap.servers and in advertised.listeners of the broker, or "
+            "have one made for this name; ssl.endpoint.identification.algorithm=none compares no names",
+        )
+    if code in {_EXPIRED, _NOT_YET_VALID}:
+        state = "has expired" if code == _EXPIRED else "is not valid yet"
+        now = datetime.fromtimestamp(time.time(), timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return _Finding(
+            f"its certificate {state}",
+            f"renew the certificate of the broker (ssl.keystore.location there); here it is {now}, so else set the "
+            "clock of this machine",
+        )
+    if code in _NO_AUTHORITY:
+        trusted = options.ssl_ca_location
+        ours = "the system's (ssl.ca.location is not set)" if trusted is None else f"in ssl.ca.location={trusted}"
+        return _Finding(
+            f"no certificate {ours} has signed its certificate ({words})",
+            "set ssl.ca.location to a PEM file with the certificate of the issuer",
+        )
+    if code == _REVOKED:
+        listed = f"ssl.crl.location={options.ssl_crl_location}"
+        return _Finding(f"its certificate is revoked in {listed}", "give the broker another certificate")
+    if code in _NO_CRL:
+        listed = f"ssl.crl.location={options.ssl_crl_location}"
+        return _Finding(f"{listed} has no valid list of the issuer ({words})", "renew the list, or leave it out")
+    return _Finding(f"its certificate is refused ({words})", f"give the {where} another certificate")
+
+
+def _judge_reason(reason: str, options: KafkaOptions) -> _Finding | None:
+    alert = _ALERT.fullmatch(reason)
+    said = alert[1] if alert else reason
+    certificate = options.ssl_certificate_location
+    if certificate is None and said in {*_CLIENT_CERTIFICATE, _EITHER}:
+        other = " (or there is no cipher in common)" if said == _EITHER else ""
+        return _Finding(
+            f"it wants a certificate of the client, and there is none{other}; it answered {said}",
+            "set ssl.certificate.location to a PEM file with the client's certificate and key",
+        )
+    if said in _CLIENT_CERTIFICATE:
+        return _Finding(
+            f"it refuses the client's certificate ssl.certificate.location={certificate}; it answered {said}",
+            "have it signed by an authority in ssl.truststore.location of the broker, and look at its dates",
+        )
+    if said in _NOTHING_IN_COMMON or said == _EITHER:
+        return _Finding(
+            f"there is no version or cipher of TLS in common; it says {said}",
+            "allow TLS 1.2 or 1.3 in ssl.enabled.protocols of the broker, and look at its ssl.cipher.suites",
+        )
+    if said in _NO_TLS:
+        return _Finding(
+            f"what it answers is no TLS ({said}), and security.protocol={options.security_protocol} wants it",
+            "give the port of a listener with TLS in bootstrap.servers (this one has none), or set security.protocol",
+        )
+    return None

@@ -43,10 +43,20 @@ _TRANSACTION_COORDINATOR: Final = 1
 
 
 class KafkaRequest(Protocol):
-    """A request with its API key and its version, ready for ``KafkaConnectionManager.send``."""
+    """A request with its API key and its version: one of kafka-python's, or a `framed_request.FramedRequest`."""
 
     API_KEY: int
     API_VERSION: int
+
+    @property
+    def header(self) -> Any:
+        """What finds the class of the answer."""
+
+    def with_header(self, *, correlation_id: int, client_id: str) -> None:
+        """Number the request."""
+
+    def encode(self, *, framed: bool, header: bool) -> bytes:
+        """All of it, with header and length."""
 
 
 class IsolationLevel(IntEnum):

@@ -191,7 +191,7 @@ def kafka_properties(data: bytes) -> None:
     lines = (line.partition("=") for line in data.decode(errors="replace").splitlines())
     with suppress(ConfigurationError):
         options = KafkaOptions.parse({"bootstrap.servers": "h:1", **{name: value for name, _, value in lines}})
-        assert options.connection_config()
+        assert options.login_config()
 
 
 def broker_properties(data: bytes) -> None:

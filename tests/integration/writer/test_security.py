@@ -115,15 +115,14 @@ def refused(kafka: SecureKafka, listener: str, **properties: Any) -> Authorizati
 def test_a_certificate_that_is_refused_ends_it_at_once(
     listener: str, properties: dict[str, str], says: str, kafka: SecureKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B25: with the certificate, and the option that mends it. The error is all: the log has no line of its own."""
+    """B25: with the option that mends it, and what shows the certificate. The log has no line of its own."""
     login = plain_login() if listener.startswith("SASL") else {}
     files = {name: str(kafka.folder / value) if value.endswith(".pem") else value for name, value in properties.items()}
     error = refused(kafka, listener, **login, **files)
     assert isinstance(error, TlsRefusedError)
-    name = {"EXPIRED": "EXPIRED", "FUTURE": "FUTURE"}.get(listener, "the broker")
     assert re.search(r"localhost:\d+|127\.0\.0\.1:\d+", str(error))
     assert says in str(error)
-    assert re.search(rf"subject .*CN={name}.*, issuer O=trustme.*DNS:localhost, valid from \d{{4}}-.* UTC", str(error))
+    assert ("openssl s_client -showcerts -connect" in str(error)) is (listener != "SSL")
     assert "\n" not in str(error)
     assert PLAIN_PASSWORD not in str(error)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

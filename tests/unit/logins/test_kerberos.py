@@ -29,7 +29,7 @@ def test_other_logins_do_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("given", "service"), [({}, "kafka"), ({"sasl.kerberos.service.name": "broker"}, "broker")])
 def test_the_service_of_the_brokers(given: dict[str, str], service: str) -> None:
-    assert KafkaOptions.parse(LOGIN | given).connection_config()["sasl_kerberos_service_name"] == service
+    assert KafkaOptions.parse(LOGIN | given).login_config()["sasl_kerberos_service_name"] == service
 
 
 def test_verify_refuses_by_name_where_its_library_has_no_kerberos() -> None:

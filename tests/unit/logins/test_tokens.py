@@ -12,10 +12,9 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.logins.token_sources import confluent_callback, token_source
+from spark_2pc_sink.logins.token_sources import BrokerTokens, confluent_callback, token_source
 from spark_2pc_sink.logins.tokens import Token, TokenSource, TokenUnavailableError, shared_source
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.broker_tokens import BrokerTokens
 
 NOW_S = 1_000_000.0
 

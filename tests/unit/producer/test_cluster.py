@@ -251,7 +251,7 @@ def test_a_request_without_an_answer_closes_the_connection_after_request_timeout
         (node_id,) = cluster.node_ids()
         fake.script(Api.FIND_COORDINATOR, keep_silent)
         began_s = time.monotonic()
-        with pytest.raises(NodeUnavailableError, match=r"RequestTimedOutError.*\d+ ms"):
+        with pytest.raises(NodeUnavailableError, match=r"request timed out after 100 ms"):
             cluster.request(node_id, messages.find_coordinators_request(["x"], version=6), cluster.deadline())
         assert time.monotonic() - began_s < 10
         assert cluster.coordinator("x", cluster.deadline()) == 0
@@ -339,7 +339,7 @@ def test_no_thread_is_left_behind(fake: FakeCluster) -> None:
 
 
 def test_lost_connections_are_no_errors_in_the_log(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """They are retried here; kafka-python would report each at ERROR."""
+    """They are retried."""
     fake.script(Api.METADATA, hang_up, hang_up)
     with caplog.at_level(logging.INFO), Cluster(options_for(fake)) as cluster:
         cluster.partition_counts(["t"])
@@ -348,30 +348,9 @@ def test_lost_connections_are_no_errors_in_the_log(fake: FakeCluster, caplog: py
 
 def test_lost_connections_are_in_the_debug_log(fake: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
     fake.script(Api.METADATA, hang_up)
-    with caplog.at_level(logging.DEBUG, logger="kafka.net"), Cluster(options_for(fake)) as cluster:
+    with caplog.at_level(logging.DEBUG, logger="spark_2pc_sink"), Cluster(options_for(fake)) as cluster:
         cluster.partition_counts(["t"])
     assert any("socket disconnected" in record.getMessage() for record in caplog.records)
-
-
-def test_other_users_of_kafka_python_keep_their_log(caplog: pytest.LogCaptureFixture, fake: FakeCluster) -> None:
-    with Cluster(options_for(fake)) as cluster:
-        cluster.node_ids()
-        logging.getLogger("kafka.net.connection").error("somebody else's")
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == ["somebody else's"]
-
-
-def test_timers_run_beside_requests_that_pass_the_loop_by(fake: FakeCluster, cluster: Cluster) -> None:
-    """Such as that of a new login (KIP-368)."""
-    cluster.features()
-    assert cluster._at_rest(0) is not None
-    run: list[bool] = []
-    asked = len(fake.received)
-    for after_s, expected in ((60, []), (0, [True])):
-        cluster._net.call_later(after_s, lambda: run.append(True))
-        cluster.forget_features()
-        cluster.features()
-        assert run == expected
-    assert len(fake.received) == asked + 2
 
 
 def test_what_came_before_the_wait_is_not_waited_for(cluster: Cluster) -> None:

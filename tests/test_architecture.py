@@ -43,6 +43,12 @@ IMPURE_MODULES = {
 }
 #: Spelt in two halves, so that this file does not contain them.
 FORGOTTEN_NOTES = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+#: Underscored names of libraries that their documentation has (named tuples, SQLAlchemy's rows, argparse's types in
+#: typeshed, librdkafka's own error codes), and those without which there is no way: PySpark's to its JVM, and
+#: kafka-python's to a schema that is not of a message.
+LIBRARY_NAMES = re.compile(
+    r"_(make|replace|mapping|SubParsersAction|ActionsContainer|[A-Z_]+|jvm|jdf|jsc|jsparkSession|struct)"
+)
 #: A handler of everything that has no body.
 SUPPRESSED = re.compile(r"\bsuppress\(\s*(?:Base)?Exception\b[^)]*\)")
 
@@ -244,6 +250,35 @@ def test_no_handler_of_everything_does_nothing_about_it() -> None:
         silent += [f"{name_of(path)}:{each.lineno}" for each in handlers if all(map(only_logs, each.body))]
         silent += [f"{name_of(path)}: {found}" for found in SUPPRESSED.findall(path.read_text())]
     assert silent == []
+
+
+def private_uses(path: Path) -> list[str]:
+    """Uses of a name with an underscore that this file does not define: it is private to a library, or another file."""
+    tree = ast.parse(path.read_text())
+    defined = {
+        getattr(node, "name", getattr(node, "id", getattr(node, "attr", "")))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        or isinstance(getattr(node, "ctx", None), ast.Store)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not (
+            isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+        ):
+            name = node.attr
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"getattr", "setattr", "hasattr"}:
+            name = str(getattr(node.args[1], "value", ""))
+        else:
+            continue
+        if re.match("_[^_]", name) and name not in defined and not LIBRARY_NAMES.fullmatch(name):
+            found.append(f"{name_of(path)}:{node.lineno} {ast.unparse(node)}")
+    return found
+
+
+def test_no_private_member_of_a_library_is_touched() -> None:
+    """Who needs one keeps a fork without its source: any release may take it away."""
+    assert [found for path in SOURCES for found in private_uses(path)] == []
 
 
 def test_no_forgotten_notes() -> None:

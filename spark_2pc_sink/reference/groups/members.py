@@ -29,65 +29,18 @@ class GroupState(Enum):
     STABLE = "Stable"
 
 
-@dataclass(frozen=True)
-class Transition:
-    """One row of the table: a legal change of state, what causes it, and why."""
-
-    source: GroupState
-    target: GroupState
-    trigger: str
-    sentence: str
-
-
-TRANSITIONS: Final = (
-    Transition(
-        GroupState.EMPTY,
-        GroupState.PREPARING_REBALANCE,
-        "JoinGroup of the first member",
-        "Kafka, ClassicGroupState.EMPTY: 'join group from a new member => PREPARING_REBALANCE'; it waits "
-        "group.initial.rebalance.delay.ms for more members (KIP-134).",
-    ),
-    Transition(
-        GroupState.STABLE,
-        GroupState.PREPARING_REBALANCE,
-        "JoinGroup, LeaveGroup, a missed session",
-        "Kafka, ClassicGroupState.STABLE: 'failure of a member detected via heartbeat; leave group from existing "
-        "member; leader join-group received; follower join-group with new metadata => PREPARING_REBALANCE'.",
-    ),
-    Transition(
-        GroupState.COMPLETING_REBALANCE,
-        GroupState.PREPARING_REBALANCE,
-        "JoinGroup, LeaveGroup, a missed session",
-        "Kafka, ClassicGroupState.COMPLETING_REBALANCE: 'join group from new member or existing member with updated "
-        "metadata; leave group from existing member; member failure detected => PREPARING_REBALANCE'.",
-    ),
-    Transition(
-        GroupState.PREPARING_REBALANCE,
-        GroupState.COMPLETING_REBALANCE,
-        "every member has joined, or the rebalance timeout is over",
-        "Kafka, ClassicGroupState.PREPARING_REBALANCE: 'some members have joined by the timeout => "
-        "COMPLETING_REBALANCE'; the generation counts up.",
-    ),
-    Transition(
-        GroupState.PREPARING_REBALANCE,
-        GroupState.EMPTY,
-        "every member has left",
-        "Kafka, ClassicGroupState.PREPARING_REBALANCE: 'all members have left the group => EMPTY'.",
-    ),
-    Transition(
-        GroupState.COMPLETING_REBALANCE,
-        GroupState.STABLE,
-        "SyncGroup of the leader, once its record is durable",
-        "Kafka, ClassicGroupState.COMPLETING_REBALANCE: 'sync group with state assignment received from leader => "
-        "STABLE'.",
-    ),
-)
-
-#: From which states each state may be entered.
+#: From which states each state may be entered, in the words of Kafka's ``ClassicGroupState``.
 PREDECESSORS: Final = {
-    target: frozenset(row.source for row in TRANSITIONS if row.target is target) for target in GroupState
+    # All members have left the group.
+    GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
+    # Join group from a new member (of an empty group: it waits group.initial.rebalance.delay.ms for more, KIP-134) or
+    # an existing member with updated metadata, leave group from existing member, member failure detected.
+    GroupState.PREPARING_REBALANCE: {GroupState.EMPTY, GroupState.STABLE, GroupState.COMPLETING_REBALANCE},
+    # Some members have joined by the timeout; the generation counts up.
+    GroupState.COMPLETING_REBALANCE: {GroupState.PREPARING_REBALANCE},
+    # Sync group with state assignment received from leader, once its record is durable.
+    GroupState.STABLE: {GroupState.COMPLETING_REBALANCE},
 }
-
 
 #: The protocol type of consumers; the only one whose metadata the coordinator can read.
 CONSUMER_PROTOCOL: Final = "consumer"
@@ -135,6 +88,74 @@ class Member:
     def vote(self, candidates: frozenset[str]) -> str:
         """The candidate that it prefers; one of them must be among its protocols."""
         return next(name for name, _ in self.protocols if name in candidates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinRequest:
+    """JoinGroup v0 to v9.
+
+    Args:
+        ticket: names the request in the `Reply`.
+        rebalance_timeout_ms: v0 has the session timeout here.
+    """
+
+    ticket: Ticket
+    version: int = 9
+    member_id: str = ""
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int = 10_000
+    rebalance_timeout_ms: int = 60_000
+    protocol_type: str = "consumer"
+    protocols: Protocols = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncRequest:
+    """SyncGroup v0 to v5."""
+
+    ticket: Ticket
+    member_id: str
+    generation: int
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JoinedMember:
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinAnswer:
+    """A JoinGroup response.
+
+    Args:
+        skip_assignment: the leader must not assign anew (v9, KIP-814).
+        members: only for the leader.
+    """
+
+    code: Code = Code.NONE
+    member_id: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncAnswer:
+    code: Code = Code.NONE
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.leader_answers import OFFSETS_ADD_VERSION
 from spark_2pc_sink.reference.coordinator.states import Pair
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import Group, GroupState
-from spark_2pc_sink.reference.groups.rebalance import JoinAnswer, JoinRequest, Step, Store, SyncAnswer, SyncRequest
+from spark_2pc_sink.reference.groups.machine import Step, Store
+from spark_2pc_sink.reference.groups.members import Group, GroupState, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from spark_2pc_sink.reference.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue
 from spark_2pc_sink.reference.groups.store import GroupStore
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS

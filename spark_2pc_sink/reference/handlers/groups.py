@@ -9,8 +9,16 @@ from kafka.protocol.consumer import HeartbeatResponse, JoinGroupResponse, LeaveG
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Operation, Resource
-from spark_2pc_sink.reference.groups.members import DEAD, Group, GroupState, Member
-from spark_2pc_sink.reference.groups.rebalance import JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from spark_2pc_sink.reference.groups.members import (
+    DEAD,
+    Group,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    Member,
+    SyncAnswer,
+    SyncRequest,
+)
 from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.handlers.cluster import allowed
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves

@@ -8,8 +8,8 @@ from typing import Any
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import Group
-from spark_2pc_sink.reference.groups.rebalance import JoinAnswer, JoinRequest, Step, Store, SyncAnswer, SyncRequest
+from spark_2pc_sink.reference.groups.machine import Step, Store
+from spark_2pc_sink.reference.groups.members import Group, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 
 CONSUMER = (("range", b"r"), ("roundrobin", b"rr"))
 

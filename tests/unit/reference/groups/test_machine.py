@@ -9,8 +9,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
+from spark_2pc_sink.reference.groups.machine import group_value
 from spark_2pc_sink.reference.groups.members import GroupState
-from spark_2pc_sink.reference.groups.rebalance import group_value
 from spark_2pc_sink.reference.groups.records import GroupValue
 from tests.unit.reference.groups.group_script import CONSUMER, GroupScript
 from tests.unit.reference.groups.messages import SUBSCRIPTION

@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.groups import machine
-from spark_2pc_sink.reference.groups.members import GroupState, Protocols
-from spark_2pc_sink.reference.groups.rebalance import JoinAnswer, Step, SyncAnswer, group_value
+from spark_2pc_sink.reference.groups.machine import Step, group_value
+from spark_2pc_sink.reference.groups.members import GroupState, JoinAnswer, Protocols, SyncAnswer
 from spark_2pc_sink.reference.groups.records import GroupValue
 from tests.unit.reference.groups.group_script import GroupScript
 

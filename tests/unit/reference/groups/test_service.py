@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.groups.members import GroupState
-from spark_2pc_sink.reference.groups.rebalance import JoinRequest
+from spark_2pc_sink.reference.groups.members import GroupState, JoinRequest
 from spark_2pc_sink.reference.groups.service import random_member_id
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.partition_log import PartitionLog

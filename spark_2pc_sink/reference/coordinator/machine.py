@@ -256,25 +256,10 @@ def _restored(record: LogRecord, plan: Plan) -> TransactionMetadata | None:
     value = record.value
     if value is None:
         return None
-    return TransactionMetadata(
-        transactional_id=record.transactional_id,
-        producer_id=value.producer_id,
-        producer_epoch=value.producer_epoch,
-        timeout_ms=value.timeout_ms,
-        state=value.state,
-        last_update_ms=value.last_update_ms,
-        previous_producer_id=plan.previous_producer_id
-        if value.previous_producer_id == NO_PRODUCER_ID
-        else value.previous_producer_id,
-        next_producer_id=value.next_producer_id,
-        next_producer_epoch=value.next_producer_epoch,
-        timeout_after_keep_ms=value.timeout_after_keep_ms,
-        last_producer_epoch=plan.last_producer_epoch,
-        partitions=value.partitions or frozenset(),
-        start_ms=value.start_ms,
-        client_transaction_version=value.client_transaction_version,
-        pending=COMPLETION.get(value.state),
-    )
+    memory: dict[str, int] = {"last_producer_epoch": plan.last_producer_epoch}
+    if value.previous_producer_id == NO_PRODUCER_ID:
+        memory["previous_producer_id"] = plan.previous_producer_id
+    return value.restored(record.transactional_id, **memory)
 
 
 def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> CoordinatorState:

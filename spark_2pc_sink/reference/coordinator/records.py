@@ -17,6 +17,7 @@ from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, TopicPartition
 from spark_2pc_sink.reference import internal_topics as schemas
 from spark_2pc_sink.reference.coordinator.states import (
+    COMPLETION,
     NO_EPOCH,
     SAME_TIMEOUT_MS,
     TRANSIENT,
@@ -30,6 +31,20 @@ KEY_VERSION = 0
 FLEXIBLE_VERSION = 1
 
 _PEER: Final = "the transaction state log"
+#: Fields of `TransactionLogValue` and what Kafka's schema calls them; the partitions have a form of their own.
+_NAMES: Final = {
+    "producer_id": "producer_id",
+    "producer_epoch": "producer_epoch",
+    "timeout_ms": "transaction_timeout_ms",
+    "state": "transaction_status",
+    "last_update_ms": "transaction_last_update_timestamp_ms",
+    "start_ms": "transaction_start_timestamp_ms",
+    "previous_producer_id": "previous_producer_id",
+    "next_producer_id": "next_producer_id",
+    "client_transaction_version": "client_transaction_version",
+    "next_producer_epoch": "next_producer_epoch",
+    "timeout_after_keep_ms": "timeout_after_keep_ms",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,19 +73,19 @@ class TransactionLogValue:
         """What a record of ``version`` keeps of a transactional id; version 0 has no room for the pairs in tags."""
         empty = metadata.state is TransactionState.EMPTY
         tagged = version >= FLEXIBLE_VERSION
-        return cls(
-            producer_id=metadata.producer_id,
-            producer_epoch=metadata.producer_epoch,
-            timeout_ms=metadata.timeout_ms,
-            state=metadata.state,
-            partitions=None if empty else metadata.partitions,
-            last_update_ms=metadata.last_update_ms,
-            start_ms=metadata.start_ms,
-            previous_producer_id=metadata.previous_producer_id if tagged else NO_PRODUCER_ID,
-            next_producer_id=metadata.next_producer_id if tagged else NO_PRODUCER_ID,
-            client_transaction_version=metadata.client_transaction_version,
-            next_producer_epoch=metadata.next_producer_epoch,
-            timeout_after_keep_ms=metadata.timeout_after_keep_ms,
+        given = {name: getattr(metadata, name) for name in _NAMES}
+        if not tagged:
+            given |= {"previous_producer_id": NO_PRODUCER_ID, "next_producer_id": NO_PRODUCER_ID}
+        return cls(**given, partitions=None if empty else metadata.partitions)
+
+    def restored(self, transactional_id: str, **memory: Any) -> TransactionMetadata:
+        """What the coordinator knows of an id that it has read; ``memory``: the fields that no record has."""
+        given = {name: getattr(self, name) for name in _NAMES} | memory
+        return TransactionMetadata(
+            transactional_id=transactional_id,
+            partitions=self.partitions or frozenset(),
+            pending=COMPLETION.get(self.state),
+            **given,
         )
 
     def fits(self, version: int) -> bool:
@@ -97,23 +112,9 @@ class TransactionLogValue:
             raise LocalProtocolError(
                 operation=f"TransactionLogValue v{version}", state=self.state.label, rule="tagged fields need version 1"
             )
-        return schemas.encode_value(
-            schemas.TransactionLogValue(
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                transaction_timeout_ms=self.timeout_ms,
-                transaction_status=self.state,
-                transaction_partitions=None if self.partitions is None else _by_topic(self.partitions),
-                transaction_last_update_timestamp_ms=self.last_update_ms,
-                transaction_start_timestamp_ms=self.start_ms,
-                previous_producer_id=self.previous_producer_id,
-                next_producer_id=self.next_producer_id,
-                client_transaction_version=self.client_transaction_version,
-                next_producer_epoch=self.next_producer_epoch,
-                timeout_after_keep_ms=self.timeout_after_keep_ms,
-            ),
-            version,
-        )
+        partitions = None if self.partitions is None else _by_topic(self.partitions)
+        given = {theirs: getattr(self, ours) for ours, theirs in _NAMES.items()}
+        return schemas.encode_value(schemas.TransactionLogValue(transaction_partitions=partitions, **given), version)
 
     @classmethod
     def decode(cls, data: bytes) -> TransactionLogValue:
@@ -123,23 +124,13 @@ class TransactionLogValue:
             RemoteProtocolError: unknown version or state, or bytes that do not fit the schema.
         """
         found = schemas.decode_value(schemas.TransactionLogValue, data, peer=_PEER)
-        topics = found.transaction_partitions
-        return cls(
-            producer_id=found.producer_id,
-            producer_epoch=found.producer_epoch,
-            timeout_ms=found.transaction_timeout_ms,
-            state=_stored_state(found.transaction_status),
-            partitions=None
-            if topics is None
-            else frozenset(TopicPartition(each.topic, index) for each in topics for index in each.partition_ids),
-            last_update_ms=found.transaction_last_update_timestamp_ms,
-            start_ms=found.transaction_start_timestamp_ms,
-            previous_producer_id=found.previous_producer_id,
-            next_producer_id=found.next_producer_id,
-            client_transaction_version=found.client_transaction_version,
-            next_producer_epoch=found.next_producer_epoch,
-            timeout_after_keep_ms=found.timeout_after_keep_ms,
-        )
+        state, topics, partitions = found.transaction_status, found.transaction_partitions, None
+        if state not in TransactionState.__members__.values() or TransactionState(state) in TRANSIENT:
+            raise RemoteProtocolError(peer=_PEER, detail=f"state {state} is never stored")
+        if topics is not None:
+            partitions = frozenset(TopicPartition(each.topic, index) for each in topics for index in each.partition_ids)
+        given = {ours: getattr(found, theirs) for ours, theirs in _NAMES.items()}
+        return cls(**{**given, "state": TransactionState(state)}, partitions=partitions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,9 +202,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[Any]:
         schemas.TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=[each.partition for each in members])
         for topic, members in groupby(sorted(partitions), key=lambda each: each.topic)
     ]
-
-
-def _stored_state(number: int) -> TransactionState:
-    if number not in TransactionState.__members__.values() or TransactionState(number) in TRANSIENT:
-        raise RemoteProtocolError(peer=_PEER, detail=f"state {number} is never stored")
-    return TransactionState(number)

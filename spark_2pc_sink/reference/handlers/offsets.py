@@ -82,14 +82,8 @@ class GroupOffsetHandlers:
         asked = self._asked(context, request.topics, refusal, by_id=by_id)
         if any(True for topic in asked for _ in topic.accepted()):
             retention_ms = request.retention_time_ms if request.retention_time_ms is not None else UNKNOWN
-            committer = Committer(
-                group_id=request.group_id,
-                member_id=request.member_id,
-                instance_id=request.group_instance_id,
-                generation=request.generation_id_or_member_epoch,
-            )
             offsets = self._offsets(request.group_id, asked, retention_ms)
-            code = await self._service.commit(committer, offsets, version=context.version)
+            code = await self._service.commit(_committer(request), offsets, version=context.version)
             self._settle(asked, code)
         return OffsetCommitResponse(
             topics=[
@@ -104,19 +98,13 @@ class GroupOffsetHandlers:
         by_id = context.version >= _TXN_TOPIC_ID_VERSION
         asked = self._asked(context, request.topics, _transaction_refusal(context, request), by_id=by_id)
         if any(True for topic in asked for _ in topic.accepted()):
-            committer = Committer(
-                group_id=request.group_id,
-                member_id=request.member_id,
-                instance_id=request.group_instance_id,
-                generation=request.generation_id_or_member_epoch,
-            )
             transaction = Transaction(
                 transactional_id=request.transactional_id,
                 pair=Pair(request.producer_id, request.producer_epoch),
                 version=context.version,
             )
             offsets = self._offsets(request.group_id, asked, UNKNOWN)
-            code = await self._service.commit_in_transaction(committer, offsets, transaction)
+            code = await self._service.commit_in_transaction(_committer(request), offsets, transaction)
             self._settle(asked, Code(offsets_code(context.version, code)))
         return TxnOffsetCommitResponse(
             topics=[
@@ -133,7 +121,8 @@ class GroupOffsetHandlers:
         for topic in topics:
             found, topic_code = self._find(context, Operation.READ, topic, topic.partitions, by_id=by_id)
             code = refusal or topic_code
-            count = 0 if code else self._partition_count(found.name)
+            known = None if code else self._cluster.topic(found.name)
+            count = 0 if known is None else known.partitions
             # Kafka's answers begin with what is refused.
             found.partitions.sort(key=lambda each: 0 <= each.partition_index < count)
             found.codes = [
@@ -149,10 +138,6 @@ class GroupOffsetHandlers:
         topic_id = topic.topic_id if by_id else None
         name, refusal = find_topic(self._cluster, context, operation, name=topic.name, topic_id=topic_id, by_id=by_id)
         return _Asked(name, topic_id, list(partitions)), refusal
-
-    def _partition_count(self, name: str) -> int:
-        topic = self._cluster.topic(name)
-        return 0 if topic is None else topic.partitions
 
     def _offsets(self, group_id: str, asked: Iterable[_Asked], retention_ms: int) -> dict[OffsetKey, OffsetValue]:
         now_ms = self._now_ms()
@@ -174,13 +159,9 @@ class GroupOffsetHandlers:
     def _settle(self, asked: Iterable[_Asked], code: Code) -> None:
         """Put the outcome of the commit in for every partition that was not refused before."""
         for topic in asked:
-            topic.codes = [
-                before or code or self._metadata_code(each.committed_metadata)
-                for each, before in zip(topic.partitions, topic.codes, strict=True)
-            ]
-
-    def _metadata_code(self, metadata: str | None) -> Code:
-        return Code.NONE if self._service.metadata_fits(metadata) else Code.OFFSET_METADATA_TOO_LARGE
+            for at, each in enumerate(topic.partitions):
+                fits = self._service.metadata_fits(each.committed_metadata)
+                topic.codes[at] = topic.codes[at] or code or (Code.NONE if fits else Code.OFFSET_METADATA_TOO_LARGE)
 
     # --- fetch -------------------------------------------------------------------------------------------------------
 
@@ -196,7 +177,13 @@ class GroupOffsetHandlers:
             return OffsetFetchResponse(groups=groups)
         code, topics = await self._fetch_group(context, request.group_id, request.topics, require_stable=stable)
         if code and context.version < _FETCH_CODE_VERSION:
-            topics = [_unfetched(topic, code, _FetchTopic) for topic in request.topics]
+            topics = [
+                _FetchTopic(
+                    name=topic.name,
+                    partitions=[_fetched_partition(_FetchPartition, at, code, None) for at in topic.partition_indexes],
+                )
+                for topic in request.topics
+            ]
         return OffsetFetchResponse(topics=topics, error_code=code)
 
     async def _fetch_group(
@@ -205,23 +192,16 @@ class GroupOffsetHandlers:
         if not context.access.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
             return Code.GROUP_AUTHORIZATION_FAILED, []
         by_id = context.version >= _TOPIC_ID_VERSION
-        asked = (
-            None
-            if topics is None
-            else [
-                self._find(context, Operation.DESCRIBE, topic, topic.partition_indexes, by_id=by_id) for topic in topics
-            ]
-        )
-        keys = (
-            None
-            if asked is None
-            else [
-                OffsetKey(group_id, topic.name, index)
+        asked = keys = None
+        if topics is not None:
+            describe = Operation.DESCRIBE
+            asked = [self._find(context, describe, each, each.partition_indexes, by_id=by_id) for each in topics]
+            keys = [
+                OffsetKey(group_id, topic.name, at)
                 for topic, code in asked
                 if code is Code.NONE
-                for index in topic.partitions
+                for at in topic.partitions
             ]
-        )
         code, found = await self._service.fetch(group_id, keys, require_stable=require_stable)
         if code is not Code.NONE:
             return code, []
@@ -269,6 +249,15 @@ class GroupOffsetHandlers:
         return OffsetDeleteResponse(topics=topics)
 
 
+def _committer(request: Any) -> Committer:
+    return Committer(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id_or_member_epoch,
+    )
+
+
 def _transaction_refusal(context: RequestContext, request: Any) -> Code:
     if not context.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id):
         return Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -289,11 +278,6 @@ def _fetched(group_id: str, topic: _Asked, code: Code, found: Mapping[OffsetKey,
     if version >= _GROUPS_VERSION:
         return _GroupTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
     return _FetchTopic(name=topic.name, partitions=partitions)
-
-
-def _unfetched(topic: Any, code: Code, kind: Any) -> Any:
-    partitions = [_fetched_partition(_FetchPartition, index, code, None) for index in topic.partition_indexes]
-    return kind(name=topic.name, partitions=partitions)
 
 
 def _fetched_partition(kind: Any, index: int, code: Code, value: OffsetValue | None) -> Any:

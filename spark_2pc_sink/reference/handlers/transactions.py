@@ -36,6 +36,7 @@ from spark_2pc_sink.reference.coordinator.plans import (
 from spark_2pc_sink.reference.handlers.topic_lookup import Topics, by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.log.producer_state import EndMarker
+from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.service import TransactionService
@@ -93,13 +94,29 @@ class TransactionHandlers:
     async def add_partitions(self, context: RequestContext, request: Any) -> Any:
         """AddPartitionsToTxn: of one client below v4, a batch of transactions from there on."""
         if context.version < BATCH_VERSION:
-            reply = await self._add(self._client_event(context, request))
+            reply = await self._add(
+                context,
+                request.v3_and_below_topics,
+                transactional_id=request.v3_and_below_transactional_id,
+                producer_id=request.v3_and_below_producer_id,
+                producer_epoch=request.v3_and_below_producer_epoch,
+            )
             return producer.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topic_results(reply))
         code = batch_allowed(context.access)
         if code:
             return producer.AddPartitionsToTxnResponse(error_code=code)
         replies = await asyncio.gather(
-            *(self._add(self._batched_event(context, transaction)) for transaction in request.transactions)
+            *(
+                self._add(
+                    context,
+                    each.topics,
+                    transactional_id=each.transactional_id,
+                    producer_id=each.producer_id,
+                    producer_epoch=each.producer_epoch,
+                    verify_only=each.verify_only,
+                )
+                for each in request.transactions
+            )
         )
         results = [
             _TxnResult(transactional_id=reply.transactional_id, topic_results=_topic_results(reply))
@@ -197,40 +214,14 @@ class TransactionHandlers:
             ],
         )
 
-    async def _add(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
+    async def _add(self, context: RequestContext, topics: Iterable[Any], **given: Any) -> AddPartitionsReply:
+        partitions = tuple(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
+        counts = {each.topic: self._topics.topic(each.topic) for each in partitions}
+        unknown = (each for each in partitions if not _exists(counts[each.topic], each.partition))
+        event = AddPartitionsToTxn(
+            **given, partitions=partitions, version=context.version, unknown=frozenset(unknown), access=context.access
+        )
         return cast("AddPartitionsReply", await self._service.submit(event))
-
-    def _client_event(self, context: RequestContext, request: Any) -> AddPartitionsToTxn:
-        partitions = _partitions(request.v3_and_below_topics)
-        return AddPartitionsToTxn(
-            transactional_id=request.v3_and_below_transactional_id,
-            producer_id=request.v3_and_below_producer_id,
-            producer_epoch=request.v3_and_below_producer_epoch,
-            partitions=partitions,
-            version=context.version,
-            unknown=self._unknown(partitions),
-            access=context.access,
-        )
-
-    def _batched_event(self, context: RequestContext, transaction: Any) -> AddPartitionsToTxn:
-        partitions = _partitions(transaction.topics)
-        return AddPartitionsToTxn(
-            transactional_id=transaction.transactional_id,
-            producer_id=transaction.producer_id,
-            producer_epoch=transaction.producer_epoch,
-            partitions=partitions,
-            version=context.version,
-            verify_only=transaction.verify_only,
-            unknown=self._unknown(partitions),
-            access=context.access,
-        )
-
-    def _unknown(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        return frozenset(each for each in partitions if not self._exists(each))
-
-    def _exists(self, partition: TopicPartition) -> bool:
-        topic = self._topics.topic(partition.topic)
-        return topic is not None and 0 <= partition.partition < topic.partitions
 
     async def _write(self, marker: Any) -> dict[TopicPartition, int]:
         read = EndMarker(
@@ -243,8 +234,8 @@ class TransactionHandlers:
         return await self._markers.write(read, _marked(marker))
 
 
-def _partitions(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
+def _exists(topic: Topic | None, partition: int) -> bool:
+    return topic is not None and 0 <= partition < topic.partitions
 
 
 def _marked(marker: Any) -> tuple[TopicPartition, ...]:

@@ -85,9 +85,6 @@ class Acl:
     def codes(self) -> tuple[int, int, int, int]:
         return self.resource, self.pattern, self.operation, self.permission
 
-    def row(self) -> dict[str, Any]:
-        return dict(vars(self))
-
     @property
     def allows(self) -> bool:
         return self.permission == PermissionCode.ALLOW
@@ -161,7 +158,7 @@ class AclStore:
 
     def __init__(self, rows: AclRows) -> None:
         self._rows = rows
-        self._wanted = frozenset(map(Acl.from_row, rows.acls()))
+        self._wanted = frozenset(Acl(**row) for row in rows.acls())
         self._durable = tuple(sorted(self._wanted))
 
     @property
@@ -178,9 +175,9 @@ class AclStore:
         # Another change may come while this one becomes durable, and has to build on it.
         self._wanted = wanted
         try:
-            await self._rows.set_acls([acl.row() for acl in sorted(wanted)])
+            await self._rows.set_acls([dict(vars(acl)) for acl in sorted(wanted)])
         finally:
-            self._durable = tuple(sorted(map(Acl.from_row, self._rows.acls())))
+            self._durable = tuple(sorted(Acl(**row) for row in self._rows.acls()))
             if self._wanted is wanted:
                 self._wanted = frozenset(self._durable)
 
@@ -211,13 +208,11 @@ class AclAccess:
         """
         if self.allows(operation, resource, _ANY_NAME):
             return True
-        spoken = [acl for acl in self.store.acls if self._names_kind(acl, operation, resource)]
+        exact = {operation.value, ALL_OPERATIONS}
+        of_kind = (acl for acl in self.store.acls if acl.resource == resource.value and acl.operation in exact)
+        spoken = [acl for acl in of_kind if acl.speaks_of(self.principal, self.host, operation.value)]
         denied = [acl for acl in spoken if not acl.allows]
         return any(acl.allows and not any(_covers(deny, acl) for deny in denied) for acl in spoken)
-
-    def _names_kind(self, acl: Acl, operation: Operation, resource: Resource) -> bool:
-        exact = acl.operation in {operation.value, ALL_OPERATIONS}
-        return acl.resource == resource.value and exact and acl.speaks_of(self.principal, self.host, operation.value)
 
 
 def _covers(deny: Acl, allow: Acl) -> bool:

@@ -12,12 +12,13 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.reference.config.properties import BrokerConfigs, BrokerProperties, with_configs
 from spark_2pc_sink.reference.config.topic_configs import internal_topics, log_settings
+from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.metadata.catalog_state import (
     PRODUCER_ID_BLOCK_SIZE,
@@ -29,14 +30,6 @@ from spark_2pc_sink.reference.metadata.catalog_state import (
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory, LogEnds, new_state, start, store
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class ProducerIds:
-    """A block of producer ids that nobody else gets."""
-
-    first: int
-    size: int = PRODUCER_ID_BLOCK_SIZE
 
 
 class Catalog:
@@ -153,7 +146,7 @@ class Catalog:
         for call in self.on_properties:
             call(self.properties)
 
-    async def allocate_producer_ids(self) -> ProducerIds:
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
         """A new block; its ids may be handed out, no start and no crash gives them out again.
 
         What was left of the last block at a restart is lost, as in Kafka (``AllocateProducerIds``, KIP-730).
@@ -161,7 +154,7 @@ class Catalog:
         state = await self._change(
             lambda state: replace(state, next_producer_id=state.next_producer_id + PRODUCER_ID_BLOCK_SIZE)
         )
-        return ProducerIds(state.next_producer_id - PRODUCER_ID_BLOCK_SIZE)
+        return ProducerIdBlock(state.next_producer_id - PRODUCER_ID_BLOCK_SIZE, PRODUCER_ID_BLOCK_SIZE)
 
     def acls(self) -> tuple[AclRow, ...]:
         return self._state.acls
@@ -375,7 +368,8 @@ class Catalog:
             topic = self._state.topics.get(name)
             if topic is None:
                 return None
-            state = self._state.without_topics(topic)
+            left = {key: each for key, each in self._state.topics.items() if key != name}
+            state = replace(self._state, topics=left, removing=(*self._state.removing, topic))
             await self._store(state, ())
             self._show(state)
             for call in self.on_deleted:

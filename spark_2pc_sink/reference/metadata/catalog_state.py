@@ -112,11 +112,6 @@ class CatalogState:
         """The state with these topics, new ones or in place of those of the same name."""
         return replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
 
-    def without_topics(self, *topics: Topic) -> CatalogState:
-        gone = {topic.name for topic in topics}
-        left = {name: topic for name, topic in self.topics.items() if name not in gone}
-        return replace(self, topics=left, removing=(*self.removing, *topics))
-
 
 def name_fault(name: str) -> str | None:
     """What is wrong with a name, in Kafka's words; None when nothing is."""
@@ -161,21 +156,27 @@ def id_of_text(text: str) -> uuid.UUID:
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
+#: The fields that JSON keeps as they are.
+_PLAIN: Final = {
+    "cluster_id": str,
+    "node_id": int,
+    "starts": int,
+    "transaction_version": int,
+    "property_transaction_version": int,
+    "feature_changes": int,
+    "next_producer_id": int,
+    "broker_configs": dict,
+}
+
+
 def write_state(state: CatalogState) -> bytes:
     document = {
         "version": _FORMAT_VERSION,
-        "cluster_id": state.cluster_id,
-        "node_id": state.node_id,
+        **{name: getattr(state, name) for name in _PLAIN},
         "directory_id": id_text(state.directory_id),
-        "starts": state.starts,
-        "transaction_version": state.transaction_version,
-        "property_transaction_version": state.property_transaction_version,
-        "feature_changes": state.feature_changes,
-        "next_producer_id": state.next_producer_id,
         "topics": [_topic_document(topic) for topic in state.topics.values()],
         "removing": [_topic_document(topic) for topic in state.removing],
         "acls": [dict(row) for row in state.acls],
-        "broker_configs": {name: dict(configs) for name, configs in state.broker_configs.items()},
     }
     return write_checked(document)
 
@@ -191,18 +192,11 @@ def read_state(document: bytes) -> CatalogState:
         lacking = {"property_transaction_version": found["transaction_version"], "feature_changes": 0}
         found = {**lacking, "broker_configs": {}, **found}
         return CatalogState(
-            cluster_id=_typed(found, "cluster_id", str),
-            node_id=_typed(found, "node_id", int),
+            **{name: _typed(found, name, kind) for name, kind in _PLAIN.items()},
             directory_id=id_of_text(found["directory_id"]),
-            starts=_typed(found, "starts", int),
-            transaction_version=_typed(found, "transaction_version", int),
-            property_transaction_version=_typed(found, "property_transaction_version", int),
-            feature_changes=_typed(found, "feature_changes", int),
-            next_producer_id=_typed(found, "next_producer_id", int),
             topics={topic.name: topic for topic in topics},
             removing=tuple(_topic(row) for row in found["removing"]),
             acls=tuple(_typed(found, "acls", list)),
-            broker_configs=_typed(found, "broker_configs", dict),
         )
     except KeyError as error:
         raise ValueError(f"it has no field {error}") from error

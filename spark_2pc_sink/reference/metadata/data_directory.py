@@ -350,7 +350,9 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
             remedy="use that id, or another directory",
         )
     else:
-        level = _level_at_start(found, properties)
+        # The last change of the level counts: that of kafka-features.sh, or that of the property.
+        same = properties.transaction_version == found.property_transaction_version
+        level = found.transaction_version if same else properties.transaction_version
         check_level(properties, level)
         directory.remove_topics(found.removing, live=found.topics)
         state = replace(
@@ -364,12 +366,6 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
     directory.write_meta(state)
     directory.make_partitions(state.topics.values(), starting=True)
     return state
-
-
-def _level_at_start(found: CatalogState, properties: BrokerProperties) -> int:
-    """Whoever changed the level last is believed: kafka-features.sh, or who wrote another property."""
-    same = properties.transaction_version == found.property_transaction_version
-    return found.transaction_version if same else properties.transaction_version
 
 
 def store(directory: DataDirectory, state: CatalogState, made: Iterable[Topic], *, before: CatalogState) -> None:

@@ -52,6 +52,7 @@ from spark_2pc_sink.reference.coordinator import (
     step,
     unrecorded,
 )
+from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, Effect, InitProducerIdReply, Reply
 from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, key_version
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair
@@ -59,7 +60,6 @@ from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import NO_OFFSET
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
-from spark_2pc_sink.reference.metadata.catalog import ProducerIds
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.storage.group_sync import Synced
 from spark_2pc_sink.reference.transactions.marker_writer import Logs, MarkerWriter
@@ -205,7 +205,7 @@ class Cluster(Logs, Protocol):
 
     def logs(self) -> Iterable[PartitionLog]: ...
 
-    async def allocate_producer_ids(self) -> ProducerIds: ...
+    async def allocate_producer_ids(self) -> ProducerIdBlock: ...
 
 
 _PROFILES: Final = {"bump": Profile.KEEP_PREPARED, "unchanged": Profile.KEEP_UNCHANGED}
@@ -460,7 +460,7 @@ class TransactionService:
             self._allocating = False
         self._take_block(ids)
 
-    def _take_block(self, ids: ProducerIds) -> None:
+    def _take_block(self, ids: ProducerIdBlock) -> None:
         self._settle_and_carry_out(self._reserved(ProducerIdBlockAllocated(first=ids.first, size=ids.size)))
 
     # --- the log -----------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import LogRecord, Settings, TransactionState
+from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
@@ -35,7 +36,6 @@ from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
-from spark_2pc_sink.reference.metadata.catalog import ProducerIds
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import HandlerFunction, RequestContext
 from spark_2pc_sink.reference.storage.files import MemoryFile
@@ -189,10 +189,10 @@ class FakeCluster:
                 store, topic=topic, partition=partition, leader_epoch=self.node_epoch, settings=self.settings
             )
 
-    async def allocate_producer_ids(self) -> ProducerIds:
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
         first = self.disk.next_producer_id
         self.disk.next_producer_id += 1000
-        return ProducerIds(first, 1000)
+        return ProducerIdBlock(first, 1000)
 
     async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
         raise NotImplementedError

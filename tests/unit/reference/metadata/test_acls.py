@@ -22,7 +22,7 @@ class Rows:
     """A catalog in memory; a change becomes durable when the test says so, in order."""
 
     def __init__(self, *acls: Acl) -> None:
-        self.rows: tuple[Mapping[str, Any], ...] = tuple(each.row() for each in acls)
+        self.rows: tuple[Mapping[str, Any], ...] = tuple(vars(each) for each in acls)
         self.gate = asyncio.Semaphore(1000)
         self.fails = False
 

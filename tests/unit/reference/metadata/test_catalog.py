@@ -16,7 +16,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.metadata.catalog import Catalog, ProducerIds
+from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
+from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import CatalogState, Topic, read_checked, write_checked
 from spark_2pc_sink.reference.metadata.data_directory import DataDirectory
 from spark_2pc_sink.reference.storage.errors import ShortLogError
@@ -123,7 +124,7 @@ async def test_producer_ids_are_never_handed_out_twice(place: Path | None) -> No
     async def use(catalog: Catalog) -> None:
         first = 1000 * 3 * catalog.node_epoch
         found = await asyncio.gather(*(catalog.allocate_producer_ids() for _ in range(3)))
-        assert found == [ProducerIds(first), ProducerIds(first + 1000), ProducerIds(first + 2000)]
+        assert found == [ProducerIdBlock(first + more, 1000) for more in (0, 1000, 2000)]
         assert found[0].size == 1000
 
     async with opened(place) as catalog:
@@ -162,7 +163,7 @@ async def test_a_change_that_cannot_be_written_is_not_seen(tmp_path: Path, monke
                 await catalog.allocate_producer_ids()
         assert catalog.topic("orders") is None
         assert await catalog.create_topic("orders", 1) is not None
-        assert await catalog.allocate_producer_ids() == ProducerIds(0)
+        assert await catalog.allocate_producer_ids() == ProducerIdBlock(0, 1000)
 
 
 async def test_a_cancelled_caller_does_not_stop_its_change(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, MapType, StructType
 
 from spark_2pc_sink.errors import (
     ConfigurationError,
@@ -37,7 +36,7 @@ from spark_2pc_sink.wire.arrow_layout import binary_layout
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
 
 #: The columns that a sift adds to a batch. The first is an identity, or a fingerprint.
@@ -89,6 +88,8 @@ def fingerprint_sql(schema: StructType) -> str:
 
 
 def _has_fingerprint(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, StructType  # noqa: PLC0415 - `spark-2pc check` needs this file, not Spark
+
     if isinstance(kind, StructType):
         return all(_has_fingerprint(part.dataType) for part in kind.fields)
     if isinstance(kind, ArrayType):
@@ -107,6 +108,8 @@ def _encoded(sql: str, kind: DataType, column: str, depth: int = 0) -> str:
 
 
 def _text(sql: str, kind: DataType, column: str, depth: int) -> str:
+    from pyspark.sql.types import ArrayType, MapType, StructType  # noqa: PLC0415 - as above
+
     form = _FORMS.get(type(kind).__name__)
     if form is not None:
         return form.format(sql)

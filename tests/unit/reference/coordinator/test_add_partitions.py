@@ -8,21 +8,14 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator.add_partitions import batch_allowed
 from spark_2pc_sink.reference.coordinator.events import (
-    CLUSTER_NAME,
-    FULL_ACCESS,
     AddOffsetsToTxn,
     AddPartitionsToTxn,
     InitProducerId,
-    Operation,
-    Resource,
 )
 from spark_2pc_sink.reference.coordinator.plans import AddOffsetsReply, AddPartitionsReply
-from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, TransactionState
-from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
+from spark_2pc_sink.reference.coordinator.states import TransactionState
 
-from .access import denied
 from .driver import RELEASED, T0, T1, T2, TID, Driver, metadata
 
 
@@ -40,63 +33,6 @@ def refused(driver: Driver, event: AddPartitionsToTxn) -> dict[TopicPartition, i
     reply = driver.refused(event)
     assert isinstance(reply, AddPartitionsReply)
     return reply.codes
-
-
-AT_REST = ["Empty", "CompleteCommit", "CompleteAbort"]
-INTERNAL = TopicPartition("__consumer_offsets", 0)
-
-
-class TestFrontDoorOfClients:
-    """v<4: all partitions or none."""
-
-    def test_without_write_on_the_id_every_partition_is_53(self) -> None:
-        access = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
-        codes = refused(Driver.of(), add(T0, INTERNAL, version=3, access=access))
-        assert codes == dict.fromkeys((T0, INTERNAL), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-
-    def test_one_bad_partition_keeps_all_others_out(self) -> None:
-        """Topics need WRITE, internal topics -> 29; unknown partition -> 3 and every other partition 55."""
-        access = denied((Operation.WRITE, Resource.TOPIC, "secret"))
-        secret, missing = TopicPartition("secret", 0), TopicPartition("missing", 0)
-        event = add(T0, secret, INTERNAL, missing, version=3, access=access, unknown=frozenset({missing}))
-        assert refused(Driver.of(metadata(TransactionState.ONGOING)), event) == {
-            T0: Code.OPERATION_NOT_ATTEMPTED,
-            secret: Code.TOPIC_AUTHORIZATION_FAILED,
-            INTERNAL: Code.TOPIC_AUTHORIZATION_FAILED,
-            missing: Code.UNKNOWN_TOPIC_OR_PARTITION,
-        }
-
-    @pytest.mark.parametrize("version", [4, 5])
-    def test_brokers_pass_it(self, version: int) -> None:
-        """v4/5: no topic auth; the group coordinator adds __consumer_offsets this way."""
-        access = denied((Operation.WRITE, Resource.TOPIC, "*"), (Operation.WRITE, Resource.TRANSACTIONAL_ID, "*"))
-        driver = Driver.of(metadata(TransactionState.ONGOING))
-        driver.run(add(INTERNAL, version=version, access=access))
-        assert driver.get().partitions == {T0, INTERNAL}
-
-    @pytest.mark.parametrize("version", [4, 5])
-    @pytest.mark.parametrize("verify_only", [False, True])
-    def test_brokers_name_partitions_that_exist(self, version: int, verify_only: bool) -> None:
-        """Measured on Kafka 4.4.0: an unknown partition -> 3 and every other one 55, as for clients."""
-        event = add(T0, T1, version=version, verify_only=verify_only, unknown=frozenset({T1}))
-        assert refused(Driver.of(metadata(TransactionState.ONGOING)), event) == {
-            T0: Code.OPERATION_NOT_ATTEMPTED,
-            T1: Code.UNKNOWN_TOPIC_OR_PARTITION,
-        }
-
-    def test_only_brokers_may_send_a_batch(self) -> None:
-        """CLUSTER_ACTION else top-level 31; a batch has per-transaction results, top-level 0."""
-        access = denied((Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME))
-        assert batch_allowed(access) == Code.CLUSTER_AUTHORIZATION_FAILED
-        assert batch_allowed(FULL_ACCESS) == Code.NONE
-
-    def test_each_transaction_of_a_batch_is_answered_by_itself(self) -> None:
-        driver = Driver.of(metadata(TransactionState.EMPTY))
-        replies = [driver.run(each) for each in (add(), replace(add(), transactional_id="other"))]
-        assert replies == [
-            AddPartitionsReply(TID, ((T0, 0),)),
-            AddPartitionsReply("other", ((T0, Code.INVALID_PRODUCER_ID_MAPPING),)),
-        ]
 
 
 #: The pair is right unless the case says otherwise; the order of the cases is the order of the checks.
@@ -130,46 +66,6 @@ def test_who_may_not_add(known: object, fields: dict[str, object], code: int, ve
     assert driver.refused(offsets(version=min(version, 4), **fields)) == AddOffsetsReply(expected)
 
 
-@pytest.mark.parametrize("label", AT_REST)
-@pytest.mark.parametrize(("version", "client_version"), [(3, 0), (4, 2), (5, 2)])
-def test_the_first_partition_opens_the_transaction(label: str, version: int, client_version: int) -> None:
-    """Any of Empty/CompleteCommit/CompleteAbort is fine; Ongoing from a non-Ongoing state: start := now."""
-    driver = Driver.of(metadata(STATES_BY_LABEL[label], client_transaction_version=1))
-    driver.now_ms += 5
-    assert driver.add((42, 5), T1, version=version) == {0}
-    assert driver.get() == metadata(
-        TransactionState.ONGOING,
-        start_ms=driver.now_ms,
-        last_update_ms=driver.now_ms,
-        partitions=frozenset({T1}),
-        client_transaction_version=client_version,
-    )
-
-
-def test_later_partitions_join_and_do_not_restart_the_clock() -> None:
-    """Ongoing(partitions + new); start is the first add of the transaction."""
-    driver = Driver.of(metadata(TransactionState.ONGOING, last_producer_epoch=3))
-    driver.now_ms += 5
-    assert driver.add((42, 5), T0, T1) == {0}
-    assert driver.get() == metadata(
-        TransactionState.ONGOING, partitions=frozenset({T0, T1}), last_update_ms=driver.now_ms, last_producer_epoch=3
-    )
-
-
-@pytest.mark.parametrize("partitions", [(T0,), ()])
-def test_what_is_in_already_is_not_written_again(partitions: tuple[TopicPartition, ...]) -> None:
-    """Ongoing and all already present -> 0 without append."""
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    assert refused(driver, replace(add(), partitions=partitions)) == dict.fromkeys(partitions, 0)
-
-
-@pytest.mark.parametrize("label", AT_REST)
-def test_an_empty_list_opens_a_transaction_without_partitions(label: str) -> None:
-    driver = Driver.of(metadata(STATES_BY_LABEL[label]))
-    driver.run(replace(add(), partitions=()))
-    assert (driver.get().state, driver.get().partitions) == (TransactionState.ONGOING, frozenset())
-
-
 def test_a_client_of_transaction_version_2_does_not_fit_a_log_of_version_0() -> None:
     driver = Driver.of(
         metadata(TransactionState.EMPTY, client_transaction_version=0),
@@ -179,57 +75,8 @@ def test_a_client_of_transaction_version_2_does_not_fit_a_log_of_version_0() -> 
     assert driver.add((42, 5), version=3) == {0}
 
 
-class TestVerification:
-    """verifyOnly (v4+): nothing is ever written."""
-
-    @pytest.mark.parametrize("label", [*AT_REST, "Ongoing"])
-    def test_each_partition_is_told_by_itself(self, label: str) -> None:
-        """Per partition 0 if in the set else 120, whatever the state."""
-        known = metadata(STATES_BY_LABEL[label])
-        codes = refused(Driver.of(known), add(T0, T1, verify_only=True))
-        assert codes == {T0: 0 if known.partitions else Code.TRANSACTION_ABORTABLE, T1: Code.TRANSACTION_ABORTABLE}
-
-    @pytest.mark.parametrize(
-        ("fields", "code"),
-        [
-            ({"transactional_id": ""}, 42),
-            ({"transactional_id": "unknown"}, 49),
-            ({"producer_id": 1}, 49),
-            ({"producer_epoch": 4}, 90),
-            ({"producer_epoch": 6}, 90),
-        ],
-    )
-    @pytest.mark.parametrize("label", ["Ongoing", "PrepareCommit"])
-    def test_who_is_not_in_the_transaction(self, fields: dict[str, object], code: int, label: str) -> None:
-        driver = Driver.of(metadata(STATES_BY_LABEL[label]))
-        assert refused(driver, add(T0, T1, verify_only=True, **fields)) == {T0: code, T1: code}
-
-    @pytest.mark.parametrize("label", ["PrepareCommit", "PrepareAbort"])
-    def test_a_decided_transaction_is_51(self, label: str) -> None:
-        driver = Driver.of(metadata(STATES_BY_LABEL[label]))
-        assert refused(driver, add(verify_only=True)) == {T0: Code.CONCURRENT_TRANSACTIONS}
-
-    def test_pending_is_deliberately_not_checked(self) -> None:
-        driver = Driver.of(metadata(TransactionState.ONGOING, pending=TransactionState.ONGOING))
-        assert refused(driver, add(verify_only=True)) == {T0: 0}
-
-
 class TestAddOffsets:
     """AddOffsetsToTxn adds `__consumer_offsets`-partitionFor(group), with a single error code."""
-
-    def test_the_groups_partition_joins(self) -> None:
-        driver = Driver.of(metadata(TransactionState.EMPTY))
-        assert driver.run(offsets()) == AddOffsetsReply(0)
-        # "g".hashCode() is 103, and 103 % 50 is 3.
-        assert driver.get().partitions == {TopicPartition(GROUP_OFFSETS, 3)}
-        assert driver.get().client_transaction_version == 0
-
-    def test_rights_are_asked_in_kafkas_order(self) -> None:
-        """WRITE on the id else 53, then group READ else 30."""
-        write = (Operation.WRITE, Resource.TRANSACTIONAL_ID, TID)
-        read = (Operation.READ, Resource.GROUP, "g")
-        assert Driver.of().refused(offsets(access=denied(write, read))) == AddOffsetsReply(53)
-        assert Driver.of().refused(offsets(access=denied(read))) == AddOffsetsReply(30)
 
     def test_a_failed_append_is_answered(self) -> None:
         driver = Driver.of(metadata(TransactionState.EMPTY))

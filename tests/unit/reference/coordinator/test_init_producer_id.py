@@ -2,104 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
-from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock, Settings
+from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, InitProducerId, Operation, Resource
 from spark_2pc_sink.reference.coordinator.init_producer_id import INIT_GRID, Claim, Standing
 from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, InitProducerIdReply
-from spark_2pc_sink.reference.coordinator.states import NO_PAIR, STATES_BY_LABEL, Pair, TransactionState
+from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, Pair, TransactionState
 
 from .access import denied
-from .driver import START_MS, TID, Driver, metadata
+from .driver import TID, Driver, metadata
 
-NO_WRITE = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
-NO_2PC = denied((Operation.TWO_PHASE_COMMIT, Resource.TRANSACTIONAL_ID, TID))
 NO_CLUSTER = (Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
 NO_TOPIC = (Operation.WRITE, Resource.TOPIC, "*")
-
-REFUSALS = {
-    "no WRITE on the id: 53": ({"access": NO_WRITE}, 53),
-    "no WRITE comes before half a pair": ({"access": NO_WRITE, "producer_id": 1}, 53),
-    "enable2Pc without TWO_PHASE_COMMIT: 53": ({"access": NO_2PC, "enable_2pc": True}, 53),
-    "no id and neither IDEMPOTENT_WRITE nor WRITE on any topic: 31": (
-        {"transactional_id": None, "access": denied(NO_CLUSTER, NO_TOPIC)},
-        31,
-    ),
-    "producer id without epoch: 42": ({"producer_id": 1}, 42),
-    "epoch without producer id: 42": ({"producer_epoch": 1}, 42),
-    "half a pair is refused without an id too": ({"transactional_id": None, "producer_id": 1}, 42),
-    "empty id: 42": ({"transactional_id": ""}, 42),
-    "empty id comes before 2PC": ({"transactional_id": "", "enable_2pc": True, "keep_prepared": True}, 42),
-    "keepPreparedTxn: 35 in every released broker": ({"keep_prepared": True}, 35),
-    "keepPreparedTxn comes before the timeout": ({"keep_prepared": True, "timeout_ms": 0}, 35),
-    "timeout 0: 50": ({"timeout_ms": 0}, 50),
-    "negative timeout: 50": ({"timeout_ms": -1}, 50),
-    "timeout over transaction.max.timeout.ms: 50, not clamped": ({"timeout_ms": 900_001}, 50),
-}
-
-
-@pytest.mark.parametrize(("fields", "code"), REFUSALS.values(), ids=REFUSALS.keys())
-@pytest.mark.parametrize("known", [True, False])
-def test_refusals_before_the_id_is_looked_at(fields: dict[str, object], code: int, known: bool) -> None:
-    driver = Driver.of(*((metadata(TransactionState.ONGOING),) if known else ()))
-    event = InitProducerId(**({"transactional_id": TID} | fields))  # type: ignore[arg-type]
-    assert driver.refused(event) == InitProducerIdReply(code, NO_PAIR, NO_PAIR)
-
-
-def test_two_phase_commit_needs_the_broker_property() -> None:
-    """enable2Pc & transaction.two.phase.commit.enable=false: 53, before keepPrepared's 35 and the timeout's 50."""
-    driver = Driver.of(settings=Settings())
-    event = InitProducerId(transactional_id=TID, enable_2pc=True, keep_prepared=True, timeout_ms=0)
-    assert driver.refused(event) == InitProducerIdReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-
-
-@pytest.mark.parametrize("timeout_ms", [1, 900_000])
-def test_the_bounds_of_the_timeout_are_allowed(timeout_ms: int) -> None:
-    driver = Driver.of()
-    assert driver.init(timeout_ms=timeout_ms).code == 0
-    assert driver.get().timeout_ms == timeout_ms
-
-
-@pytest.mark.parametrize("timeout_ms", [-5, 0, 60_000, 99_999_999])
-def test_two_phase_commit_ignores_the_timeout_and_stores_never(timeout_ms: int) -> None:
-    """KIP-939: 'TransactionTimeoutMs value is ignored if Enable2Pc is specified'; stored as Integer.MAX_VALUE."""
-    driver = Driver.of()
-    assert driver.init(enable_2pc=True, timeout_ms=timeout_ms).pair == (1000, 0)
-    assert driver.get().timeout_ms == TIMEOUT_NEVER_MS
-    assert driver.get().two_phase_commit
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"enable_2pc": True, "keep_prepared": True, "timeout_ms": -7}, {"producer_id": 9, "producer_epoch": 9}],
-)
-def test_without_an_id_no_other_field_is_validated(fields: dict[str, object]) -> None:
-    """tid=null -> (newPid, 0, NONE), even with enable2Pc, keepPrepared, timeout."""
-    driver = Driver.of(settings=Settings())
-    assert driver.init(None, **fields) == InitProducerIdReply(0, Pair(1000, 0))
-    assert driver.init(None, **fields) == InitProducerIdReply(0, Pair(1001, 0))
-    assert driver.log == []
 
 
 @pytest.mark.parametrize("rules", [(NO_CLUSTER,), (NO_TOPIC,)])
 def test_an_idempotent_producer_needs_one_of_two_rights(rules: tuple[tuple[Operation, Resource, str], ...]) -> None:
     assert Driver.of().init(None, access=denied(*rules)).code == 0
     assert FULL_ACCESS.allows_any(Operation.WRITE, Resource.TOPIC)
-
-
-@pytest.mark.parametrize("given", [{}, {"producer_id": 7, "producer_epoch": 3}])
-def test_an_unknown_id_is_created(given: dict[str, Any]) -> None:
-    """Created in memory {newPid, E=-1, Empty, TV0}, then (P, 0), whatever pair is supplied (also after expiry)."""
-    driver = Driver.of()
-    assert driver.init(**given) == InitProducerIdReply(0, Pair(1000, 0))
-    assert driver.get() == metadata(TransactionState.EMPTY, (1000, 0), client_transaction_version=0)
-    assert len(driver.log) == 1
 
 
 @pytest.mark.parametrize("tid", [None, TID])
@@ -146,27 +70,6 @@ def grid() -> list[object]:
     return cells
 
 
-@pytest.mark.parametrize(("label", "given", "word"), grid())
-def test_every_cell_of_the_grid(label: str, given: dict[str, int], word: str) -> None:
-    known = metadata(STATES_BY_LABEL.get(label, TransactionState.EMPTY), (42, 5), last_producer_epoch=4)
-    if label == "new":
-        known = replace(known, producer_epoch=-1, last_producer_epoch=-1)
-    driver = Driver.of(known)
-    event = InitProducerId(transactional_id=TID, timeout_ms=7, **given)  # type: ignore[arg-type]
-    if word.isdigit():
-        assert driver.refused(event) == InitProducerIdReply(int(word))
-        return
-    reply = driver.run(event)
-    if word == "abort":
-        assert reply == InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS)
-        assert (driver.get().state, driver.get().pair) == (TransactionState.COMPLETE_ABORT, (42, 6))
-        return
-    pair = {"0,+0": (42, 0), "+1": (42, 6), "same": (42, 5)}[word]
-    last = {"0,+0": -1, "+1": 5 if given else -1, "same": 4}[word]
-    assert reply == InitProducerIdReply(0, Pair(*pair))
-    assert driver.get() == metadata(TransactionState.EMPTY, pair, timeout_ms=7, last_producer_epoch=last)
-
-
 @pytest.mark.parametrize("epoch", [32766, 32767])
 @pytest.mark.parametrize("label", ["Empty", "CompleteCommit", "CompleteAbort"])
 @pytest.mark.parametrize(
@@ -192,37 +95,6 @@ def test_rotation_waits_for_a_producer_id() -> None:
     assert driver.do(InitProducerId(transactional_id=TID)) == InitProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS)
 
 
-def test_the_retry_of_a_rotation_is_recognised_by_the_previous_producer_id() -> None:
-    """p=PP≠P, EXH(e), !EXH(E): e=LE -> (P,E) no bump; else 90."""
-    driver = Driver.of(metadata(TransactionState.EMPTY, (42, 32766)))
-    assert driver.init(producer_id=42, producer_epoch=32766).pair == (1000, 0)
-    assert driver.init(producer_id=42, producer_epoch=32766).pair == (1000, 0)
-    assert driver.init(producer_id=42, producer_epoch=32767).code == Code.PRODUCER_FENCED
-
-
-@pytest.mark.parametrize(("epoch", "code"), [(32766, 0), (32767, -1)])
-def test_the_previous_producer_id_at_an_exhausted_epoch(epoch: int, code: int) -> None:
-    """p=PP≠P, EXH(e), EXH(E): e=E rotates; else -1."""
-    driver = Driver.of(metadata(TransactionState.EMPTY, (73, 32766), previous_producer_id=42))
-    assert driver.init(producer_id=42, producer_epoch=epoch).code == code
-
-
-@pytest.mark.parametrize("label", ["Empty", "CompleteCommit", "Ongoing", "PrepareAbort"])
-@pytest.mark.parametrize(("version", "code"), [(6, 90), (4, 90), (3, 47)])
-@pytest.mark.parametrize("given", [(41, 5), (40, 32766), (42, 32000)])
-def test_a_foreign_pair_is_fenced(label: str, version: int, code: int, given: tuple[int, int]) -> None:
-    """(p,e) given and not [E=-1 or p=P or (p=PP and EXH(e))] -> 90 (47 below v4), before the state is looked at."""
-    driver = Driver.of(metadata(STATES_BY_LABEL[label], (73, 5), previous_producer_id=42))
-    event = InitProducerId(transactional_id=TID, producer_id=given[0], producer_epoch=given[1], version=version)
-    assert driver.refused(event) == InitProducerIdReply(code)
-
-
-def test_a_stale_epoch_of_the_own_producer_id_is_fenced_with_the_code_of_the_version() -> None:
-    driver = Driver.of(metadata(TransactionState.EMPTY))
-    old = InitProducerId(transactional_id=TID, producer_id=42, producer_epoch=2, version=3)
-    assert driver.refused(old) == InitProducerIdReply(Code.INVALID_PRODUCER_EPOCH)
-
-
 @pytest.mark.parametrize(
     "given", [{}, {"producer_id": 42, "producer_epoch": 5}, {"producer_id": 1, "producer_epoch": 1}]
 )
@@ -231,23 +103,6 @@ def test_a_pending_change_is_waited_for_whoever_asks(given: dict[str, Any]) -> N
     driver = Driver.of(metadata(TransactionState.EMPTY, pending=TransactionState.ONGOING))
     event = InitProducerId(transactional_id=TID, **given)
     assert driver.refused(event) == InitProducerIdReply(Code.CONCURRENT_TRANSACTIONS)
-
-
-def test_a_stale_producer_aborts_and_is_fenced_only_on_its_retry() -> None:
-    """Ongoing path aborts even for a stale e with p=P; the stale caller is refused (90) only on its retry."""
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    assert driver.init(producer_id=42, producer_epoch=2).code == Code.CONCURRENT_TRANSACTIONS
-    assert driver.get().state is TransactionState.COMPLETE_ABORT
-    assert driver.init(producer_id=42, producer_epoch=2).code == Code.PRODUCER_FENCED
-
-
-def test_after_a_fence_the_retry_has_two_epochs_more() -> None:
-    """After TV2 fence of (P,E): CompleteAbort (P,E+1) with LE=E; retry without (p,e) -> (P,E+2)."""
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    assert driver.init().code == Code.CONCURRENT_TRANSACTIONS
-    assert (driver.get().pair, driver.get().last_producer_epoch) == ((42, 6), 5)
-    assert driver.init() == InitProducerIdReply(0, Pair(42, 7))
-    assert driver.get().state is TransactionState.EMPTY
 
 
 def test_after_a_commit_the_old_pair_is_a_retry_until_the_coordinator_is_reloaded() -> None:
@@ -265,24 +120,6 @@ def test_the_failure_of_the_abort_is_answered_in_place_of_51() -> None:
     driver.append_code = Code.NOT_ENOUGH_REPLICAS
     assert driver.init() == InitProducerIdReply(Code.COORDINATOR_NOT_AVAILABLE)
     assert driver.get() == metadata(TransactionState.ONGOING)
-
-
-def test_force_terminate_ends_a_two_phase_commit_transaction_and_the_exemption() -> None:
-    """Plain InitProducerId with the admin's timeout: works on 2PC, and the id stops being 2PC until re-init."""
-    driver = Driver.of(metadata(TransactionState.ONGOING, timeout_ms=TIMEOUT_NEVER_MS))
-    assert driver.init(timeout_ms=30_000).code == Code.CONCURRENT_TRANSACTIONS
-    assert driver.get().timeout_ms == TIMEOUT_NEVER_MS
-    assert driver.init(timeout_ms=30_000).pair == (42, 7)
-    assert (driver.get().timeout_ms, driver.get().two_phase_commit) == (30_000, False)
-
-
-def test_an_empty_record_has_no_start_and_the_new_timeout() -> None:
-    driver = Driver.of(metadata(TransactionState.COMPLETE_COMMIT))
-    driver.now_ms += 9
-    driver.init(timeout_ms=1234)
-    value = driver.log[-1].value
-    assert value is not None
-    assert (value.partitions, value.start_ms, value.timeout_ms, value.last_update_ms) == (None, -1, 1234, START_MS + 9)
 
 
 def test_the_grid_has_no_gaps() -> None:

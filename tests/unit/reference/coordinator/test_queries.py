@@ -7,19 +7,17 @@ from dataclasses import replace
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS
 from spark_2pc_sink.reference.coordinator.events import DescribeTransactions, ListTransactions, Operation, Resource
 from spark_2pc_sink.reference.coordinator.machine import resign, start_loading
 from spark_2pc_sink.reference.coordinator.plans import (
     DescribeTransactionsReply,
     ListTransactionsReply,
     TransactionDescription,
-    TransactionListing,
 )
 from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, TransactionState
 
 from .access import denied
-from .driver import START_MS, T0, T1, TID, Driver, answered, end, metadata
+from .driver import T0, T1, TID, Driver, answered, end, metadata
 
 LABELS = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
@@ -41,38 +39,6 @@ def listed(driver: Driver, **filters: object) -> set[str]:
     assert reply.code == 0
     assert all(row.transactional_id == row.state for row in reply.transactions)
     return {row.transactional_id for row in reply.transactions}
-
-
-FILTERS = {
-    "no filter": ({}, set(LABELS)),
-    "producer id": ({"producer_id_filters": (41, 45, 99)}, {"Ongoing", "CompleteAbort"}),
-    "state name": ({"state_filters": ("Ongoing", "Empty")}, {"Ongoing", "Empty"}),
-    "state and producer id are AND-ed": ({"state_filters": ("Ongoing",), "producer_id_filters": (40,)}, set()),
-    "Dead is known but yields nothing": ({"state_filters": ("Dead",)}, set()),
-    "negative duration is no filter": ({"duration_ms": -1}, set(LABELS)),
-    "now - start > filter; Empty has start -1 so it always passes": ({"duration_ms": 10_000}, {"Empty"}),
-    "one millisecond less": ({"duration_ms": 9_999}, set(LABELS)),
-    "pattern matches the whole id": ({"pattern": "Complete"}, set()),
-    "pattern with wildcard": ({"pattern": "Complete.*"}, {"CompleteCommit", "CompleteAbort"}),
-    "alternatives need no parentheses": ({"pattern": "Empty|Ongoing"}, {"Empty", "Ongoing"}),
-    "null pattern is no filter": ({"pattern": None}, set(LABELS)),
-    "empty pattern is no filter": ({"pattern": ""}, set(LABELS)),
-    "RE2 classes": ({"pattern": r"[[:upper:]]\w+Abort"}, {"PrepareAbort", "CompleteAbort"}),
-}
-
-
-@pytest.mark.parametrize(("filters", "expected"), FILTERS.values(), ids=FILTERS.keys())
-def test_filters(filters: dict[str, object], expected: set[str]) -> None:
-    assert listed(everyone(), **filters) == expected
-
-
-def test_unknown_state_names_are_echoed() -> None:
-    """Unknown names echoed in UnknownStateFilters; only-unknown filter -> empty list."""
-    driver = everyone()
-    reply = driver.refused(ListTransactions(state_filters=("Prepared", "ongoing")))
-    assert reply == ListTransactionsReply(0, ("Prepared", "ongoing"), ())
-    mixed = driver.refused(ListTransactions(state_filters=("Prepared", "Ongoing")))
-    assert mixed == ListTransactionsReply(0, ("Prepared",), (TransactionListing("Ongoing", 41, "Ongoing"),))
 
 
 @pytest.mark.parametrize("pattern", ["(", "a)(b", "(?=a)", r"(a)\1", "*", "[", "a{2000}", "(?<n>"])
@@ -109,16 +75,6 @@ def described(driver: Driver, *names: str, **fields: object) -> tuple[Transactio
     return reply.transactions
 
 
-def test_each_id_is_described_by_itself() -> None:
-    """Per id: state name, P, E, timeout (MAX_INT = 2PC), start, partitions."""
-    driver = Driver.of(metadata(TransactionState.ONGOING, timeout_ms=TIMEOUT_NEVER_MS))
-    assert described(driver, TID, "unknown", "") == (
-        TransactionDescription(0, TID, "Ongoing", 2147483647, START_MS, (42, 5), (T0,)),  # type: ignore[arg-type]
-        TransactionDescription(Code.TRANSACTIONAL_ID_NOT_FOUND, "unknown"),
-        TransactionDescription(Code.INVALID_REQUEST, ""),
-    )
-
-
 def test_while_markers_are_written_only_the_lacking_partitions_show() -> None:
     driver = Driver.of(metadata(TransactionState.ONGOING, partitions=frozenset({T0, T1})))
     driver.do(end((42, 5)))
@@ -126,15 +82,6 @@ def test_while_markers_are_written_only_the_lacking_partitions_show() -> None:
     driver.do(answered(effect, {T0: 0}))  # type: ignore[arg-type]
     (row,) = described(driver, TID)
     assert (row.state, row.pair, row.partitions) == ("PrepareCommit", (42, 6), (T1,))
-
-
-def test_a_completed_transaction_keeps_its_start() -> None:
-    """Complete*: start kept, so DescribeTransactions shows the old start; KIP-664 says -1."""
-    driver = Driver.of(metadata(TransactionState.ONGOING))
-    driver.now_ms += 500
-    driver.end((42, 5))
-    (row,) = described(driver, TID)
-    assert (row.state, row.start_ms, row.partitions) == ("CompleteCommit", START_MS, ())
 
 
 def test_a_kept_transaction_shows_its_own_pair() -> None:

@@ -8,7 +8,6 @@ from spark_2pc_sink.reference.coordinator.states import (
     COMPLETION,
     DECIDED,
     PREDECESSORS,
-    STATES_BY_LABEL,
     TRANSIENT,
     TRANSITIONS,
     TransactionState,
@@ -16,37 +15,6 @@ from spark_2pc_sink.reference.coordinator.states import (
 )
 
 from .driver import T0, metadata
-
-#: TransactionState.validPreviousStates of Kafka 4.4.0.
-VALID_PREVIOUS = {
-    "Empty": {"Empty", "CompleteCommit", "CompleteAbort"},
-    "Ongoing": {"Ongoing", "Empty", "CompleteCommit", "CompleteAbort"},
-    "PrepareCommit": {"Ongoing"},
-    "PrepareAbort": {"Ongoing", "PrepareEpochFence", "Empty", "CompleteCommit", "CompleteAbort"},
-    "CompleteCommit": {"PrepareCommit"},
-    "CompleteAbort": {"PrepareAbort"},
-    "Dead": {"Empty", "CompleteCommit", "CompleteAbort"},
-    "PrepareEpochFence": {"Ongoing"},
-}
-
-
-@pytest.mark.parametrize("label", VALID_PREVIOUS)
-def test_each_state_may_be_entered_from_exactly_kafkas_predecessors(label: str) -> None:
-    assert {source.label for source in PREDECESSORS[STATES_BY_LABEL[label]]} == VALID_PREVIOUS[label]
-
-
-def test_ids_and_names_are_kafkas() -> None:
-    assert [state.label for state in TransactionState] == [
-        "Empty",
-        "Ongoing",
-        "PrepareCommit",
-        "PrepareAbort",
-        "CompleteCommit",
-        "CompleteAbort",
-        "Dead",
-        "PrepareEpochFence",
-    ]
-    assert [int(state) for state in TransactionState] == list(range(8))
 
 
 def test_every_row_names_its_trigger_and_the_sentence_it_follows() -> None:

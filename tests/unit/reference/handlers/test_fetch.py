@@ -11,14 +11,13 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from spark_2pc_sink.reference.coordinator import Code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext, handlers_of
+from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.node import TOPIC_IDS, Node, batch, committed, exchange, node
 from tests.unit.reference.seeds import known
 from tests.unit.reference.waiting import until
 
 PAIR = (42, 5)
-FETCH_VERSIONS = range(4, 19)
 
 
 async def _plain(running: Node, *values: bytes, partition: int = 0) -> None:
@@ -74,21 +73,6 @@ def _reads(running: Node, topic: str = "t") -> Any:
 
 def _rows(response: Any) -> dict[tuple[str, int], Any]:
     return {(topic.topic, each.partition_index): each for topic in response.responses for each in topic.partitions}
-
-
-@pytest.mark.parametrize("version", FETCH_VERSIONS)
-async def test_every_version_reads(version: int) -> None:
-    async with node(known()) as running:
-        offered = handlers_of(running.partitions)[Api.FETCH]
-        assert (offered.version_min, offered.version_max) == (4, 18)
-        await _plain(running, b"a", b"b")
-        got = await running.read(version=version, isolation=0)
-        assert (got.error_code, got.high_watermark, got.last_stable_offset) == (0, 2, 2)
-        assert got.log_start_offset == (0 if version >= 5 else -1)
-        assert (got.aborted_transactions, got.preferred_read_replica) == (None, -1)
-        assert committed(got) == [b"a", b"b"]
-        empty = await running.read(1, version=version)
-        assert (empty.error_code, empty.records, empty.aborted_transactions) == (0, b"", [])
 
 
 async def test_there_are_no_sessions() -> None:
@@ -275,27 +259,3 @@ async def test_nobody_sees_what_is_not_durable() -> None:
         running.disk.released.set()
         await task
         assert (await running.read(isolation=0)).high_watermark == 1
-
-
-async def test_the_last_stable_offset_is_in_every_answer_and_bounds_a_committed_reader() -> None:
-    async with node(known()) as running:
-        await _plain(running, b"before")
-        assert await running.write(PAIR) == 0
-        await _plain(running, b"after")
-        for isolation, values in ((0, [b"before", b"v", b"after"]), (1, [b"before"])):
-            got = await running.read(isolation=isolation)
-            assert (got.high_watermark, got.last_stable_offset) == (3, 1)
-            assert committed(got) == values
-
-
-async def test_aborted_transactions_are_named() -> None:
-    async with node(known()) as running:
-        await _plain(running, b"before")
-        assert await running.write(PAIR) == 0
-        assert (await running.end(PAIR, commit=False)).error_code == 0
-        await running.settled()
-        got = await running.read()
-        assert [(each.producer_id, each.first_offset) for each in got.aborted_transactions] == [(42, 1)]
-        assert committed(got) == [b"before"]
-        assert (await running.read(isolation=0)).aborted_transactions is None
-        assert (await running.read(offset=3)).aborted_transactions == []

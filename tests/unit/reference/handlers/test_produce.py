@@ -12,12 +12,11 @@ import pytest
 from kafka.protocol.producer import ProduceRequest
 
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator import Code, TransactionState
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
 from spark_2pc_sink.reference.log.log_values import LogSettings
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext, handlers_of
+from spark_2pc_sink.reference.protocol.api import RequestContext
 from spark_2pc_sink.reference.storage.batches import COMPRESSED_RECORDS_MAX, build_batch
 from spark_2pc_sink.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
 from tests.unit.reference.coordinator.access import denied
@@ -28,20 +27,6 @@ from tests.unit.reference.waiting import until
 
 T0 = ("t", 0)
 PAIR = (42, 5)
-PRODUCE_VERSIONS = range(3, 14)
-
-
-@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-async def test_every_version_appends_and_says_where(version: int) -> None:
-    async with node() as running:
-        assert handlers_of(running.producing)[Api.PRODUCE].version_min == 3
-        for base_offset in (0, 2):
-            answer = (await running.produce({T0: batch(b"a", b"b")}, tid=None, version=version))[T0]
-            assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, base_offset, -1)
-            assert answer.log_start_offset == (0 if version >= 5 else -1)
-            assert (answer.record_errors, answer.error_message) == ([], None)
-        got = await running.read(isolation=0)
-        assert got.high_watermark == 4
 
 
 async def test_the_broker_stamps_the_time_where_the_topic_says_so() -> None:
@@ -173,22 +158,6 @@ async def test_of_very_many_records_at_fault_the_first_are_named() -> None:
         assert "due to 1001 record errors in total" in answer.error_message
 
 
-async def test_a_fault_that_kafka_finds_late_is_answered_with_the_start_of_the_log() -> None:
-    async with node() as running:
-        without_sequence = batch(b"a", pair=(7, 0), sequence=-1, transactional=False)
-        answers = await running.produce({T0: without_sequence, ("t", 9): without_sequence}, tid=None)
-        assert [(each.error_code, each.log_start_offset) for each in answers.values()] == [
-            (Code.INVALID_RECORD, 0),
-            (Code.UNKNOWN_TOPIC_OR_PARTITION, -1),
-        ]
-
-
-async def test_an_unknown_topic_id_is_told_from_an_unknown_name() -> None:
-    async with node() as running:
-        answers = await running.produce({T0: batch(b"a"), ("missing", 0): batch(b"a")}, tid=None, version=13)
-        assert [each.error_code for each in answers.values()] == [0, Code.UNKNOWN_TOPIC_ID]
-
-
 async def test_a_topic_without_a_grant_is_refused_before_anything_else_is_said_of_it() -> None:
     async with node() as running:
         access = denied((Operation.WRITE, Resource.TOPIC, "t"), (Operation.WRITE, Resource.TOPIC, "missing"))
@@ -285,58 +254,7 @@ async def test_what_could_not_be_made_durable_is_not_acknowledged() -> None:
         assert (answers["t", 1].base_offset, answers["t", 1].log_start_offset) == (-1, -1)
 
 
-async def test_a_retry_is_answered_with_the_first_offset() -> None:
-    async with node() as running:
-        first = batch(b"a", b"b", pair=(7, 0), sequence=0, transactional=False)
-        following = batch(b"c", pair=(7, 0), sequence=2, transactional=False)
-        answers = [(await running.produce({T0: records}, tid=None))[T0] for records in (first, following, first)]
-        assert [(each.error_code, each.base_offset) for each in answers] == [(0, 0), (0, 2), (0, 0)]
-        assert [each.log_append_time_ms for each in answers] == [-1, -1, START_MS]
-        gap = batch(b"d", pair=(7, 0), sequence=9, transactional=False)
-        refused = (await running.produce({T0: gap}, tid=None))[T0]
-        assert refused.error_code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-        # A refused append says where the log starts; a request that never came so far does not.
-        assert (refused.base_offset, refused.log_start_offset) == (-1, 0)
-
-
 # --- transactions -----------------------------------------------------------------------------------------------------
-
-
-async def test_a_transactional_batch_needs_an_id_and_a_grant_on_it() -> None:
-    async with node(known()) as running:
-        batches = {T0: batch(b"a", pair=PAIR, sequence=0), ("u", 0): batch(b"a")}
-        nobody = await running.produce(batches, tid=None)
-        access = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
-        refused = await running.produce(batches, access=access)
-        assert {each.error_code for each in (*nobody.values(), *refused.values())} == {53}
-        assert running.batches("u") == []
-        # Nobody asks about an id that is not used.
-        assert (await running.produce({T0: batch(b"a")}, access=access))[T0].error_code == 0
-
-
-async def test_one_request_is_of_one_producer() -> None:
-    async with node(known()) as running:
-        batches = {
-            T0: batch(b"a", pair=PAIR, sequence=0),
-            ("t", 1): batch(b"a", pair=(42, 6), sequence=0),
-            ("u", 0): batch(b"a"),
-        }
-        answers = await running.produce(batches)
-        assert {each.error_code for each in answers.values()} == {Code.INVALID_PRODUCER_ID_MAPPING}
-
-
-async def test_the_partitions_of_a_request_join_the_transaction_in_one_record() -> None:
-    async with node(known()) as running:
-        before = len(running.records())
-        names = [("t", 0), ("t", 1), ("u", 0)]
-        answers = await running.produce(dict.fromkeys(names, batch(b"a", pair=PAIR, sequence=0)))
-        assert [each.error_code for each in answers.values()] == [0, 0, 0]
-        (record,) = running.records()[before:]
-        assert record.value is not None
-        assert record.value.partitions == frozenset(TopicPartition(*name) for name in names)
-        # From now on nobody asks.
-        assert await running.write(PAIR, sequence=1) == 0
-        assert len(running.records()) == before + 1
 
 
 @pytest.mark.parametrize("version", [9, 11, 12, 13])
@@ -362,13 +280,6 @@ async def test_a_kept_transaction_takes_no_more_data(version: int) -> None:
         assert await restarted.write((42, 7)) == 0
 
 
-async def test_nobody_asks_about_what_is_refused_anyway() -> None:
-    async with node(known()) as running:
-        zstd = batch(b"a", pair=PAIR, sequence=0, codec=4)
-        answers = await running.produce({T0: zstd, ("t", 9): batch(b"a", pair=PAIR, sequence=0)}, version=6)
-        assert [each.error_code for each in answers.values()] == [76, Code.UNKNOWN_TOPIC_OR_PARTITION]
-
-
 async def test_a_producer_is_answered_when_its_records_are_durable() -> None:
     """What adds their partition is written by then, and may follow to the disk later."""
     async with node(known()) as running:
@@ -381,35 +292,6 @@ async def test_a_producer_is_answered_when_its_records_are_durable() -> None:
         assert (await task, running.disk.syncs) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("pair", "tid", "codes"),
-    [
-        ((42, 4), TID, {12: 47, 11: 47, 10: 47}),
-        ((42, 6), TID, {12: 47, 11: 47, 10: 47}),
-        ((43, 5), TID, {12: 49, 11: 49, 10: 49}),
-        (PAIR, "nobody", {12: 49, 11: 49, 10: 49}),
-        (PAIR, TID, {11: 120, 10: 48}),
-    ],
-)
-async def test_what_the_coordinator_says_is_passed_on_as_the_version_can_take_it(
-    pair: tuple[int, int], tid: str, codes: dict[int, int]
-) -> None:
-    async with node(known()) as running:
-        for version, code in codes.items():
-            batches = {T0: batch(b"a", pair=pair, sequence=0), ("u", 0): batch(b"a")}
-            answers = await running.produce(batches, tid=tid, version=version)
-            assert [each.error_code for each in answers.values()] == [code, 0]
-            assert (answers[T0].base_offset, answers[T0].log_start_offset) == (-1, -1)
-        assert running.batches() == []
-
-
-@pytest.mark.parametrize("version", [10, 11])
-async def test_an_old_client_that_added_its_partition_may_write(version: int) -> None:
-    async with node(known()) as running:
-        assert await running.add(PAIR, T0) == [0]
-        assert await running.write(PAIR, version=version) == 0
-
-
 async def test_an_old_client_is_believed_where_verification_is_off() -> None:
     async with node(known(), verification=BrokerProperties(transaction_partition_verification_enable=False)) as running:
         running.cluster.settings = LogSettings(verification=False)
@@ -420,16 +302,6 @@ async def test_an_old_client_is_believed_where_verification_is_off() -> None:
         # A new client relies on the implicit add, whatever the property says.
         assert await running.write(PAIR, version=12, partition=1) == 0
         assert running.service.state.get(TID) is not found
-
-
-async def test_a_producer_fenced_by_a_marker_is_refused_without_asking() -> None:
-    async with node(known()) as running:
-        assert await running.write(PAIR) == 0
-        assert (await running.end(PAIR)).error_code == 0
-        await running.settled()
-        before = len(running.records())
-        assert await running.write(PAIR, sequence=1) == Code.INVALID_PRODUCER_EPOCH
-        assert len(running.records()) == before
 
 
 async def test_the_next_transaction_waits_for_the_one_before_to_be_completed() -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.log.producer_state import (
-    BATCHES_KEPT_MAX,
     EndedTransaction,
     EndMarker,
     Guard,
@@ -92,20 +91,6 @@ def leader() -> Leader:
 # --- sequences --------------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_producer_may_begin_anywhere(leader: Leader) -> None:
-    """Its earlier records may have expired (KIP-360)."""
-    assert leader.write(3, 17) == Code.NONE
-    assert leader.write(3, 18) == Code.NONE
-
-
-@pytest.mark.parametrize("sequence", [0, 4, 6, 100])
-def test_a_gap_or_a_step_back_is_out_of_order_and_changes_nothing(leader: Leader, sequence: int) -> None:
-    leader.write(0, 0, 5)
-    before = list(leader.states.entries())
-    assert leader.write(0, sequence, 2) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert list(leader.states.entries()) == before
-
-
 def test_sequences_wrap_between_batches_and_inside_one(leader: Leader) -> None:
     assert leader.write(0, SEQUENCE_LAST) == Code.NONE
     assert leader.write(0, 0) == Code.NONE
@@ -118,32 +103,6 @@ def test_sequences_wrap_between_batches_and_inside_one(leader: Leader) -> None:
     assert other.write(0, 2) == Code.NONE
 
 
-def test_a_new_epoch_begins_at_zero(leader: Leader) -> None:
-    leader.write(0, 0)
-    assert leader.write(1, 1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert leader.write(1, 0) == Code.NONE
-    assert leader.write(0, 1) == Code.INVALID_PRODUCER_EPOCH
-
-
-def test_the_last_five_batches_are_recognised_by_both_their_sequences(leader: Leader) -> None:
-    for first in range(0, 14, 2):
-        assert leader.write(0, first, 2, ms=first) == Code.NONE
-    found = [leader.states.duplicate(header(0, first, 2)) for first in range(0, 14, 2)]
-    assert [each and (each.first_offset, each.timestamp_ms) for each in found] == [
-        *(None, None),
-        *((first, first) for first in range(4, 14, 2)),
-    ]
-    assert leader.states.duplicate(header(0, 12, 1)) is None
-    assert leader.states.duplicate(header(1, 12, 2)) is None
-    assert leader.states.duplicate(header(0, 12, 2, pid=8)) is None
-
-
-def test_a_retry_older_than_five_batches_is_out_of_order(leader: Leader) -> None:
-    for first in range(BATCHES_KEPT_MAX + 1):
-        leader.write(0, first)
-    assert leader.write(0, 0) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
@@ -152,20 +111,6 @@ def test_the_coordinator_is_asked_once_for_each_transaction(leader: Leader) -> N
     standing = leader.states.standing(Writer(PID, 0, 1), supports_epoch_bump=True, now_ms=0)
     assert isinstance(standing, Verified)
     assert leader.write(0, 1, transactional=True) == Code.NONE
-
-
-def test_without_a_guard_or_with_another_nothing_transactional_is_appended(leader: Leader) -> None:
-    leader.ask(0)
-    assert leader.write(0, 0, transactional=True) == Code.INVALID_TXN_STATE
-    assert leader.write(0, 0, transactional=True, guard=Guard()) == Code.INVALID_TXN_STATE
-    assert Leader(ProducerStates(verification=False)).write(0, 0, transactional=True) == Code.NONE
-
-
-def test_an_old_epoch_is_refused_before_the_coordinator_is_asked(leader: Leader) -> None:
-    leader.write(5, 0)
-    standing = leader.states.standing(Writer(PID, 4, 0), supports_epoch_bump=True, now_ms=0)
-    assert standing == Refused(Code.INVALID_PRODUCER_EPOCH)
-    assert leader.write(4, 0, transactional=True) == Code.INVALID_PRODUCER_EPOCH  # and before the guard is missed
 
 
 def test_a_marker_that_slips_in_takes_the_guard_away(leader: Leader) -> None:
@@ -181,13 +126,6 @@ def test_the_marker_of_the_transaction_before_leaves_the_next_ones_guard(leader:
     guard = leader.ask(1)
     leader.mark(1)
     assert leader.write(1, 0, transactional=True, guard=guard) == Code.NONE
-
-
-def test_any_other_marker_takes_the_guard(leader: Leader) -> None:
-    leader.begin(0)
-    guard = leader.ask(2)
-    leader.mark(1)
-    assert leader.write(2, 0, transactional=True, guard=guard) == Code.INVALID_TXN_STATE
 
 
 def test_of_the_batches_that_wait_for_one_guard_the_first_goes_first(leader: Leader) -> None:
@@ -206,58 +144,7 @@ def test_a_later_epoch_begins_the_count_of_waiting_batches_anew(leader: Leader) 
     assert leader.write(1, 9, transactional=True, guard=guard) == Code.NONE
 
 
-def test_a_client_that_bumps_epochs_begins_each_transaction_at_zero(leader: Leader) -> None:
-    assert leader.begin(0, 4) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert leader.begin(0, 0) == Code.NONE
-    leader.mark(1)
-    assert leader.begin(1, 1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert leader.begin(1, 0) == Code.NONE
-
-
-def test_an_old_client_goes_on_counting_across_its_transactions(leader: Leader) -> None:
-    leader.begin(0, 0, 3, bumps=False)
-    assert leader.mark(0, version=0) == EndedTransaction(PID, 0, 3, commit=True)
-    assert leader.begin(0, 3, bumps=False) == Code.NONE
-    assert leader.states.first_open_offset() == 4
-
-
-def test_nothing_outside_of_the_open_transaction(leader: Leader) -> None:
-    leader.begin(0)
-    assert leader.write(0, 1) == Code.INVALID_TXN_STATE
-    assert leader.write(0, 5) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER  # sequences are looked at before
-
-
-def test_records_of_the_broker_have_no_sequences(leader: Leader) -> None:
-    guard = leader.ask(0, -1)
-    assert leader.write(0, -1, transactional=True, guard=guard, sequenced=False) == Code.NONE
-    assert leader.write(0, -1, 2, transactional=True, sequenced=False) == Code.NONE
-    assert leader.states.entry(PID).last_sequence == -1  # type: ignore[union-attr]
-
-
 # --- markers ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("version", "marker_epoch", "open_transaction", "expected"),
-    [
-        (0, 4, True, Code.INVALID_PRODUCER_EPOCH),
-        (0, 5, True, Code.NONE),
-        (0, 6, True, Code.NONE),
-        (1, 4, False, Code.INVALID_PRODUCER_EPOCH),
-        (1, 5, False, Code.NONE),
-        (2, 4, True, Code.INVALID_PRODUCER_EPOCH),
-        (2, 5, True, Code.INVALID_PRODUCER_EPOCH),
-        (2, 6, True, Code.NONE),
-        (2, 4, False, Code.INVALID_PRODUCER_EPOCH),
-        (2, 5, False, Code.NONE),  # the coordinator sends it again
-    ],
-)
-def test_the_epoch_of_a_marker(
-    leader: Leader, version: int, marker_epoch: int, open_transaction: bool, expected: Code
-) -> None:
-    leader.begin(5) if open_transaction else leader.write(5, 0)
-    marker = EndMarker(PID, marker_epoch, commit=False, coordinator_epoch=0, transaction_version=version)
-    assert leader.states.check_marker(marker) == expected
 
 
 def test_a_marker_at_the_last_epoch_may_equal_the_datas(leader: Leader) -> None:
@@ -265,30 +152,6 @@ def test_a_marker_at_the_last_epoch_may_equal_the_datas(leader: Leader) -> None:
     guard = leader.ask(32767, 1, bumps=False)
     leader.write(32767, 1, transactional=True, guard=guard)
     assert isinstance(leader.mark(32767), EndedTransaction)
-
-
-def test_an_older_coordinator_is_fenced(leader: Leader) -> None:
-    leader.mark(1, coordinator=3)
-    assert leader.mark(1, coordinator=2) == Code.TRANSACTION_COORDINATOR_FENCED
-    assert leader.mark(0, coordinator=2) == Code.INVALID_PRODUCER_EPOCH  # the epoch is looked at first
-    assert leader.mark(1, coordinator=3) is None
-
-
-def test_a_marker_makes_an_unknown_producer_known(leader: Leader) -> None:
-    assert leader.mark(4, coordinator=2) is None
-    (entry,) = leader.states.entries()
-    assert (entry.epoch, entry.coordinator_epoch, entry.last_timestamp_ms, entry.last_sequence) == (4, 2, 9, -1)
-
-
-def test_open_transactions_are_known_by_their_first_offset(leader: Leader) -> None:
-    leader.write(0, 0, 3, pid=1)
-    leader.begin(0, pid=2)
-    leader.begin(0, pid=3)
-    assert leader.states.first_open_offset() == 3
-    assert leader.mark(1, pid=2, commit=False) == EndedTransaction(2, 3, 5, commit=False)
-    assert leader.states.first_open_offset() == 4
-    leader.mark(1, pid=3)
-    assert leader.states.first_open_offset() is None
 
 
 # --- expiry -----------------------------------------------------------------------------------------------------------

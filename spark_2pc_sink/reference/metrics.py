@@ -21,7 +21,6 @@ from prometheus_client.registry import Collector
 from spark_2pc_sink.metrics_server import MetricsAccess, MetricsServer
 from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState
 from spark_2pc_sink.reference.coordinator.states import TransactionState
-from spark_2pc_sink.reference.log.log_values import NO_OFFSET
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
@@ -75,10 +74,10 @@ def take_snapshot(
 
 def _is_late(log: PartitionLog, *, late_before_ms: int) -> bool:
     """Whether the oldest open transaction had its last record before then (ProducerStateManager.hasLateTransaction)."""
-    open_now = [each for each in log.producers() if each.current_txn_start_offset != NO_OFFSET]
+    open_now = [(each.txn_start_offset, each) for each in log.producers() if each.txn_start_offset is not None]
     if not open_now:
         return False
-    oldest = min(open_now, key=lambda each: each.current_txn_start_offset)
+    _, oldest = min(open_now, key=lambda each: each[0])
     return 0 < oldest.last_timestamp_ms < late_before_ms
 
 

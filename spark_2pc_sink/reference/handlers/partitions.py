@@ -28,9 +28,9 @@ from spark_2pc_sink.reference.log.log_values import (
     EpochEnd,
     FoundOffset,
     Isolation,
-    ProducerDescription,
 )
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
+from spark_2pc_sink.reference.log.producer_state import ProducerEntry
 from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault
 from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
 from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError
@@ -348,12 +348,12 @@ async def _look(log: PartitionLog, timestamp: int, isolation: Isolation) -> Foun
     return await log.offset_for_timestamp(timestamp, isolation)
 
 
-def _producer(found: ProducerDescription) -> Any:
+def _producer(found: ProducerEntry) -> Any:
     return _Producers.ProducerState(
         producer_id=found.producer_id,
-        producer_epoch=found.producer_epoch,
+        producer_epoch=found.epoch,
         last_sequence=found.last_sequence,
         last_timestamp=found.last_timestamp_ms,
         coordinator_epoch=found.coordinator_epoch,
-        current_txn_start_offset=found.current_txn_start_offset,
+        current_txn_start_offset=NO_OFFSET if found.txn_start_offset is None else found.txn_start_offset,
     )

@@ -22,7 +22,7 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.log.producer_state import NO_TIMESTAMP, ProducerEntry
+from spark_2pc_sink.reference.log.producer_state import NO_TIMESTAMP
 from spark_2pc_sink.reference.storage.batches import decode_records
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.wire.batch_format import BatchHeader, Buffer, Record
@@ -156,29 +156,6 @@ class FoundOffset:
 
 #: No record is that late.
 NOWHERE: Final = FoundOffset(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
-
-
-@dataclass(frozen=True)
-class ProducerDescription:
-    """One row of DescribeProducers (KIP-664); -1 for what there is not."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp_ms: int
-    coordinator_epoch: int
-    current_txn_start_offset: int
-
-    @classmethod
-    def of(cls, entry: ProducerEntry) -> ProducerDescription:
-        return cls(
-            entry.producer_id,
-            entry.epoch,
-            entry.last_sequence,
-            entry.last_timestamp_ms,
-            entry.coordinator_epoch,
-            NO_OFFSET if entry.txn_start_offset is None else entry.txn_start_offset,
-        )
 
 
 #: Decoding is work of the interpreter, of which there is one; the second thread is there for small batches behind a

@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +32,6 @@ from spark_2pc_sink.reference.log.log_values import (
     Isolation,
     LeaderEpochs,
     LogSettings,
-    ProducerDescription,
     all_have_keys,
     decoded,
     first_from,
@@ -42,8 +40,10 @@ from spark_2pc_sink.reference.log.log_values import (
 from spark_2pc_sink.reference.log.producer_state import (
     NO_TIMESTAMP,
     AbortedIndex,
+    EndedTransaction,
     EndMarker,
     Guard,
+    ProducerEntry,
     ProducerStamp,
     ProducerStates,
     Standing,
@@ -65,14 +65,6 @@ from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 from spark_2pc_sink.wire.batch_format import TRANSACTIONAL_BIT, BatchHeader, Buffer, Record, read_header
 
 
-@dataclass(frozen=True)
-class _Ended:
-    """A transaction that is over, but whose marker no reader may see yet: it still holds back the stable offset."""
-
-    first_offset: int
-    marker_offset: int
-
-
 class LogState:
     """The state of one partition."""
 
@@ -80,7 +72,8 @@ class LogState:
         self.producers: ProducerStates = ProducerStates(verification=verification)
         self.aborted: AbortedIndex = AbortedIndex()
         self.epochs: LeaderEpochs = LeaderEpochs()
-        self._ended: list[_Ended] = []
+        # Those whose markers no reader may see yet: they still hold back the stable offset.
+        self._ended: list[EndedTransaction] = []
 
     def recovered(self, header: BatchHeader, batch: bytes) -> None:
         """Take a batch into account that is in the log already: it was right when it was written."""
@@ -99,7 +92,7 @@ class LogState:
         ended = self.producers.marker_written(header, commit=commit, coordinator_epoch=coordinator_epoch)
         if ended is None:
             return
-        self._ended.append(_Ended(ended.first_offset, ended.marker_offset))
+        self._ended.append(ended)
         if not commit:
             other = self.producers.first_open_offset()
             self.aborted.add(ended, ended.marker_offset + 1 if other is None else other)
@@ -191,6 +184,7 @@ class PartitionLog:
         name = (topic, partition)
         opened = cls(name, log, state, leader_epoch=leader_epoch, settings=settings, executor=executor)
         opened.log_start_offset = log_start_offset
+        opened.last_stable_offset = opened._stable_offset()
         return opened
 
     @property
@@ -366,11 +360,12 @@ class PartitionLog:
             )
         limit = self.limit(isolation)
         committed = isolation is Isolation.READ_COMMITTED
-        if offset >= limit:
-            return self._fetched(b"", () if committed else None)
-        found = self._log.read(offset, max_bytes=max_bytes, min_one=min_one, limit_offset=limit)
-        aborted = self._state.aborted.between(offset, found.upper_offset) if committed else None
-        return self._fetched(found.data, aborted)
+        data, aborted = b"", () if committed else None
+        if offset < limit:
+            found = self._log.read(offset, max_bytes=max_bytes, min_one=min_one, limit_offset=limit)
+            data = found.data
+            aborted = self._state.aborted.between(offset, found.upper_offset) if committed else None
+        return FetchedData(data, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
 
     def limit(self, isolation: Isolation) -> int:
         return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.high_watermark
@@ -411,7 +406,8 @@ class PartitionLog:
         for header, batch in self._log.batches_with_timestamp(timestamp_ms):
             record = await decoded(header, partial(first_from, batch, header, timestamp_ms, start))
             if record is not None:
-                return self._found(record, isolation)
+                seen = record.offset < self.limit(isolation)
+                return FoundOffset(record.offset, record.timestamp_ms, record.batch.leader_epoch) if seen else NOWHERE
         return NOWHERE
 
     async def offset_of_max_timestamp(self, isolation: Isolation) -> FoundOffset:
@@ -426,8 +422,8 @@ class PartitionLog:
         """OffsetForLeaderEpoch: where the largest leader epoch up to ``epoch`` ends; (-1, -1) where that is unknown."""
         return self._state.epochs.end_of(epoch, self._log.end_offset)
 
-    def producers(self) -> Iterator[ProducerDescription]:
-        return map(ProducerDescription.of, self._state.producers.entries())
+    def producers(self) -> Iterator[ProducerEntry]:
+        return self._state.producers.entries()
 
     def close(self) -> None:
         """Take no more records and wake the waiting readers; files are closed when a running fdatasync is over.
@@ -507,11 +503,3 @@ class PartitionLog:
                 return await decoded(header, partial(max_timestamp_from, batch, header, start))
             break
         return NO_TIMESTAMP
-
-    def _fetched(self, data: bytes, aborted: tuple[tuple[int, int], ...] | None) -> FetchedData:
-        return FetchedData(data, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
-
-    def _found(self, record: Record, isolation: Isolation) -> FoundOffset:
-        if record.offset >= self.limit(isolation):
-            return NOWHERE
-        return FoundOffset(record.offset, record.timestamp_ms, record.batch.leader_epoch)

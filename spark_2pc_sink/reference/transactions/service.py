@@ -57,7 +57,6 @@ from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, Effec
 from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, key_version
 from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
-from spark_2pc_sink.reference.log.log_values import NO_OFFSET
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
@@ -477,9 +476,8 @@ class TransactionService:
         found: dict[Pair, set[TopicPartition]] = defaultdict(set)
         for log in self._cluster.logs():
             for producer in log.producers():
-                if producer.current_txn_start_offset != NO_OFFSET:
-                    pair = Pair(producer.producer_id, producer.producer_epoch)
-                    found[pair].add(TopicPartition(log.topic, log.partition))
+                if producer.txn_start_offset is not None:
+                    found[Pair(producer.producer_id, producer.epoch)].add(TopicPartition(log.topic, log.partition))
         return found
 
     def _records(self, index: int) -> list[LogRecord]:

@@ -17,7 +17,6 @@ from spark_2pc_sink.reference.log.log_values import (
     FoundOffset,
     Isolation,
     LogSettings,
-    ProducerDescription,
 )
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker, NeedsCoordinator, Writer
@@ -225,10 +224,12 @@ async def test_producers_are_described_until_they_expire(log: PartitionLog) -> N
     append(log, client_batch(producer=(1, 0), sequence=4, timestamps_ms=[NOW_MS - 9]))
     append_in_transaction(log, [b"x"], producer=(2, 3), sequence=0)
     log.append_marker(end(3, 1, coordinator=6), now_ms=NOW_MS)
-    assert list(log.producers()) == [
-        ProducerDescription(1, 0, 4, NOW_MS - 9, -1, -1),
-        ProducerDescription(2, 3, 0, NOW_MS, -1, 1),
-        ProducerDescription(3, 1, -1, NOW_MS, 6, -1),
+    described = [(each.producer_id, each.epoch, each.last_sequence, each.last_timestamp_ms) for each in log.producers()]
+    assert described == [(1, 0, 4, NOW_MS - 9), (2, 3, 0, NOW_MS), (3, 1, -1, NOW_MS)]
+    assert [(each.coordinator_epoch, each.txn_start_offset) for each in log.producers()] == [
+        (-1, None),
+        (-1, 1),
+        (6, None),
     ]
     log.expire_producers(NOW_MS + 86_400_000 - 9)
     assert [each.producer_id for each in log.producers()] == [2, 3]
@@ -320,6 +321,10 @@ async def test_a_log_on_disk_is_opened_as_it_was(tmp_path: Path) -> None:
     assert again._state.aborted.entries == log._state.aborted.entries
     assert len(again._state.aborted.entries) == 7
     again.close()
+    settings = LogSettings(segment_bytes=1000)
+    log = PartitionLog.open(tmp_path, topic="t", partition=3, leader_epoch=2, settings=settings, log_start_offset=5)
+    assert (log.log_start_offset, log.last_stable_offset) == (5, 5)
+    log.close()
 
 
 async def test_a_full_disk_refuses_and_takes_again_later(

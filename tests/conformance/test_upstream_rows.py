@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator import Profile
+from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conformance.cases import (
     CURRENT,

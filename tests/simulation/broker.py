@@ -10,9 +10,8 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.commit_scan import CommitQuery
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
-from spark_2pc_sink.reference.coordinator import SendMarkers, TransactionState
-from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply
-from spark_2pc_sink.reference.coordinator.states import AT_REST
+from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply, SendMarkers
+from spark_2pc_sink.reference.coordinator.states import AT_REST, TransactionState
 from tests.simulation.profiles import Profile
 from tests.simulation.record import Record
 from tests.unit.fakes.broker import FakeBroker, Produced

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, EPOCH_MAX
-from spark_2pc_sink.reference.coordinator import Profile as BrokerProfile
-from spark_2pc_sink.reference.coordinator import Settings
+from spark_2pc_sink.reference.coordinator.coordinator_state import Profile as BrokerProfile
+from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 
 #: Where rows go: to the topic and the table, or to one of them.
 BOTH: Final = "both"

@@ -36,18 +36,7 @@ class Profile(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Broker properties and the feature level that the answers depend on; the defaults are Kafka's.
-
-    Args:
-        transaction_version: finalized level of the feature ``transaction.version``: 0 to 3.
-        keep_prepared_version: the level from which a prepared transaction is kept.
-        fences_late_commits: answer a commit that meets an abort of the coordinator's own with PRODUCER_FENCED
-            (KAFKA-20785, in no release up to 4.4.0).
-        two_phase_commit_enable: ``transaction.two.phase.commit.enable``.
-        transaction_max_timeout_ms: ``transaction.max.timeout.ms``.
-        transactional_id_expiration_ms: ``transactional.id.expiration.ms``.
-        offsets_partition_count: ``offsets.topic.num.partitions``, to place a group for AddOffsetsToTxn.
-    """
+    """Broker properties and the feature level that the answers depend on; the defaults are Kafka's."""
 
     profile: Profile = Profile.AS_RELEASED
     transaction_version: int = EPOCH_BUMP_VERSION
@@ -83,12 +72,7 @@ NO_BLOCK = ProducerIdBlock(0, 0)
 
 @dataclass(frozen=True)
 class ProducerIds:
-    """The block in use and the one fetched ahead (Kafka: ``RPCProducerIdManager``).
-
-    Args:
-        taken: how many ids of it are used up.
-        following: the block that comes next, or None.
-    """
+    """The block in use and the one fetched ahead (Kafka: ``RPCProducerIdManager``)."""
 
     block: ProducerIdBlock = NO_BLOCK
     taken: int = 0
@@ -138,7 +122,6 @@ class CoordinatorState:
     """Everything the coordinator knows.
 
     Args:
-        partitions: of ``__transaction_state``; their number never changes.
         active: False while the broker starts or stops; then lists and descriptions answer that it is not available.
     """
 

@@ -71,7 +71,6 @@ class InitProducerId:
     """InitProducerId v0 to v6 (KIP-939: enable2Pc, keepPreparedTxn). forceTerminateTransaction is this, plain.
 
     Args:
-        transactional_id: None asks for an id of an idempotent producer.
         timeout_ms: TransactionTimeoutMs; ignored with ``enable_2pc``.
         producer_id, producer_epoch: the pair held before, or -1 and -1.
     """

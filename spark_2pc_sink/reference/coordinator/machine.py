@@ -128,7 +128,6 @@ def _matching(pattern: str, names: Sequence[str]) -> list[bool] | None:
 
     Args:
         pattern: without anchors; ``orders-.*`` does not match ``my-orders-1``.
-        names: the transactional ids.
     """
     # Imported here because it takes a quarter of a second and most brokers are never asked for a pattern.
     import pyarrow as pa  # noqa: PLC0415
@@ -204,7 +203,6 @@ def settle(state: CoordinatorState, plan: Plan, append_code: int = Code.NONE) ->
     """End a plan that was reserved.
 
     Args:
-        state: as it is now, other plans may have come and gone.
         append_code: 0 when the plan's records are durable, or have not to be; else Kafka's code of the failed append.
     """
     if overtaken(state, plan):
@@ -281,12 +279,7 @@ def start_loading(state: CoordinatorState, index: int) -> CoordinatorState:
 def finish_loading(
     state: CoordinatorState, index: int, *, coordinator_epoch: int, records: Iterable[LogRecord]
 ) -> tuple[CoordinatorState, tuple[Effect, ...]]:
-    """The partition loaded, and the effects owed: every decided transaction is driven to its end again at once.
-
-    Args:
-        state: may hold other partitions; this one is replaced.
-        coordinator_epoch: the leader epoch under which it was won.
-    """
+    """The partition loaded, and the effects owed: every decided transaction is driven to its end again at once."""
     empty = state.with_partition(index, StatePartition(Leadership.LOADING, coordinator_epoch))
     loaded = replay(empty, records)
     loaded = loaded.with_partition(index, replace(loaded.partitions[index], leadership=Leadership.OWNED))
@@ -318,7 +311,6 @@ def unrecorded(
     transaction in use. Any other open transaction is one that nobody knows, and left to who looks for it (KIP-664).
 
     Args:
-        state: loaded.
         found: by pair, the partitions in which it has a transaction open.
     """
     if state.settings.transaction_version < EPOCH_BUMP_VERSION:

@@ -56,11 +56,7 @@ class InitProducerIdReply:
 
 @dataclass(frozen=True)
 class AddPartitionsReply:
-    """Send to a client only AFTER the plan's records are durable: who gets it takes part in the transaction.
-
-    Args:
-        results: code per partition, in the order of the request.
-    """
+    """Send to a client only AFTER the plan's records are durable: who gets it takes part in the transaction."""
 
     transactional_id: str
     results: tuple[tuple[TopicPartition, int], ...]

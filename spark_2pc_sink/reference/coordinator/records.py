@@ -103,11 +103,7 @@ class TransactionLogValue:
         return version >= FLEXIBLE_VERSION or tagged == (NO_PRODUCER_ID, NO_PRODUCER_ID, 0, NO_EPOCH, SAME_TIMEOUT_MS)
 
     def encode(self, version: int) -> bytes:
-        """The bytes of the value, with the version in front.
-
-        Raises:
-            LocalProtocolError: the value does not fit the version.
-        """
+        """The bytes of the value, with the version in front."""
         if not self.fits(version):
             raise LocalProtocolError(
                 operation=f"TransactionLogValue v{version}", state=self.state.label, rule="tagged fields need version 1"
@@ -118,11 +114,7 @@ class TransactionLogValue:
 
     @classmethod
     def decode(cls, data: bytes) -> TransactionLogValue:
-        """The value in ``data``, version in front; unknown tags of a later Kafka are skipped (KIP-915).
-
-        Raises:
-            RemoteProtocolError: unknown version or state, or bytes that do not fit the schema.
-        """
+        """The value in ``data``, version in front; unknown tags of a later Kafka are skipped (KIP-915)."""
         found = schemas.decode_value(schemas.TransactionLogValue, data, peer=_PEER)
         state, topics, partitions = found.transaction_status, found.transaction_partitions, None
         if state not in TransactionState.__members__.values() or TransactionState(state) in TRANSIENT:
@@ -138,9 +130,7 @@ class LogRecord:
     """One record for one partition of ``__transaction_state``.
 
     Args:
-        partition: of ``__transaction_state``.
         value: None for a tombstone, which removes the id.
-        version: of TransactionLogValue, from the transaction.version of the cluster.
     """
 
     partition: int
@@ -158,11 +148,7 @@ class LogRecord:
 
     @classmethod
     def decode(cls, partition: int, key: bytes, value: bytes | None) -> LogRecord:
-        """A record read back from the log.
-
-        Raises:
-            RemoteProtocolError: the bytes are not a key and value of the transaction log.
-        """
+        """A record read back from the log."""
         transactional_id = decode_key(key)
         if value is None:
             return cls(partition=partition, transactional_id=transactional_id, value=None)
@@ -176,20 +162,12 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def key_version(data: bytes) -> int:
-    """The version of a record's key. A record of any but KEY_VERSION is not for this coordinator, and skipped.
-
-    Raises:
-        RemoteProtocolError: the bytes are too few to have a version.
-    """
+    """The version of a record's key. A record of any but KEY_VERSION is not for this coordinator, and skipped."""
     return schemas.prefix_of(data, peer=_PEER)
 
 
 def decode_key(data: bytes) -> str:
-    """The transactional id in a TransactionLogKey.
-
-    Raises:
-        RemoteProtocolError: another key version, or bytes that do not fit.
-    """
+    """The transactional id in a TransactionLogKey."""
     version = key_version(data)
     if version != KEY_VERSION:
         raise RemoteProtocolError(peer=_PEER, detail=f"TransactionLogKey v{version}")

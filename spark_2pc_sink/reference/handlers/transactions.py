@@ -11,19 +11,21 @@ from typing import Any, cast
 
 from kafka.protocol import admin, producer
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator import (
+from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
+from spark_2pc_sink.reference.coordinator.events import (
+    CLUSTER_NAME,
     AddOffsetsToTxn,
     AddPartitionsToTxn,
-    Code,
     DescribeTransactions,
     EndTxn,
     InitProducerId,
     ListTransactions,
+    Operation,
+    Resource,
 )
-from spark_2pc_sink.reference.coordinator.add_partitions import BATCH_VERSION, batch_allowed
-from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Operation, Resource
 from spark_2pc_sink.reference.coordinator.plans import (
     AddOffsetsReply,
     AddPartitionsReply,

@@ -25,37 +25,30 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Final, Protocol, cast
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator import (
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Profile, Settings
+from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
+from spark_2pc_sink.reference.coordinator.events import (
     AddPartitionsToTxn,
-    Code,
-    CoordinatorState,
     Event,
-    LogRecord,
     MarkersAnswered,
-    Plan,
     ProducerIdBlockAllocated,
-    Profile,
-    SendMarkers,
-    Settings,
-    Settled,
-    StepNext,
-    TransactionMetadata,
-    TransactionState,
-    due_expirations,
-    due_timeouts,
-    finish_loading,
-    reserve,
-    settle,
-    step,
-    unrecorded,
 )
-from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
-from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, Effect, InitProducerIdReply, Reply
-from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, key_version
-from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair
+from spark_2pc_sink.reference.coordinator.machine import Settled, finish_loading, reserve, settle, step, unrecorded
+from spark_2pc_sink.reference.coordinator.plans import (
+    AddPartitionsReply,
+    Effect,
+    InitProducerIdReply,
+    Plan,
+    Reply,
+    SendMarkers,
+    StepNext,
+)
+from spark_2pc_sink.reference.coordinator.records import KEY_VERSION, LogRecord, key_version
+from spark_2pc_sink.reference.coordinator.states import COMPLETION, DECIDED, Pair, TransactionMetadata, TransactionState
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import EndMarker

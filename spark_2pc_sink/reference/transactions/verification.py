@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator import AddPartitionsToTxn, Code
+from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn
 from spark_2pc_sink.reference.coordinator.leader_answers import (
     Question,
     offsets_code,

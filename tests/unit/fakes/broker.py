@@ -8,13 +8,8 @@ from typing import Any, Final, NamedTuple, cast
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.reference.coordinator import (
-    AddPartitionsToTxn,
-    DescribeTransactions,
-    EndTxn,
-    InitProducerId,
-    Settings,
-)
+from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
+from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, DescribeTransactions, EndTxn, InitProducerId
 from spark_2pc_sink.reference.coordinator.leader_answers import Question, produce_code, produce_question
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,

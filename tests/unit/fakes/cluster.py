@@ -24,13 +24,9 @@ from typing import Any, Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator import (
-    AddPartitionsToTxn,
-    Event,
-    Settings,
-    step,
-)
-from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Operation, Resource
+from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
+from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, AddPartitionsToTxn, Event, Operation, Resource
+from spark_2pc_sink.reference.coordinator.machine import step
 from spark_2pc_sink.reference.coordinator.plans import (
     AddPartitionsReply,
     DescribeTransactionsReply,

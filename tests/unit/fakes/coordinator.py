@@ -12,30 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator import (
-    AllocateProducerIdBlock,
-    CoordinatorState,
-    Event,
-    InitProducerId,
-    LogRecord,
-    MarkersAnswered,
-    ProducerIdBlock,
-    ProducerIdBlockAllocated,
-    SendMarkers,
-    Settings,
-    StepNext,
-    TransactionMetadata,
-    TransactionState,
-    due_expirations,
-    due_timeouts,
-    finish_loading,
-    reserve,
-    settle,
-    step,
-)
-from spark_2pc_sink.reference.coordinator.plans import Effect, Reply
-from spark_2pc_sink.reference.coordinator.records import TransactionLogValue
-from spark_2pc_sink.reference.coordinator.states import COMPLETION
+from spark_2pc_sink.reference.coordinator.coordinator_state import CoordinatorState, ProducerIdBlock, Settings
+from spark_2pc_sink.reference.coordinator.end_txn import due_expirations, due_timeouts
+from spark_2pc_sink.reference.coordinator.events import Event, InitProducerId, MarkersAnswered, ProducerIdBlockAllocated
+from spark_2pc_sink.reference.coordinator.machine import finish_loading, reserve, settle, step
+from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, Effect, Reply, SendMarkers, StepNext
+from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.states import COMPLETION, TransactionMetadata, TransactionState
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 
 #: The id of the one producer, where there is one.

@@ -19,7 +19,7 @@ from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
-from spark_2pc_sink.reference.coordinator import Settings
+from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from tests.unit.fakes.broker import FakeBroker
 from tests.unit.fakes.client import FakeClient
 from tests.unit.fakes.coordinator import TRANSACTIONAL_ID

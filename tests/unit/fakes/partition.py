@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.reference.coordinator import Code
 from spark_2pc_sink.reference.log.producer_state import (
     EndMarker,
     Guard,

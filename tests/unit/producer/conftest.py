@@ -9,7 +9,7 @@ import pytest
 
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.writer import TransactionalWriter
-from spark_2pc_sink.reference.coordinator import Profile
+from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction

@@ -14,7 +14,7 @@ from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recovery.api import recover
 from spark_2pc_sink.recovery.open_transaction import SHOWN_PARTITIONS_MAX, began_at
 from spark_2pc_sink.recovery.report import Action
-from spark_2pc_sink.reference.coordinator import Profile
+from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from tests.harness.halts import halts
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides

@@ -27,9 +27,10 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator import LogRecord, Settings, TransactionState
-from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock
+from spark_2pc_sink.reference.coordinator.coordinator_state import ProducerIdBlock, Settings
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
+from spark_2pc_sink.reference.coordinator.records import LogRecord
+from spark_2pc_sink.reference.coordinator.states import TransactionState
 from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.handlers.produce import ProduceHandlers
 from spark_2pc_sink.reference.handlers.transactions import TransactionHandlers

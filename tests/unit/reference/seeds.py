@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator import LogRecord, TransactionMetadata, TransactionState
 from spark_2pc_sink.reference.coordinator.coordinator_state import partition_for
-from spark_2pc_sink.reference.coordinator.records import TransactionLogValue
+from spark_2pc_sink.reference.coordinator.records import LogRecord, TransactionLogValue
+from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.producer_state import NeedsCoordinator
 from spark_2pc_sink.reference.storage.batches import inspect

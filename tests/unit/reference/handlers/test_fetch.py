@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
-from spark_2pc_sink.reference.coordinator import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from tests.unit.reference.coordinator.access import denied

@@ -12,7 +12,7 @@ from kafka.protocol.consumer import (
     OffsetForLeaderEpochResponse,
 )
 
-from spark_2pc_sink.reference.coordinator import Code
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.reference.protocol.api import Api, handlers_of
 from tests.unit.reference.coordinator.access import denied

@@ -10,20 +10,20 @@ from unittest import mock
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator import (
+from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
+from spark_2pc_sink.reference.coordinator.events import (
     AddPartitionsToTxn,
-    Code,
     DescribeTransactions,
     EndTxn,
     Event,
     InitProducerId,
-    Settings,
-    TransactionState,
 )
 from spark_2pc_sink.reference.coordinator.plans import AddPartitionsReply, EndTxnReply, InitProducerIdReply
+from spark_2pc_sink.reference.coordinator.states import TransactionState
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from spark_2pc_sink.reference.log.log_values import Appended
 from spark_2pc_sink.reference.storage.errors import UnreadableRecordError

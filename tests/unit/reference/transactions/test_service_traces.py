@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator import Code, TransactionMetadata, TransactionState
+from spark_2pc_sink.reference.coordinator.states import TransactionMetadata, TransactionState
 from tests.unit.reference.coordinator.driver import KEEPING, metadata
 from tests.unit.reference.node import Disk, Node, committed, node
 from tests.unit.reference.seeds import seeded

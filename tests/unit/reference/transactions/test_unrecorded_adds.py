@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.reference.coordinator import Code, Settings, TransactionState
+from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
+from spark_2pc_sink.reference.coordinator.states import TransactionState
 from spark_2pc_sink.reference.internal_topics import TRANSACTION_STATE
 from tests.unit.reference.coordinator.driver import T0, T1, metadata
 from tests.unit.reference.node import TID, Node, batch, committed, node

@@ -6,8 +6,7 @@ import pytest
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.config.properties import BrokerProperties
-from spark_2pc_sink.reference.coordinator import TransactionState
-from spark_2pc_sink.reference.coordinator.states import Pair
+from spark_2pc_sink.reference.coordinator.states import Pair, TransactionState
 from tests.unit.reference.coordinator.driver import metadata
 from tests.unit.reference.node import TID, node
 from tests.unit.reference.seeds import seeded

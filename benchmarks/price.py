@@ -28,7 +28,7 @@ from benchmarks.writers import Task, Writer
 from jdbc_state.connections import Database
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.producer import produce_session
-from spark_2pc_sink.producer.producer_init import InitializedProducer
+from spark_2pc_sink.producer.coordinator_calls import InitializedProducer
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.sink import query_run
 from tests.unit.fakes.memory_store import MemoryStateStore

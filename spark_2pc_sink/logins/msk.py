@@ -2,19 +2,27 @@
 
 Signing needs no network where the AWS credentials are at hand. They are found as boto3 finds them, in the process that
 logs in: on executors by the role of the machine or container, for instance.
+
+At DEBUG botocore logs what it signs, with the session token and the signature: together they are a login. Where a role
+is assumed, it logs the answer with the role's secret key. So while it signs for a broker its log is kept quiet; other
+users of botocore in the same process keep theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import contextvars
+import logging
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.logins import signer_log
 
 with extra("msk"):
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+    from botocore.awsrequest import AWSHTTPConnection, AWSHTTPSConnection
+
 
 _MS: Final = 1_000
 _SESSION: Final = "spark-2pc-sink"
@@ -38,7 +46,7 @@ def msk_iam(config: str) -> tuple[str, float]:
         Exception: what boto3 raises where there are no credentials.
     """
     said = _read(config)
-    with signer_log.quiet():
+    with _quiet():
         token, expires_ms = _signed(said)
     return token, expires_ms / _MS
 
@@ -68,3 +76,38 @@ def _read(config: str) -> dict[str, str]:
             remedy="write for example region=eu-west-1",
         )
     return said
+
+
+#: The modules that show requests, what is signed of them, and answers.
+_LOGGERS: Final = ("botocore.auth", "botocore.endpoint", "botocore.parsers")
+_signing: contextvars.ContextVar[bool] = contextvars.ContextVar("signing", default=False)
+
+
+class _Withhold(logging.Filter):
+    """Leaves of a message what stands before its first value."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let the record pass, without credentials."""
+        if _signing.get():
+            # A message without values may have them in its text.
+            said = str(record.msg).partition("%")[0].strip() if record.args else ""
+            record.msg, record.args = f"{said} (withheld)".strip(), ()
+        return True
+
+
+_FILTER: Final = _Withhold()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Show no credentials inside the block."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_FILTER)
+    for connection in (AWSHTTPConnection, AWSHTTPSConnection):
+        # A program may set it on ``http.client`` for all: it prints each request and its headers.
+        connection.debuglevel = 0
+    before = _signing.set(True)
+    try:
+        yield
+    finally:
+        _signing.reset(before)

@@ -16,8 +16,7 @@ from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaTimeoutError
-from spark_2pc_sink.logins.kerberos import check_library
-from spark_2pc_sink.logins.token_sources import BrokerTokens, token_source
+from spark_2pc_sink.logins.tokens import BrokerTokens, check_library, token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.connection import Connection, SentRequest, api_versions_request
 from spark_2pc_sink.producer.connection_failures import ConnectionFailures, NodeUnavailableError

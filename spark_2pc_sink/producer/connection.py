@@ -29,7 +29,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
-from spark_2pc_sink.logins.token_sources import BrokerTokens
+from spark_2pc_sink.logins.tokens import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.tls import TlsFailedError

@@ -24,7 +24,7 @@ from kafka.protocol.sasl import SaslHandshakeRequest
 from spark_2pc_sink.causes import causes
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, ConfigurationError, KafkaError, RemoteProtocolError
-from spark_2pc_sink.logins.token_sources import BrokerTokens
+from spark_2pc_sink.logins.tokens import BrokerTokens
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.connection import CLIENT, LENGTH, LoginRefusedError, api_versions_request, decoded, framed
 from spark_2pc_sink.producer.tls import TlsFailedError, protocol_refusal, tls_refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
@@ -17,12 +17,14 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.encoding_options import printable_key, record_lacks_key, record_too_large
-from spark_2pc_sink.producer.partition_queue import Batch
+from spark_2pc_sink.producer.record_encoder import printable_key, record_lacks_key, record_too_large
 from spark_2pc_sink.wire.batch_format import read_header
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.record_contents import content_digests, contents_of, key_of_content, value_of_content
 from spark_2pc_sink.wire.replies import ProducedPartition
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.producer.batch_sender import Batch
 
 #: Another producer owns the transactional id: InvalidProducerEpoch and ProducerFenced say so, and so does
 #: InvalidProducerIdMapping, which is what the coordinator answers to a producer id that it has replaced or expired.

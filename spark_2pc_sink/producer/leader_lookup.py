@@ -12,8 +12,8 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.broker_connections import Reasons
 from spark_2pc_sink.producer.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
-from spark_2pc_sink.producer.encoding_options import TopicLimits
 from spark_2pc_sink.producer.error_policy import LEADER_MOVED, kafka_error
+from spark_2pc_sink.producer.record_encoder import TopicLimits
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error

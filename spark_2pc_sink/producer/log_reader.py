@@ -1,29 +1,34 @@
-"""The log reader: how a transaction ended, read from the log of one partition that it wrote.
+"""The logs of partitions, read for what became of transactions.
 
 The coordinator remembers only the last transaction of an id, and forgets the id after seven days. The partitions keep
-the end marker as long as they keep the data: it is the first control batch of the producer behind the transaction's
-records (KIP-98, "Control Records"; with transaction.version 2 its epoch is that of the transaction + 1, KIP-890).
+the end marker as long as they keep the data: it is the first control batch of the producer after the transaction's
+records (KIP-98, "Control Records"; with transaction.version 2 its epoch is that of the transaction + 1, KIP-890). A
+producer has one transaction at a time, so `CommitScan` finds by the same rule which transactions were committed since
+a point. What it cannot read, or not within its bounds, it says: what is missing there is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaTimeoutError
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.errors import DualWriteError, KafkaTimeoutError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import kafka_error
-from spark_2pc_sink.producer.leader_lookup import ask_leader, by_leader, end_offset
+from spark_2pc_sink.producer.leader_lookup import ask_leader, by_leader, end_offset, end_offsets, ends_request
+from spark_2pc_sink.recipe.kept_records import LogsView
+from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec
 from spark_2pc_sink.wire.record_batch import DecodedBatch, decode_record_batches
-from spark_2pc_sink.wire.replies import DescribedProducers, FetchedPartition
+from spark_2pc_sink.wire.replies import DescribedProducers, FetchedPartition, TopicMetadata
 
 #: Bytes of one Fetch. The marker is usually the next batch, so little is read; a larger batch comes whole anyway.
 FETCH_BYTES_MAX: Final = 1024 * 1024
@@ -210,3 +215,188 @@ def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, de
         raise kafka_error("DescribeProducers", code, f"partition {partition}")
     found = [each.txn_start_offset for each in described.producers if each.producer_id == producer_id]
     return next((offset for offset in found if offset >= 0), None)
+
+
+def view_logs(
+    cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline, *, starts: bool = False
+) -> LogsView:
+    """Ask for the ids of the topics and the ends of the logs.
+
+    Args:
+        cluster: whom to ask.
+        partitions: those of a batch.
+        deadline: when to give up.
+        starts: ask for the first offsets too.
+
+    Raises:
+        AuthorizationError: a topic may not be described.
+        KafkaError: a broker refused.
+        KafkaTimeoutError: no leader of a partition that exists has answered.
+    """
+    wanted = sorted(set(partitions))
+    if not starts and (found := _ask_at_once(cluster, wanted, deadline)) is not None:
+        return found
+    topics = cluster.existing_topics({partition.topic for partition in wanted}, deadline)
+    existing = [each for each in wanted if each.topic in topics and _has(topics[each.topic], each)]
+    return LogsView(
+        topic_ids={name: topic.topic_id for name, topic in topics.items()},
+        ends=end_offsets(cluster, existing, OffsetSpec.LATEST, deadline),
+        starts=end_offsets(cluster, existing, OffsetSpec.EARLIEST, deadline) if starts else {},
+    )
+
+
+def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadline) -> LogsView | None:
+    """Metadata of one broker, ListOffsets of all; None where anything but a plain answer came."""
+    if not wanted or any(cluster.leader(partition) is None for partition in wanted):
+        return None
+    led_by = by_leader(cluster, wanted, deadline)
+    names = {partition.topic for partition in wanted}
+    if not all(cluster.knows_versions(leader) for leader in led_by):
+        return None
+    questions = {
+        leader: ends_request(cluster, leader, led, OffsetSpec.LATEST, deadline) for leader, led in led_by.items()
+    }
+    first, *others = led_by
+    metadata = messages.metadata_request(names, version=cluster.version(first, Api.METADATA, deadline))
+    answers = cluster.request_at_once({first: metadata, **{each: questions[each] for each in others}}, deadline)
+    rest = None if answers is None else cluster.request_at_once({first: questions[first]}, deadline)
+    if answers is None or rest is None:
+        return None
+    topics = responses.read_metadata(answers.pop(first)).topics
+    listed = [*rest.values(), *answers.values()]
+    ends = {key: found for answer in listed for key, found in responses.read_list_offsets(answer).items()}
+    plain = all(topic.exists for topic in topics) and len(topics) == len(names)
+    if not plain or len(ends) != len(wanted) or any(found.error_code != Code.NONE for found in ends.values()):
+        return None
+    return LogsView(
+        topic_ids={topic.name: topic.topic_id for topic in topics},
+        ends={key: found.offset for key, found in ends.items()},
+    )
+
+
+def _has(topic: TopicMetadata, partition: TopicPartition) -> bool:
+    return any(each.partition == partition.partition for each in topic.partitions)
+
+
+@dataclass(frozen=True)
+class CommitQuery:
+    """Whose transactions to look for, and from where on.
+
+    Args:
+        after: the last offset that is known, by partition.
+        since_ms: where to begin in partitions that are not in ``after``: milliseconds since 1970; None for the first
+            offset.
+        newer_than: the pair of the last transaction that is known; None for no such.
+        producer_ids: further producer ids of the sink.
+    """
+
+    after: Mapping[TopicPartition, int]
+    since_ms: int | None = None
+    newer_than: ProducerIdAndEpoch | None = None
+    producer_ids: frozenset[int] = frozenset()
+
+    def asks_for(self, batch: DecodedBatch) -> bool:
+        """Whether this batch is of one of the transactions, or ends one."""
+        known = self.newer_than
+        if known is not None and batch.producer_id == known.producer_id:
+            return batch.producer_epoch > known.epoch
+        return batch.producer_id in self.producer_ids
+
+
+@dataclass
+class _Account:
+    """The records of one transaction in the partitions that were read so far."""
+
+    records: int = 0
+    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, partition: TopicPartition, batches: list[DecodedBatch]) -> None:
+        self.records += sum(batch.record_count for batch in batches)
+        self.offsets[partition] = (batches[0].base_offset, batches[-1].last_offset)
+
+
+class CommitScan:
+    """One scan.
+
+    Args:
+        cluster: where to read.
+        query: for what.
+        deadline: when to stop.
+        bytes_max: how much to read.
+    """
+
+    def __init__(self, cluster: Cluster, query: CommitQuery, deadline: Deadline, *, bytes_max: int) -> None:
+        self._cluster = cluster
+        self._query = query
+        self._deadline = deadline
+        self._bytes_left = bytes_max
+        self._committed: dict[ProducerIdAndEpoch, _Account] = {}
+        self._unread: list[str] = []
+
+    def run(self, partitions: Iterable[TopicPartition]) -> FoundCommits:
+        """Read the logs one after the other, those with a known offset first."""
+        ordered = sorted(set(partitions), key=lambda each: (each not in self._query.after, each))
+        for number, partition in enumerate(ordered):
+            if self._bytes_left <= 0 or (number and self._deadline.passed):
+                self._unread.append(f"{', '.join(map(str, ordered[number:]))} (too much before it)")
+                break
+            try:
+                self._read(partition)
+            except DualWriteError as error:
+                self._unread.append(f"{partition} ({error})")
+        known = self._query.newer_than
+        own = None if known is None else known.producer_id
+        # The id of the row's pair comes first: a later one took its place when its epochs were used up.
+        pairs = sorted(self._committed, key=lambda pair: (pair.producer_id != own, pair))
+        return FoundCommits(
+            tuple(
+                CommittedTransaction(pair, found.records, found.offsets)
+                for pair in pairs
+                for found in [self._committed[pair]]
+            ),
+            tuple(self._unread),
+        )
+
+    def _read(self, partition: TopicPartition) -> None:
+        end = end_offset(self._cluster, partition, OffsetSpec.LATEST, self._deadline)
+        begin = self._begin(partition)
+        if begin is None:
+            return
+        open_: dict[int, list[DecodedBatch]] = {}
+        for batch in read_log(self._cluster, partition, begin, end, self._deadline):
+            self._bytes_left -= len(batch.payload)
+            if self._query.asks_for(batch):
+                self._take(partition, batch, open_)
+            if self._bytes_left <= 0:
+                self._unread.append(f"{partition} from offset {batch.last_offset + 1} to {end} (too much)")
+                return
+
+    def _begin(self, partition: TopicPartition) -> int | None:
+        """Where to begin; None where no record can be asked for."""
+        earliest = end_offset(self._cluster, partition, OffsetSpec.EARLIEST, self._deadline)
+        last = self._query.after.get(partition)
+        if last is not None:
+            if earliest > last + 1:
+                self._unread.append(f"{partition} from offset {last + 1} to {earliest - 1} (deleted)")
+            return max(earliest, last + 1)
+        if self._query.since_ms is None:
+            return earliest
+        found = end_offset(self._cluster, partition, self._query.since_ms, self._deadline)
+        return None if found < 0 else found
+
+    def _take(self, partition: TopicPartition, batch: DecodedBatch, open_: dict[int, list[DecodedBatch]]) -> None:
+        if not batch.control:
+            if batch.transactional:
+                # A marker that is not there any more has ended what another epoch left.
+                of_one = open_.setdefault(batch.producer_id, [])
+                if of_one and of_one[0].producer_epoch != batch.producer_epoch:
+                    of_one.clear()
+                of_one.append(batch)
+            return
+        marker = batch.marker
+        if marker is None:
+            return
+        ended = open_.pop(batch.producer_id, [])
+        if ended and marker.commit:
+            pair = ProducerIdAndEpoch(batch.producer_id, ended[0].producer_epoch)
+            self._committed.setdefault(pair, _Account()).add(partition, ended)

@@ -1,33 +1,55 @@
-"""The produce session: writes records of one transaction, from one process, with a sequence per partition.
+"""Senders of the records of one transaction: a session that encodes and checks, and one for a few ready batches.
 
 A session belongs to one transaction and one pair. Several sessions may share both as long as no partition is written
 by two of them: sequence numbers start at 0 in each partition of each transaction, so a second writer's batches would
-be taken for repetitions of the first one's and answered "done" without being written. The session therefore checks
-every first answer, and fails with `BatchRetryError` where somebody else must have been there.
+be taken for repetitions of the first one's and answered "done" without being written. `ProduceSession` therefore asks
+first where each log ends, checks every first answer, and fails with `BatchRetryError` where another writer must have
+been there. `BatchListSender` asks nothing first: its caller has the pair for itself, from InitProducerId or EndTxn.
+`StickyPartitioner` says which partition a row of the writer goes to.
 
-Everything happens on the caller's thread, inside `ProduceSession.append` and `ProduceSession.flush`.
+Everything happens on the caller's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.batch_sender import BatchSender, Lane, OpenTransaction
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
+from spark_2pc_sink.producer.arrow_partitioner import ArrowPartitioner, PartitionRows, RecordColumns
+from spark_2pc_sink.producer.batch_sender import (
+    REQUEST_BYTES,
+    Batch,
+    BatchSender,
+    Lane,
+    OpenTransaction,
+    PartitionQueue,
+    PartitionReceipt,
+    produce_version_max,
+)
+from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
+from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
+from spark_2pc_sink.producer.error_policy import PRODUCE_RETRIED, produce_error
 from spark_2pc_sink.producer.leader_lookup import LeaderFinder, end_offsets, topic_limits
-from spark_2pc_sink.producer.partition_queue import PartitionQueue, PartitionReceipt
-from spark_2pc_sink.producer.record_encoder import EncodedBatch, RecordEncoder
-from spark_2pc_sink.wire.batch_format import next_sequence
+from spark_2pc_sink.producer.record_encoder import EncodedBatch, EncodingOptions, RecordEncoder, TopicLimits
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.arrow_layout import as_one_array
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
+from spark_2pc_sink.wire.framed_request import RecordBytes, produce_request
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import assign_producer
 from spark_2pc_sink.wire.record_rows import Rows
+from spark_2pc_sink.wire.replies import ProducedPartition
 
 #: Encoded bytes that wait for an acknowledgement, per session; `ProduceSession.append` blocks above it. The same as
 #: Java's buffer.memory: many times what a connection holds in flight, little beside a Spark worker.
@@ -226,3 +248,265 @@ class ProduceSession:
         if self._cancelled:
             raise BatchRetryError(reason="writing to Kafka was given up, since the attempt has failed elsewhere")
         self._sender.pump(self._options.retry_backoff_ms / 1000)
+
+
+_log = sink_log(__name__)
+
+_ROW_COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
+
+#: What is not asked of the topic: the broker refuses a batch that is too large for it.
+_NOT_ASKED: Final = TopicLimits(message_bytes_max=None, create_time=None)
+
+
+@dataclass(frozen=True)
+class PlacedBatch:
+    """A record batch, and where it goes.
+
+    Attributes:
+        partition: where to.
+        payload: the batch; producer and sequence are filled in when it is sent.
+        record_count: how many records it has.
+    """
+
+    partition: TopicPartition
+    payload: RecordBytes
+    record_count: int
+
+
+@dataclass(frozen=True)
+class AcknowledgedBatches:
+    """Where the records of some batches are.
+
+    Attributes:
+        offsets: the first and the last offset in each partition.
+        topic_ids: topic to Kafka's id of it; without those of a broker that has none.
+    """
+
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+    topic_ids: Mapping[str, str]
+
+
+class SendBatches(Protocol):
+    """Sends the batches of one transaction; `BatchListSender.send` is the real one."""
+
+    def __call__(
+        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches:
+        """See `BatchListSender.send`."""
+
+
+class BatchListSender:
+    """Sends for one transactional id, whose pair nobody else has.
+
+    Args:
+        cluster: connections; not closed by this object.
+        transactional_id: whose transactions.
+        options: time-outs and back-off.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str, options: KafkaOptions) -> None:
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+        self._options = options
+
+    def send(
+        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches:
+        """Send, and wait for every acknowledgement.
+
+        Args:
+            producer: the pair of the transaction, which nobody has sent with before.
+            transaction_version: of the cluster; below 2 the partitions must have been added to the transaction.
+            batches: those of one partition in their order.
+
+        Raises:
+            FencedError, AbortableError, UnknownTopicError, AuthorizationError, KafkaError: a broker refused.
+            ConfigurationError: a batch is larger than its topic takes.
+            KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, beside the first try.
+        """
+        version_max = produce_version_max(transaction_version)
+        return self._send_at_once(producer, version_max, batches) or self._send_queued(
+            producer, transaction_version, batches
+        )
+
+    def _send_at_once(
+        self, producer: ProducerIdAndEpoch, version_max: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches | None:
+        """One request to one broker, as most transactions need; None where they need more.
+
+        What has to be sent again is left to the queue, in the same order with the same sequence numbers: what the
+        broker has appended already it appends no second time.
+        """
+        payloads = {
+            each.partition: assign_producer(each.payload, producer=producer, base_sequence=0) for each in batches
+        }
+        leaders = {self._cluster.leader(partition) for partition in payloads}
+        leader = leaders.pop() if len(leaders) == 1 else None
+        fits = sum(len(each) for each in payloads.values()) + REQUEST_BYTES <= self._options.max_request_bytes
+        if leader is None or len(payloads) < len(batches) or not fits:
+            return None
+        deadline = self._cluster.deadline(self._options.request_timeout_ms)
+        try:
+            request = produce_request(
+                self._transactional_id,
+                payloads,
+                version=self._cluster.version(leader, Api.PRODUCE, deadline, at_most=version_max),
+                timeout_ms=self._options.request_timeout_ms,
+            )
+            answer_later = self._cluster.begin(leader, request, deadline)
+            if answer_later is None:
+                return None
+            answers = answer_later()
+        except NodeUnavailableError as error:
+            _log.info("Produce: %s; sending again", error)
+            return None
+        offsets: dict[TopicPartition, tuple[int, int]] = {}
+        for batch in batches:
+            answer = answers.get(batch.partition)
+            if answer is None or answer.error_code in PRODUCE_RETRIED or _is_placeless(answer):
+                return None
+            if answer.error_code != Code.NONE:
+                unsent = Batch(0, batch.payload, batch.record_count, None, deadline_s=0.0)
+                raise produce_error(batch.partition, unsent, answer, producer)
+            offsets[batch.partition] = (answer.base_offset, answer.base_offset + batch.record_count - 1)
+        return self._acknowledged(offsets)
+
+    def _send_queued(
+        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches:
+        transaction = OpenTransaction(self._transactional_id, producer, transaction_version)
+        sender = BatchSender(self._cluster, transaction, self._options)
+        lanes: dict[TopicPartition, Lane] = {}
+        with sender.running():
+            for batch in batches:
+                lane = lanes.get(batch.partition)
+                if lane is None:
+                    finder = LeaderFinder(self._cluster, batch.partition)
+                    lane = lanes[batch.partition] = Lane(PartitionQueue(batch.partition, 0), finder, _NOT_ASKED)
+                payload = assign_producer(batch.payload, producer=producer, base_sequence=lane.sequence)
+                lane.sequence = next_sequence(lane.sequence, batch.record_count)
+                sender.push(lane, payload, record_count=batch.record_count, row_key=None)
+            while not sender.idle:  # bounded: every batch has a deadline
+                sender.pump(self._options.retry_backoff_ms / 1000)
+        return self._acknowledged({partition: _range_of(lane) for partition, lane in lanes.items()})
+
+    def _acknowledged(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> AcknowledgedBatches:
+        topic_ids = {each.topic: found for each in offsets if (found := self._cluster.topic_id(each.topic))}
+        return AcknowledgedBatches(offsets, topic_ids)
+
+
+def _is_placeless(answer: ProducedPartition) -> bool:
+    """A success without an offset: for a batch of ours there is one."""
+    return answer.error_code == Code.NONE and answer.base_offset < 0
+
+
+def _range_of(lane: Lane) -> tuple[int, int]:
+    receipt = lane.queue.receipt
+    if receipt is None:
+        message = "a sender at rest has the receipt of every partition"
+        raise AssertionError(message)
+    return receipt.first_offset, receipt.last_offset
+
+
+def joined(batches: Sequence[PlacedBatch]) -> tuple[tuple[str, ...], bytes]:
+    """Batches as a database keeps them: their partitions, and their bytes one behind the other."""
+    return tuple(str(each.partition) for each in batches), b"".join(each.payload for each in batches)
+
+
+def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
+    """The batches that `joined` has put together.
+
+    Raises:
+        LocalProtocolError: it has not.
+    """
+    position = 0
+    for name in partitions:
+        stop = position + _whole_batch_bytes(data, position)
+        if stop > len(data):
+            break
+        yield PlacedBatch(TopicPartition.parse(name), data[position:stop], read_header(data, position).record_count)
+        position = stop
+    else:
+        if position == len(data):
+            return
+    raise LocalProtocolError(
+        operation="read kept records",
+        state=f"{len(data)} bytes for {len(partitions)} partitions",
+        rule="there is one record batch for each partition, and nothing else",
+    )
+
+
+def _whole_batch_bytes(data: bytes, position: int) -> int:
+    """What the batch at ``position`` takes, by its own word; a header where there is not even that."""
+    if position + HEADER_BYTES > len(data):
+        return HEADER_BYTES
+    length: int = LOG_OVERHEAD.unpack_from(data, position)[1]
+    return max(HEADER_BYTES, length + LOG_OVERHEAD_BYTES)
+
+
+class StickyPartitioner(ArrowPartitioner):
+    """The writer's partitioner: all rows of a call without a key go to one partition, those of the next to another.
+
+    Java's producer sticks to one partition for a batch of keyless records, then takes another (KIP-480).
+
+    Args:
+        cluster: knows how many partitions a topic has.
+        topic: of rows that name none.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str | None) -> None:
+        super().__init__(topic)
+        self._cluster = cluster
+        self._counts: dict[str, int] = {}
+        self._calls = 0
+
+    def new_transaction(self) -> None:
+        """Partitions may have been added to topics since the last transaction."""
+        self._counts.clear()
+
+    def columns(self, rows: Any) -> RecordColumns:
+        """Check that rows can be sent, and take their columns apart.
+
+        Raises:
+            LocalProtocolError: a column is missing or unknown, or a row has no topic.
+        """
+        names = set(rows.schema.names)
+        columns = {name: as_one_array(rows.column(name)) for name in _ROW_COLUMNS if name in names}
+        unknown = sorted(names - set(_ROW_COLUMNS))
+        if unknown or "value" not in columns:
+            wrong = f"unknown columns {unknown}" if unknown else "no column 'value'"
+            raise _unsendable(wrong, f"the columns are some of {', '.join(_ROW_COLUMNS)}, at least value")
+        topic, partition = columns.get("topic"), columns.get("partition")
+        if self._topic is None and (topic is None or topic.null_count):
+            raise _unsendable("a row without a topic", "name it in a column 'topic', or give topic= to the writer")
+        if partition is not None and not pa.types.is_integer(partition.type):
+            raise _unsendable(f"column 'partition' of type {partition.type}", "partitions are integers")
+        if topic is not None and self._topic is not None:
+            topic = pc.fill_null(topic, self._topic)
+        return RecordColumns(topic, partition, columns.get("key"), columns["value"], columns.get("headers"))
+
+    def split_call(self, columns: RecordColumns) -> list[PartitionRows]:
+        """Split the rows of one call of the writer; see `split`."""
+        self._calls += 1
+        return list(self.split(columns))
+
+    def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
+        del columns, row
+        if topic not in self._counts:
+            self._counts[topic] = self._cluster.partition_counts([topic])[topic]
+        return self._counts[topic]
+
+    def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
+        del topic
+        return (self._calls % count,)
+
+    def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
+        named = None if columns.partition is None else columns.partition[row].as_py()
+        return unknown_topic(
+            topic,
+            f"it has {count} partitions, 0 to {count - 1}, and a row names {named}; correct the row, or add partitions",
+        )
+
+
+def _unsendable(state: str, rule: str) -> LocalProtocolError:
+    return LocalProtocolError(operation="append", state=state, rule=rule)

@@ -29,10 +29,14 @@ from spark_2pc_sink.ids import (
 )
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
-from spark_2pc_sink.producer.commit_scan import CommitQuery, CommitScan
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
-from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
-from spark_2pc_sink.producer.descriptions import TransactionDescription, description_of
+from spark_2pc_sink.producer.coordinator_calls import (
+    CoordinatorCalls,
+    InitializedProducer,
+    ProducerInit,
+    TransactionDescription,
+    description_of,
+)
 from spark_2pc_sink.producer.error_policy import (
     BUSY_BACKOFF_MS,
     COMMIT_REFUSED,
@@ -40,9 +44,7 @@ from spark_2pc_sink.producer.error_policy import (
     TWO_CAUSES,
     kafka_error,
 )
-from spark_2pc_sink.producer.log_reader import Marker, find_marker, open_since
-from spark_2pc_sink.producer.producer_init import InitializedProducer, ProducerInit
-from spark_2pc_sink.producer.written_logs import view_logs
+from spark_2pc_sink.producer.log_reader import CommitQuery, CommitScan, Marker, find_marker, open_since, view_logs
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.wire import messages, responses
@@ -329,7 +331,7 @@ class TransactionClient:
         )
 
     def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
-        """Read which transactions were committed since; see `spark_2pc_sink.producer.commit_scan`.
+        """Read which transactions were committed since; see `spark_2pc_sink.producer.log_reader`.
 
         Args:
             query: whose, and since when.
@@ -351,7 +353,7 @@ class TransactionClient:
         return replace(found, unread=found.unread + gone)
 
     def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
-        """Look at the topics and the logs of a batch as they are now; see `spark_2pc_sink.producer.written_logs`.
+        """Look at the topics and the logs of a batch as they are now; see `spark_2pc_sink.producer.log_reader`.
 
         Args:
             partitions: those of the batch.

@@ -3,7 +3,7 @@
 `TransactionalWriter` has the methods of ``KafkaProducer`` with Java's meaning, and takes Arrow columns instead of
 single records. It is built of `spark_2pc_sink.producer.transaction_client.TransactionClient`, one
 `spark_2pc_sink.producer.produce_session.ProduceSession` per transaction, and the table of
-`spark_2pc_sink.producer.writer_states`.
+`RULES`.
 
 ::
 
@@ -14,17 +14,22 @@ single records. It is built of `spark_2pc_sink.producer.transaction_client.Trans
         writer.append(pa.table({"key": ["a"], "value": ["1"]}))
         state = writer.prepare_transaction()      # … store str(state) with the data it belongs to …
         writer.complete_transaction(state)
+
+The states of a writer, and what may be called in each, are the table `RULES`. Java's ``KafkaProducer`` keeps the same
+rules in ``TransactionManager.State`` and in the methods that throw ``IllegalStateException``; KIP-98 and KIP-939 state
+them in prose. A call without a row is refused before anything happens: no byte is sent and no state changes. A producer
+that was fenced or refused is FATAL from any state. ``complete_transaction`` becomes a commit or an abort, and then
+follows the row of that operation as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
 from types import TracebackType
 from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from jdbc_state.sink_log import at_work_for
 from spark_2pc_sink.clock import now_ms, steady_ms
@@ -50,19 +55,131 @@ from spark_2pc_sink.ids import (
     TransactionState,
 )
 from spark_2pc_sink.options import KafkaOptions, checks_keywords
-from spark_2pc_sink.producer.arrow_partitioner import ArrowPartitioner, PartitionRows, RecordColumns
-from spark_2pc_sink.producer.batch_sender import OpenTransaction
-from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
-from spark_2pc_sink.producer.descriptions import commit_error
+from spark_2pc_sink.producer.batch_sender import OpenTransaction, PartitionReceipt
+from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.producer.coordinator_calls import KEEP_REFUSED, commit_error
 from spark_2pc_sink.producer.error_policy import COMMIT_REFUSED, kafka_error
-from spark_2pc_sink.producer.partition_queue import PartitionReceipt
-from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.producer.producer_init import KEEP_REFUSED
+from spark_2pc_sink.producer.produce_session import ProduceSession, StickyPartitioner
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.producer.writer_states import Operation, Rule, WriterState, rule_for
-from spark_2pc_sink.wire.arrow_layout import as_one_array
 
-_ROW_COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
+
+class WriterState(Enum):
+    """Where a writer stands."""
+
+    UNINITIALISED = "uninitialised"
+    READY = "ready"
+    IN_TRANSACTION = "in transaction"
+    PREPARED = "prepared"
+    KEPT = "kept"
+    KEPT_NOTHING = "kept, with nothing ongoing"
+    MUST_ABORT = "must abort"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    FATAL = "fatal"
+    CLOSED = "closed"
+
+
+class Operation(Enum):
+    """The operations of a writer."""
+
+    INIT = "init_transactions"
+    INIT_KEEPING = "init_transactions(keep_prepared_txn=True)"
+    BEGIN = "begin_transaction"
+    APPEND = "append"
+    FLUSH = "flush"
+    PREPARE = "prepare_transaction"
+    COMPLETE = "complete_transaction"
+    COMMIT = "commit_transaction"
+    ABORT = "abort_transaction"
+    CLOSE = "close"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One allowed call.
+
+    Args:
+        state: in which it is allowed.
+        operation: the call.
+        done: the state after success.
+        failed: the state after an error that loses the transaction and not the producer.
+        unknown: the state when the outcome of EndTxn is unknown.
+        source: the sentence that allows it.
+    """
+
+    state: WriterState
+    operation: Operation
+    done: WriterState
+    failed: WriterState
+    unknown: WriterState
+    source: str
+
+
+_S, _O = WriterState, Operation
+_INIT = "KIP-98, initTransactions: 'Needs to be called before any other methods when the transactional.id is set'"
+_KEEP = (
+    "KIP-939, initTransactions(true): 'the KafkaProducer object is set into a state which only allows calling "
+    ".commitTransaction, .abortTransaction, or .completeTransaction'"
+)
+_NOTHING = "KIP-939, 'Transaction Coordinator Changes': with no ongoing transaction InitProducerId works as before"
+_BEGIN = "KIP-98, beginTransaction: 'Should be called before the start of each new transaction'"
+_SEND = "KIP-98, 'Data Flow': records are sent between beginTransaction and the end of the transaction"
+_PREPARE = (
+    "KIP-939, prepareTransaction: 'flush all the pending messages and transition the producer into a mode where only "
+    ".commitTransaction, .abortTransaction, or .completeTransaction could be called'"
+)
+_COMPLETE = (
+    "KIP-939, completeTransaction: 'compare the currently prepared transaction state and the state passed in the "
+    "argument and either commit or abort the transaction'"
+)
+_COMMIT = "KIP-98, commitTransaction: 'Commits the ongoing transaction'"
+_ABORT = "KIP-98, abortTransaction: 'Aborts the ongoing transaction'"
+_ABORTABLE = "KIP-890 / KIP-1050: after an abortable error the application aborts the transaction and goes on"
+_REPEAT = "KafkaProducer javadoc: after a TimeoutException 'it is safe to retry', and nothing else is"
+_CLOSE = "KafkaProducer.close: allowed at any time; it ends no transaction"
+
+#: Every allowed call. What is not here is refused.
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(_S.UNINITIALISED, _O.INIT, _S.READY, _S.UNINITIALISED, _S.UNINITIALISED, _INIT),
+    Rule(_S.UNINITIALISED, _O.INIT_KEEPING, _S.KEPT, _S.UNINITIALISED, _S.UNINITIALISED, _KEEP),
+    Rule(_S.READY, _O.BEGIN, _S.IN_TRANSACTION, _S.READY, _S.READY, _BEGIN),
+    Rule(_S.IN_TRANSACTION, _O.APPEND, _S.IN_TRANSACTION, _S.MUST_ABORT, _S.MUST_ABORT, _SEND),
+    Rule(_S.IN_TRANSACTION, _O.FLUSH, _S.IN_TRANSACTION, _S.MUST_ABORT, _S.MUST_ABORT, _SEND),
+    Rule(_S.IN_TRANSACTION, _O.PREPARE, _S.PREPARED, _S.MUST_ABORT, _S.MUST_ABORT, _PREPARE),
+    Rule(_S.IN_TRANSACTION, _O.COMMIT, _S.READY, _S.MUST_ABORT, _S.COMMITTING, _COMMIT),
+    Rule(_S.IN_TRANSACTION, _O.ABORT, _S.READY, _S.MUST_ABORT, _S.ABORTING, _ABORT),
+    Rule(_S.PREPARED, _O.COMPLETE, _S.READY, _S.MUST_ABORT, _S.COMMITTING, _COMPLETE),
+    Rule(_S.PREPARED, _O.COMMIT, _S.READY, _S.MUST_ABORT, _S.COMMITTING, _PREPARE),
+    Rule(_S.PREPARED, _O.ABORT, _S.READY, _S.MUST_ABORT, _S.ABORTING, _PREPARE),
+    Rule(_S.KEPT, _O.COMPLETE, _S.READY, _S.MUST_ABORT, _S.COMMITTING, _COMPLETE),
+    Rule(_S.KEPT, _O.COMMIT, _S.READY, _S.MUST_ABORT, _S.COMMITTING, _KEEP),
+    Rule(_S.KEPT, _O.ABORT, _S.READY, _S.MUST_ABORT, _S.ABORTING, _KEEP),
+    Rule(_S.KEPT_NOTHING, _O.COMPLETE, _S.READY, _S.KEPT_NOTHING, _S.KEPT_NOTHING, _NOTHING),
+    Rule(_S.KEPT_NOTHING, _O.BEGIN, _S.IN_TRANSACTION, _S.KEPT_NOTHING, _S.KEPT_NOTHING, _NOTHING),
+    Rule(_S.MUST_ABORT, _O.ABORT, _S.READY, _S.MUST_ABORT, _S.ABORTING, _ABORTABLE),
+    Rule(_S.COMMITTING, _O.COMMIT, _S.READY, _S.MUST_ABORT, _S.COMMITTING, _REPEAT),
+    Rule(_S.COMMITTING, _O.COMPLETE, _S.READY, _S.MUST_ABORT, _S.COMMITTING, _REPEAT),
+    Rule(_S.ABORTING, _O.ABORT, _S.READY, _S.MUST_ABORT, _S.ABORTING, _REPEAT),
+    Rule(_S.ABORTING, _O.COMPLETE, _S.READY, _S.MUST_ABORT, _S.ABORTING, _REPEAT),
+    *(Rule(state, _O.CLOSE, _S.CLOSED, _S.CLOSED, _S.CLOSED, _CLOSE) for state in WriterState),
+)
+
+_TABLE: Final = {(rule.state, rule.operation): rule for rule in RULES}
+
+
+def rule_for(state: WriterState, operation: Operation) -> Rule:
+    """The rule that allows ``operation`` in ``state``.
+
+    Raises:
+        LocalProtocolError: there is none. Nothing has happened.
+    """
+    rule = _TABLE.get((state, operation))
+    if rule is None:
+        allowed = [known.operation.value for known in RULES if known.state is state]
+        raise LocalProtocolError(
+            operation=operation.value, state=state.value, rule=f"only {', '.join(allowed)} can be called now"
+        )
+    return rule
 
 
 class TransactionalWriter:
@@ -448,71 +565,3 @@ class _EndRefusedError(Exception):
 
 #: Calls that send nothing by which the transaction could have ended.
 _HARMLESS = frozenset({Operation.APPEND, Operation.FLUSH, Operation.PREPARE, Operation.BEGIN})
-
-
-class StickyPartitioner(ArrowPartitioner):
-    """The writer's partitioner: all rows of a call without a key go to one partition, those of the next to another.
-
-    Java's producer sticks to one partition for a batch of keyless records, then takes another (KIP-480).
-
-    Args:
-        cluster: knows how many partitions a topic has.
-        topic: of rows that name none.
-    """
-
-    def __init__(self, cluster: Cluster, topic: str | None) -> None:
-        super().__init__(topic)
-        self._cluster = cluster
-        self._counts: dict[str, int] = {}
-        self._calls = 0
-
-    def new_transaction(self) -> None:
-        """Partitions may have been added to topics since the last transaction."""
-        self._counts.clear()
-
-    def columns(self, rows: Any) -> RecordColumns:
-        """Check that rows can be sent, and take their columns apart.
-
-        Raises:
-            LocalProtocolError: a column is missing or unknown, or a row has no topic.
-        """
-        names = set(rows.schema.names)
-        columns = {name: as_one_array(rows.column(name)) for name in _ROW_COLUMNS if name in names}
-        unknown = sorted(names - set(_ROW_COLUMNS))
-        if unknown or "value" not in columns:
-            wrong = f"unknown columns {unknown}" if unknown else "no column 'value'"
-            raise _unsendable(wrong, f"the columns are some of {', '.join(_ROW_COLUMNS)}, at least value")
-        topic, partition = columns.get("topic"), columns.get("partition")
-        if self._topic is None and (topic is None or topic.null_count):
-            raise _unsendable("a row without a topic", "name it in a column 'topic', or give topic= to the writer")
-        if partition is not None and not pa.types.is_integer(partition.type):
-            raise _unsendable(f"column 'partition' of type {partition.type}", "partitions are integers")
-        if topic is not None and self._topic is not None:
-            topic = pc.fill_null(topic, self._topic)
-        return RecordColumns(topic, partition, columns.get("key"), columns["value"], columns.get("headers"))
-
-    def split_call(self, columns: RecordColumns) -> list[PartitionRows]:
-        """Split the rows of one call of the writer; see `split`."""
-        self._calls += 1
-        return list(self.split(columns))
-
-    def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
-        del columns, row
-        if topic not in self._counts:
-            self._counts[topic] = self._cluster.partition_counts([topic])[topic]
-        return self._counts[topic]
-
-    def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
-        del topic
-        return (self._calls % count,)
-
-    def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
-        named = None if columns.partition is None else columns.partition[row].as_py()
-        return unknown_topic(
-            topic,
-            f"it has {count} partitions, 0 to {count - 1}, and a row names {named}; correct the row, or add partitions",
-        )
-
-
-def _unsendable(state: str, rule: str) -> LocalProtocolError:
-    return LocalProtocolError(operation="append", state=state, rule=rule)

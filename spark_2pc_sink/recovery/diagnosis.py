@@ -34,7 +34,7 @@ from spark_2pc_sink.recovery.state_row import owed_reason, shown, view_of
 if TYPE_CHECKING:
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.options import CommonOptions
-    from spark_2pc_sink.producer.descriptions import TransactionDescription
+    from spark_2pc_sink.producer.coordinator_calls import TransactionDescription
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.lost_commits import LostCommits
 

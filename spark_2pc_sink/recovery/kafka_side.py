@@ -8,10 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-    from spark_2pc_sink.producer.commit_scan import CommitQuery
-    from spark_2pc_sink.producer.descriptions import TransactionDescription
-    from spark_2pc_sink.producer.log_reader import Marker
-    from spark_2pc_sink.producer.producer_init import InitializedProducer
+    from spark_2pc_sink.producer.coordinator_calls import InitializedProducer, TransactionDescription
+    from spark_2pc_sink.producer.log_reader import CommitQuery, Marker
     from spark_2pc_sink.producer.transaction_client import EndTxnAnswer
     from spark_2pc_sink.recipe.kept_records import LogsView
     from spark_2pc_sink.recipe.lost_batches import FoundCommits

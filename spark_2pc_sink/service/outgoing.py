@@ -10,7 +10,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.names import check_topic
-from spark_2pc_sink.producer.batch_list_sender import PlacedBatch
+from spark_2pc_sink.producer.produce_session import PlacedBatch
 from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests, format_digest
 from spark_2pc_sink.wire.record_list import cut_contents, encode_listed_batch, partition_for_key, record_content
 

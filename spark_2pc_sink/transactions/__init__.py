@@ -5,11 +5,10 @@ Call `TransactionTool`; ``spark-2pc transactions`` calls it with the flags of ``
 ``spark-2pc transactions --help`` says what to do when readers of committed data stand still, which they do because a
 partition's last stable offset waits for its oldest open transaction.
 
-Reading order: ``values``, ``queries`` with ``asking`` (what is asked of brokers), ``hanging``, ``ending``, ``tool``.
+Reading order: ``queries`` (what is asked of brokers, and what they tell), ``ending``, ``tool``.
 """
 
-from spark_2pc_sink.transactions.tool import TransactionTool
-from spark_2pc_sink.transactions.values import (
+from spark_2pc_sink.transactions.queries import (
     AbortedOpenTransaction,
     HangingTransaction,
     ListFilter,
@@ -18,6 +17,7 @@ from spark_2pc_sink.transactions.values import (
     TransactionDetails,
     TransactionListing,
 )
+from spark_2pc_sink.transactions.tool import TransactionTool
 
 __all__ = [
     "AbortedOpenTransaction",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.ids import PreparedTxnState, TransactionState
 from spark_2pc_sink.recipe.remedies import RECOVER, STATUS, remedy
 from spark_2pc_sink.recovery.recover_command import NamedConnection
-from spark_2pc_sink.transactions.values import OpenTransaction, TransactionDetails
+from spark_2pc_sink.transactions.queries import OpenTransaction, TransactionDetails
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow

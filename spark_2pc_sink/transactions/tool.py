@@ -17,10 +17,8 @@ from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.recovery.api import open_store
 from spark_2pc_sink.recovery.recover_command import kafka_connection
-from spark_2pc_sink.transactions import ending, hanging, noting
-from spark_2pc_sink.transactions.queries import TransactionQueries
-from spark_2pc_sink.transactions.remedies import with_cluster
-from spark_2pc_sink.transactions.values import (
+from spark_2pc_sink.transactions import ending
+from spark_2pc_sink.transactions.queries import (
     AbortedOpenTransaction,
     HangingTransaction,
     ListFilter,
@@ -28,7 +26,9 @@ from spark_2pc_sink.transactions.values import (
     TerminatedTransaction,
     TransactionDetails,
     TransactionListing,
+    TransactionQueries,
 )
+from spark_2pc_sink.transactions.remedies import with_cluster
 
 #: How old the last record of an open transaction must be before it is looked into: transaction.max.timeout.ms of
 #: brokers, and the default of Kafka's own tool.
@@ -138,7 +138,7 @@ class TransactionTool:
         broker_id: int | None = None,
         max_timeout_ms: int = DEFAULT_MAX_TIMEOUT_MS,
     ) -> tuple[HangingTransaction, ...]:
-        """Open transactions that no coordinator will end (KIP-664); see `spark_2pc_sink.transactions.hanging`.
+        """Open transactions that no coordinator will end (KIP-664); see `spark_2pc_sink.transactions.ending`.
 
         Args:
             topic: only this topic; every topic of the cluster if None.
@@ -165,7 +165,7 @@ class TransactionTool:
             where = _partition(topic, partition)
             if where not in self._queries.partitions(topic, broker_id):
                 raise unknown_topic(topic, _missing(partition, broker_id))
-        return hanging.find_hanging(
+        return ending.find_hanging(
             self._queries, topic=topic, partition=partition, broker_id=broker_id, max_timeout_ms=max_timeout_ms
         )
 
@@ -223,7 +223,7 @@ class TransactionTool:
 
         Args:
             transactional_id: any.
-            database: SQLAlchemy URL of the database where it is noted, see `spark_2pc_sink.transactions.noting`; None
+            database: SQLAlchemy URL of the database where it is noted, see `spark_2pc_sink.transactions.ending`; None
                 to note it nowhere.
             reason: why, for that note.
             state_schema: of the sinks' tables there.
@@ -250,7 +250,7 @@ class TransactionTool:
             state_table=state_table,
         )
         with closing(open_store(options)) as store:
-            return noting.force_terminate(self._queries, transactional_id, store)
+            return ending.force_terminate_noted(self._queries, transactional_id, store)
 
     def _check_broker(self, broker_id: int | None) -> None:
         known = self._cluster.node_ids()

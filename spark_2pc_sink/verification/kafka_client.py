@@ -15,7 +15,7 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.extras import extra
-from spark_2pc_sink.logins.token_sources import confluent_callback, token_source
+from spark_2pc_sink.logins.tokens import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
 
 with extra("verify"):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jdbc_state.deciding import SqlDecidingTransaction
-from spark_2pc_sink.producer.partition_queue import PartitionQueue
+from spark_2pc_sink.producer.batch_sender import PartitionQueue
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovered, Recovery

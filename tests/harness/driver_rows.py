@@ -15,9 +15,8 @@ from spark_2pc_sink.errors import DataError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
 from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.producer.record_encoder import RecordEncoder
+from spark_2pc_sink.producer.record_encoder import EncodingOptions, RecordEncoder, TopicLimits
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.wire.digest import combine_digests, format_digest

@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.commit_scan import CommitQuery
+from spark_2pc_sink.producer.log_reader import CommitQuery
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply, SendMarkers

@@ -13,7 +13,7 @@ from typing import Any, Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, HaltCause, OutcomeUnknownError
 from spark_2pc_sink.ids import NO_TRANSACTION, TIMEOUT_NEVER_MS, ProducerIdAndEpoch
-from spark_2pc_sink.producer.producer_init import InitializedProducer
+from spark_2pc_sink.producer.coordinator_calls import InitializedProducer
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.replay_decision import Placement

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_2pc_sink.errors import BatchRetryError
-from spark_2pc_sink.producer.encoding_options import TopicLimits
+from spark_2pc_sink.producer.record_encoder import TopicLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark_2pc_sink.producer.encoding_options import EncodingOptions
+    from spark_2pc_sink.producer.record_encoder import EncodingOptions
     from spark_2pc_sink.serialisation.serialiser import Serialiser
     from spark_2pc_sink.sink.contract.record_json import JsonField
     from spark_2pc_sink.sink.stream.task_stream import StreamAddress

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from jdbc_state import StateRow, StateStore
     from jdbc_state.state_store import DecidingTransaction
     from spark_2pc_sink.clock import Clock
-    from spark_2pc_sink.producer.producer_init import InitializedProducer
+    from spark_2pc_sink.producer.coordinator_calls import InitializedProducer
     from spark_2pc_sink.recipe.handed_over import RunRecord
     from spark_2pc_sink.recipe.replay_decision import Placement
     from spark_2pc_sink.recovery.kafka_side import KafkaSide

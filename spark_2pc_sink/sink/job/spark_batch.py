@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.encoding_options import EncodingOptions
+from spark_2pc_sink.producer.record_encoder import EncodingOptions
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.contract.receipts import TaskResults, add_up, read_results
 from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan, Topics

@@ -20,10 +20,9 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import check_topic
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.encoding_options import TopicLimits
 from spark_2pc_sink.producer.leader_lookup import topic_limits
 from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.producer.record_encoder import EncodedBatch
+from spark_2pc_sink.producer.record_encoder import EncodedBatch, TopicLimits
 from spark_2pc_sink.sink.contract.task_plan import TopicFacts, TopicRefusedError, write_answer
 from spark_2pc_sink.sink.stream.attempt_input import Ended
 from spark_2pc_sink.sink.stream.frames import FrameKind
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.options import KafkaOptions
-    from spark_2pc_sink.producer.partition_queue import PartitionReceipt
+    from spark_2pc_sink.producer.batch_sender import PartitionReceipt
     from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Released
 

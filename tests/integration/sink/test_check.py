@@ -10,8 +10,8 @@ import pytest
 from spark_2pc_sink import DualWriteSink, cli
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.cluster_settings import may_write
 from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.sink.check.kafka_side import may_write
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.harness.json_contract import read_output
 from tests.integration.postgres import database_tables

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError
-from spark_2pc_sink.logins.token_sources import token_source
+from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.writer import TransactionalWriter

@@ -40,8 +40,8 @@ from spark_2pc_sink.recovery.recover_command import kafka_connection, with_comma
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.sink.contract.batch_work import Replay
 from spark_2pc_sink.sink.driver.batch_placement import check_resend, check_skip
+from spark_2pc_sink.transactions.queries import OpenTransaction, TransactionDetails
 from spark_2pc_sink.transactions.remedies import end_hanging, end_known, with_cluster
-from spark_2pc_sink.transactions.values import OpenTransaction, TransactionDetails
 from tests.unit.recovery.test_recovery import Sides
 
 OPTIONS = RecoveryOptions.parse(

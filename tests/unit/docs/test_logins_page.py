@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.logins.token_sources import token_source
+from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.toml_file import read_toml_file
 

@@ -8,7 +8,7 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import MissingExtraError
-from spark_2pc_sink.logins.kerberos import check_library
+from spark_2pc_sink.logins.tokens import check_library
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.verification.kafka_client import client_settings
 

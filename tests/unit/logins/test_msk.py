@@ -18,7 +18,7 @@ from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.logins.msk import msk_iam
-from spark_2pc_sink.logins.token_sources import token_source
+from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.options import KafkaOptions
 
 

@@ -15,8 +15,7 @@ import pytest
 import trustme
 
 from spark_2pc_sink.errors import AuthorizationError
-from spark_2pc_sink.logins.token_sources import token_source
-from spark_2pc_sink.logins.tokens import Token, TokenSource, TokenUnavailableError
+from spark_2pc_sink.logins.tokens import Token, TokenSource, TokenUnavailableError, token_source
 from spark_2pc_sink.options import KafkaOptions
 from tests.harness.token_issuer import CLIENT_ID, CLIENT_SECRET, SECRET_PART, TokenIssuer
 

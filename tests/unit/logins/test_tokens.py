@@ -12,8 +12,15 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.logins.token_sources import BrokerTokens, confluent_callback, token_source
-from spark_2pc_sink.logins.tokens import Token, TokenSource, TokenUnavailableError, shared_source
+from spark_2pc_sink.logins.tokens import (
+    BrokerTokens,
+    Token,
+    TokenSource,
+    TokenUnavailableError,
+    confluent_callback,
+    shared_source,
+    token_source,
+)
 from spark_2pc_sink.options import KafkaOptions
 
 NOW_S = 1_000_000.0

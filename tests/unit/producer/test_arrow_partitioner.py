@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_2pc_sink.errors import LocalProtocolError, UnknownTopicError
 from spark_2pc_sink.producer.arrow_partitioner import spread
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.writer import StickyPartitioner
+from spark_2pc_sink.producer.produce_session import StickyPartitioner
 from spark_2pc_sink.wire.partitioner import partition_for_keys
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.fakes.cluster import fake_cluster

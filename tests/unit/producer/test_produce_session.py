@@ -21,11 +21,10 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.producer import produce_session as produce_session_module
 from spark_2pc_sink.producer import record_encoder
-from spark_2pc_sink.producer.batch_sender import OpenTransaction
+from spark_2pc_sink.producer.batch_sender import OpenTransaction, PartitionReceipt
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import PRODUCE_RETRIED
-from spark_2pc_sink.producer.partition_queue import PartitionReceipt
 from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.api_versions import Api

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
-from spark_2pc_sink.producer.record_encoder import TOGETHER_BYTES_MAX, EncodedBatch, RecordEncoder, RowBuffer
+from spark_2pc_sink.producer.record_encoder import (
+    TOGETHER_BYTES_MAX,
+    EncodedBatch,
+    EncodingOptions,
+    RecordEncoder,
+    RowBuffer,
+    TopicLimits,
+)
 from spark_2pc_sink.wire.arrow_records import encode_sections
 from spark_2pc_sink.wire.record_rows import Rows
 

@@ -20,10 +20,10 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.cluster_settings import refused_topics
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
+from spark_2pc_sink.sink.check.kafka_side import refused_topics
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster

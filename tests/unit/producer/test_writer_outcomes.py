@@ -22,9 +22,8 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import EPOCH_MAX, PreparedTxnState, ProducerIdAndEpoch
-from spark_2pc_sink.producer.descriptions import TransactionDescription, commit_error
-from spark_2pc_sink.producer.writer import TransactionalWriter
-from spark_2pc_sink.producer.writer_states import WriterState
+from spark_2pc_sink.producer.coordinator_calls import TransactionDescription, commit_error
+from spark_2pc_sink.producer.writer import TransactionalWriter, WriterState
 from spark_2pc_sink.reference.coordinator.events import InitProducerId
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster

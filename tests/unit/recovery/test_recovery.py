@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
-from spark_2pc_sink.producer.descriptions import TransactionDescription
+from spark_2pc_sink.producer.coordinator_calls import TransactionDescription
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd

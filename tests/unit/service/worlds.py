@@ -19,8 +19,8 @@ from jdbc_state.model import DECIDE, Move
 from spark_2pc_sink.errors import DualWriteError, InDoubtError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions, ServiceOptions
-from spark_2pc_sink.producer.batch_list_sender import AcknowledgedBatches, PlacedBatch
 from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, kafka_error
+from spark_2pc_sink.producer.produce_session import AcknowledgedBatches, PlacedBatch
 from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, EndTxnLater
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.service.commitment import Commitment

@@ -20,8 +20,8 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.transactions import ListFilter, TransactionListing, TransactionTool
-from spark_2pc_sink.transactions.hanging import why_hanging
-from spark_2pc_sink.transactions.values import OpenTransaction, TransactionDetails
+from spark_2pc_sink.transactions.ending import why_hanging
+from spark_2pc_sink.transactions.queries import OpenTransaction, TransactionDetails
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction

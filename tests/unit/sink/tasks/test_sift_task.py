@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from spark_2pc_sink.errors import RecordRefusedError
-from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
+from spark_2pc_sink.producer.record_encoder import EncodingOptions, TopicLimits
 from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
 from spark_2pc_sink.sink.contract import record_columns
 from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan, TopicFacts, Topics

@@ -20,7 +20,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, FencedError, UnstorableValueError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.encoding_options import EncodingOptions, TopicLimits
+from spark_2pc_sink.producer.record_encoder import EncodingOptions, TopicLimits
 from spark_2pc_sink.sink.contract import record_columns
 from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.contract.receipts import TaskReceipt, add_up

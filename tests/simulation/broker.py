@@ -94,7 +94,7 @@ class SimBroker(FakeBroker):
         return None if self.misses_topic() else super().open_since(partition, producer_id=producer_id)
 
     def view_logs(self, partitions: Sequence[TopicPartition], *, starts: bool) -> LogsView:
-        """What ``producer/written_logs.py`` finds."""
+        """What ``producer/log_reader.py`` finds."""
         if self.misses_topic():
             return LogsView(topic_ids={}, ends={})
         return LogsView(
@@ -104,7 +104,7 @@ class SimBroker(FakeBroker):
         )
 
     def find_commits(self, query: CommitQuery) -> FoundCommits:
-        """What ``producer/commit_scan.py`` finds."""
+        """What ``producer/log_reader.py`` finds."""
         self.drain()
         found: dict[ProducerIdAndEpoch, dict[TopicPartition, tuple[int, int]]] = {}
         for partition, log in self.logs.items():

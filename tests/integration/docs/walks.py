@@ -208,7 +208,7 @@ def sides(kafka: str, database: str, topic: str) -> dict[str, Walk]:
     address = ("--bootstrap-server", kafka, "--database", database, "--transactional-id", topic)
     threads = {
         "The thread that reads the database": ("recovery/sink_survey", "jdbc_state/survey"),
-        "The thread that asks Kafka": ("recovery/sink_survey", "producer/descriptions"),
+        "The thread that asks Kafka": ("recovery/sink_survey", "producer/coordinator_calls"),
     }
     status = command("status", *address, code=EXIT_IN_DOUBT, threads=threads)
     recovery = command("recover", *address, "--take-over", code=0)

@@ -108,20 +108,20 @@ def find_kind(driver: Any) -> DatabaseKind:
     return kind
 
 
-def check_kind(kind: DatabaseKind, label: str, *, accepted: str) -> None:
+def check_kind(kind: DatabaseKind, label: str, *, accepted: str | None) -> None:
     """Refuse a database that lacks what the sink needs, unless a person has tried it.
 
     Args:
         kind: of the database.
         label: names it in messages.
-        accepted: the name of the kind that is accepted all the same; '' for none.
+        accepted: the name of the kind that is accepted all the same; None for none.
 
     Raises:
         ConfigurationError: it is another one.
     """
     if not kind.lacks:
         return
-    if accepted.casefold() == kind.name.casefold():
+    if (accepted or "").casefold() == kind.name.casefold():
         _log.warning("%s is %s, which lacks %s; accept_database lets it pass", label, kind.name, kind.lacks)
         return
     raise ConfigurationError(

@@ -37,7 +37,7 @@ class StoreSettings:
         password: called for the password of each new connection, where passwords change; None: that of the URL, or
             what libpq finds by itself (PGPASSWORD, ~/.pgpass, a service file).
         require_tls: refuse connections to another machine that have no TLS. Without, the log warns of them.
-        accept_database: the name of a database that is not PostgreSQL and is used all the same; '' for none.
+        accept_database: the name of a database that is not PostgreSQL and is used all the same; None for none.
     """
 
     state_schema: str = "public"
@@ -55,7 +55,7 @@ class StoreSettings:
     commit_timeout_ms: int = 60_000
     password: Callable[[], str] | None = field(default=None, repr=False)
     require_tls: bool = False
-    accept_database: str = ""
+    accept_database: str | None = None
 
     def __post_init__(self) -> None:
         if not self.history_table:

@@ -17,8 +17,7 @@ database transaction writes the state row last (`jdbc_state`) and commits. Then 
 **Reading order.** `recipe.steps` (the steps), `recipe.resolve` (the decision of a recovery), `recovery` (its procedure,
 and `recover` and `status`), `sink.sink` and `sink.query_run` (a run of a query), `sink.driver` (a batch on the driver),
 `sink.job` and `sink.tasks` (a batch on executors), `sink.transfer` and `sink.table` (its rows on their way to the
-table), `producer`, `wire`. Beside the way: `options`, `errors`, `cli`, `transactions` (tools for a cluster's
-transactions), `reference` (a coordinator without Java) and `testing`.
+table), `producer`, `wire`. Also `options`, `errors`, `cli`, `transactions`, `reference` (a coordinator) and `testing`.
 
 **Words**, each for one thing:
 
@@ -35,33 +34,33 @@ in doubt       decided, and not known to be completed
 
 **Public names.** A stable name keeps its meaning until the next major version; options, fields and members may be added
 to it. A provisional name may change in a minor version, and the changelog says so. The classes of `errors` are stable;
-`producer.TransactionalWriter`, `transactions.TransactionTool` and `testing` are provisional. Any other name is not
-public.
+`producer.TransactionalWriter`, `transactions.TransactionTool` and `testing` are provisional. Others are private.
 
-================ =========== =====================================================================================
-DualWriteSink    stable      the object for ``foreachBatch``
-Records          provisional a topic of a sink with several outputs
-Rows             provisional a table of a sink with several outputs
-DualWrite        provisional the same for a service without Spark: a session of SQLAlchemy's and Kafka
-AsyncDualWrite   provisional the same on an event loop
-BatchReport      stable      the figures of one batch, for ``on_batch``
-DecidingBatch    provisional a batch that is being decided, for ``on_decide``
-DualWriteError   stable      the root of all errors, see `spark_2pc_sink.errors`
-HaltError        stable      the two sides disagree, and a person has to decide
-HaltCause        provisional why, for programs
-PreparedTxnState stable      the text form of a prepared transaction (KIP-939)
-recover          provisional settles the batch that a dead driver has left
-status           provisional shows both sides, and changes nothing
-RecoveryReport   provisional the result of `recover`, and of `status` for each sink
-StatusReport     provisional the result of `status`
-CheckReport      provisional the result of `DualWriteSink.check`
-verify           provisional compares what readers of both sides see, and changes nothing
-VerifyReport     provisional the result of it
-history          provisional lists batches, and who did what to a sink, when and why
-HistoryReport    provisional its result
-OperatorDecision provisional the answer of a person to a `HaltError`
-__version__      stable      of this package
-================ =========== =====================================================================================
+================= =========== =====================================================================================
+DualWriteSink     stable      the object for ``foreachBatch``
+Records           provisional a topic of a sink with several outputs
+Rows              provisional a table of a sink with several outputs
+DualWrite         provisional the same for a service without Spark: a session of SQLAlchemy's and Kafka
+AsyncDualWrite    provisional the same on an event loop
+BatchReport       stable      the figures of one batch, for ``on_batch``
+DecidingBatch     provisional a batch that is being decided, for ``on_decide``
+DualWriteError    stable      the root of all errors, see `spark_2pc_sink.errors`
+HaltError         stable      the two sides disagree, and a person has to decide
+HaltCause         provisional why, for programs
+PreparedTxnState  stable      the text form of a prepared transaction (KIP-939)
+recover           provisional settles the batch that a dead driver has left
+status            provisional shows both sides, and changes nothing
+RecoveryReport    provisional the result of `recover`, and of `status` for each sink
+StatusReport      provisional the result of `status`
+CheckReport       provisional the result of `DualWriteSink.check`
+verify            provisional compares what readers of both sides see, and changes nothing
+VerifyReport      provisional the result of it
+history           provisional lists batches, and who did what to a sink, when and why
+HistoryReport     provisional its result
+run_until_stopped provisional waits for a query, drains it on SIGTERM, and returns an exit code
+OperatorDecision  provisional the answer of a person to a `HaltError`
+__version__       stable      of this package
+================= =========== =====================================================================================
 """
 
 from __future__ import annotations
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.service.dual_write import DualWrite
     from spark_2pc_sink.sink.check.findings import CheckReport
     from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
+    from spark_2pc_sink.sink.job_end import run_until_stopped
     from spark_2pc_sink.sink.report import BatchReport
     from spark_2pc_sink.sink.sink import DualWriteSink
     from spark_2pc_sink.verification.api import verify
@@ -107,6 +107,7 @@ __all__ = [
     "__version__",
     "history",
     "recover",
+    "run_until_stopped",
     "status",
     "verify",
 ]
@@ -135,6 +136,7 @@ _HOMES = {
     "CheckReport": "sink.check.findings",
     "DecidingBatch": "sink.driver.on_decide",
     "DualWriteSink": "sink.sink",
+    "run_until_stopped": "sink.job_end",
     "VerifyReport": "verification.report",
     "verify": "verification.api",
 }

@@ -234,15 +234,10 @@ class CommonOptions:
         names = (
             "state_schema state_table history_batches connect_timeout_s connect_deadline_ms "
             "claim_lock_timeout_ms claim_deadline_ms lock_timeout_ms statement_timeout_ms "
-            "idle_in_transaction_timeout_ms commit_timeout_ms require_tls"
+            "idle_in_transaction_timeout_ms commit_timeout_ms require_tls accept_database"
         )
         given = {name: getattr(self, name) for name in names.split()}
-        accepted = self.accept_database or ""
-        return given | {
-            "history_table": self._history_table,
-            "password": self.password_source,
-            "accept_database": accepted,
-        }
+        return given | {"history_table": self._history_table, "password": self.password_source}
 
     @property
     def layout(self) -> SinkLayout | None:

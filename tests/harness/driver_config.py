@@ -20,6 +20,7 @@ ROWS = "id BIGINT, payload STRING"
 
 KILL = "kill"
 STOP = "stop"
+TERMINATE = "terminate"
 #: A file of this name ends an input that grows.
 END = "END"
 
@@ -35,7 +36,7 @@ class Fault:
             batch is counted.
         batch: the batch that is being written, or is to be written next.
         do: `KILL` ends it and its process group with SIGKILL, `STOP` stops the process with SIGSTOP until somebody
-            continues it.
+            continues it; `TERMINATE` sends it SIGTERM, as a scheduler does. Only with Spark.
         nth: at the how manieth time.
     """
 

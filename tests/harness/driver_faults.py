@@ -22,7 +22,7 @@ from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovered, Recovery
 from spark_2pc_sink.sink.driver import step_observer
-from tests.harness.driver_config import KILL, STOP, Fault, Journal
+from tests.harness.driver_config import KILL, STOP, TERMINATE, Fault, Journal
 
 
 class Faults:
@@ -74,6 +74,8 @@ class Faults:
         elif fault.do == STOP:
             # To this thread, which takes it before it goes on; it stops the whole process.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        elif fault.do == TERMINATE:
+            os.kill(os.getpid(), signal.SIGTERM)
         else:
             raise ValueError(fault.do)
         self._journal.write("continued", at=fault.at)

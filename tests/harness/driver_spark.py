@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import StreamingQueryException
-
-from spark_2pc_sink import DualWriteSink
+from spark_2pc_sink import DualWriteSink, run_until_stopped
 from spark_2pc_sink.options.output_tables import outputs_of_tables
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.table.table_writer import CopyReader
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+#: From SIGTERM to the end of the query.
+GRACE_S = 10.0
 #: The query over files needs no connector.
 _SETTINGS = {"spark.jars": "", "spark.sql.shuffle.partitions": "2"}
 #: A task is tried four times, as in a cluster: its Python worker may be killed.
@@ -79,14 +79,15 @@ def run_query(config: DriverConfig, journal: Journal, faults: Faults) -> bool:
     sink = WatchedSink(journal, faults, **_options(config.sink))
     stream = _files(spark, config.input, config.schema, config.files_per_batch)
     try:
-        streams.start_query(stream, sink, config.checkpoint, follow=config.follow).awaitTermination()
-    except StreamingQueryException:
-        if not sink.failed:
-            raise
-        return False
+        query = streams.start_query(stream, sink, config.checkpoint, follow=config.follow)
+        code = run_until_stopped(query, grace_s=GRACE_S)
+        journal.write("code", code=code)
+        failed = query.exception()
     finally:
         spark.stop()
-    return True
+    if failed is not None and not sink.failed:
+        raise failed
+    return not sink.failed
 
 
 def start_query(spark: SparkSession, folder: str, checkpoint: str, sink: DualWriteSink) -> StreamingQuery:

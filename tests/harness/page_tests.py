@@ -10,6 +10,7 @@ from typing import Final
 
 _PAGES: Final = "tests/integration/docs/test_python_pages.py"
 _READING: Final = "tests/integration/docs/test_reading_page.py"
+_SCHEDULING: Final = "tests/integration/docs/test_scheduling_page.py"
 _RUN: Final = "tests/integration/docs/test_run_blocks.py"
 _LOGINS: Final = "tests/unit/docs/test_logins_page.py"
 _COMMANDS: Final = "tests/integration/docs/test_page_commands.py"
@@ -52,6 +53,8 @@ PYTHON: Final = {
     ("docs/reading.md", "spark.readStream"): f"{_READING}::test_spark",
     ("docs/reading.md", "def read_both"): f"{_READING}::test_both_sides_under_a_running_job",
     ("docs/reference-coordinator.md", ""): f"{_RUN}::test_the_servers_of_the_page_start",
+    ("docs/scheduling.md", "run_until_stopped"): f"{_SCHEDULING}::test_the_exit_codes_of_the_page",
+    ("docs/scheduling.md", "AirflowFailException"): f"{_SCHEDULING}::test_airflow_tries_again_where_that_helps",
     ("docs/service.md", ""): f"{_RUN}::test_the_service_of_the_page_writes_both_sides",
     ("docs/testing.md", ""): _PROJECT,
     ("docs/tutorial.md", ""): _TUTORIAL,

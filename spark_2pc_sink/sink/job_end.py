@@ -1,0 +1,122 @@
+"""The end of a job: a query that is waited for, stopped between two batches by SIGTERM, and told as an exit code."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink import errors
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+_log = sink_log(__name__)
+#: The query has ended by itself: of ``availableNow``, everything that was there is on both sides.
+EXIT_DONE: Final = 0
+#: Another start may succeed: a server was out of reach, a batch failed, or a newer driver has taken over.
+EXIT_RETRY: Final = 1
+#: An option or a row is refused, by each start again.
+EXIT_REFUSED: Final = 2
+#: A person has to decide; see RUNBOOK.md.
+EXIT_DECISION: Final = 3
+#: SIGTERM has stopped it: 128 and the number of the signal, as a shell shows it.
+EXIT_STOPPED: Final = 128 + signal.SIGTERM
+_CODES: Final = (
+    ((errors.HaltError, errors.ClaimRefusedError), EXIT_DECISION),
+    ((errors.ConfigurationError, errors.DataError), EXIT_REFUSED),
+)
+#: An error of this package in the text of Spark's, which has Python's traceback in it.
+_ERROR: Final = re.compile(r"^\s*spark_2pc_sink\.errors\.(\w+): ", re.MULTILINE)
+#: SIGTERM is noticed within this time, and the end of a batch within the other.
+_WAIT_S: Final = 1
+_POLL_S: Final = 0.05
+#: Of the grace period, kept for `StreamingQuery.stop` and the end of the process.
+_STOP_SHARE: Final = 0.4
+
+
+def run_until_stopped(query: StreamingQuery, *, grace_s: float = 25.0) -> int:
+    """Wait for the end of a query, and say it as an exit code: ``raise SystemExit(run_until_stopped(query))``.
+
+    SIGTERM stops the query: the batch under way may end within ``grace_s``. If it does not, the next start settles it.
+    The log says which of the two. Call it in the main thread, which alone may handle signals.
+
+    Args:
+        query: that was started.
+        grace_s: seconds from SIGTERM to the return; less than the platform waits before it kills.
+
+    Returns:
+        0 for a query that has ended by itself, 1 where another start may succeed, 2 where an option or a row is
+        refused, 3 where a person has to decide, 143 after SIGTERM.
+    """
+    with _terminated() as told:
+        while not told.is_set():
+            ended = _ended(query)
+            if ended is not None:
+                return ended
+        return _drain(query, time.monotonic() + grace_s, (1 - _STOP_SHARE) * grace_s)
+
+
+@contextmanager
+def _terminated() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets, in place of ending the process."""
+    told = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _ended(query: StreamingQuery) -> int | None:
+    """The exit code of a query that has ended within a moment; None where it goes on."""
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - recovery imports this package without Spark
+
+    try:
+        return EXIT_DONE if query.awaitTermination(_WAIT_S) else None
+    except StreamingQueryException as error:
+        code = exit_code_of(str(error))
+        _log.error("the job ends with exit code %d: %s", code, error)
+        return code
+
+
+def exit_code_of(text: str) -> int:
+    """The exit code for the error of a query.
+
+    Args:
+        text: of the error, with the traceback of Python that Spark puts into it.
+    """
+    names = _ERROR.findall(text)
+    found: Any = getattr(errors, names[-1], None) if names else None
+    if found is None:
+        return EXIT_RETRY
+    return next((code for kinds, code in _CODES if issubclass(found, kinds)), EXIT_RETRY)
+
+
+def _drain(query: StreamingQuery, end_s: float, batch_s: float) -> int:
+    """Let the batch under way end, stop the query, and say what became of the batch."""
+    first, wait_until_s = _batch_of(query), time.monotonic() + batch_s
+    _log.warning("SIGTERM: the query stops when its batch has ended, in %.0f s at the latest", batch_s)
+    while not (ended := _batch_of(query) != first or not query.status["isTriggerActive"]):
+        if time.monotonic() >= wait_until_s:
+            break
+        time.sleep(_POLL_S)
+    stopping = threading.Thread(target=query.stop, name="stop the query", daemon=True)
+    stopping.start()
+    stopping.join(max(0.0, end_s - time.monotonic()))
+    if ended:
+        _log.warning("stopped: the batch under way has ended. If another one had begun, the next start settles it")
+    else:
+        _log.warning("stopped: the batch under way has not ended. The next start settles it")
+    return EXIT_STOPPED
+
+
+def _batch_of(query: StreamingQuery) -> int | None:
+    """The last batch that Spark has noted as finished in this run."""
+    progress = query.lastProgress
+    return None if progress is None else progress["batchId"]

@@ -1,0 +1,80 @@
+"""docs/scheduling.md: the job ends with the exit codes of the page, and Airflow's task goes by them."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_2pc_sink.testing import run_job
+from spark_2pc_sink.testing.errors import JobError
+from tests.harness.page_blocks import blocks
+from tests.harness.page_programs import run_block
+from tests.harness.sql import run_sql
+
+if TYPE_CHECKING:
+    from tests.conftest import MakeTopic
+    from tests.harness.providers import Broker
+
+JOB, AIRFLOW = (block for block in blocks("python") if block.page == "docs/scheduling.md")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_exit_codes_of_the_page(
+    kafka: Broker, database: str, topic: MakeTopic, transactional_id: str, tmp_path: Path
+) -> None:
+    """The job is run_until_stopped's: 0 with all on both sides, 2 for a row, 3 for another checkpoint."""
+    name = topic()
+    run_sql(database, "CREATE TABLE orders (order_id bigint PRIMARY KEY, placed timestamptz)")
+    (tmp_path / "orders").mkdir()
+    text = JOB.text.replace("/data/", f"{tmp_path}/").replace("orders.toml", str(tmp_path / "orders.toml"))
+    (tmp_path / "orders.py").write_text(text)
+    (tmp_path / "orders.toml").write_text(
+        f'transactional_id = "{transactional_id}"\ndatabase = "{database}"\ntopic = "{name}"\ntable = "orders"\n'
+        f'key = "order_id"\n[kafka]\nbootstrap.servers = "{kafka.bootstrap}"\n'
+    )
+    add(tmp_path, 1)
+    run_job(tmp_path / "orders.py")
+    assert run_sql(database, "SELECT order_id FROM orders") == [(1,)]
+    add(tmp_path, 2, order_id=1)
+    assert status_of(tmp_path) == 2
+    (tmp_path / "checkpoint").rename(tmp_path / "lost")
+    assert status_of(tmp_path) == 3
+    assert run_sql(database, "SELECT order_id FROM orders") == [(1,)]
+
+
+def add(folder: Path, number: int, order_id: int | None = None) -> None:
+    line = f'{{"order_id": {order_id or number}, "placed": "2026-11-24T12:00:00Z"}}'
+    (folder / "orders" / f"{number}.json").write_text(line)
+
+
+def status_of(folder: Path) -> int:
+    """How the job ends that does not end well."""
+    with pytest.raises(JobError, match=r"ended with status \d") as failed:
+        run_job(folder / "orders.py")
+    return int(str(failed.value).partition("ended with status ")[2].partition(".")[0])
+
+
+@pytest.mark.parametrize(
+    ("code", "ends"), [(0, None), (1, "RuntimeError"), (2, "Fail"), (3, "Fail"), (143, "RuntimeError")]
+)
+def test_airflow_tries_again_where_that_helps(
+    code: int, ends: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AirflowFailException is what Airflow does not try again."""
+    (tmp_path / "orders.py").write_text(f"raise SystemExit({code})")
+    airflow = types.ModuleType("airflow.exceptions")
+    fail: type[Exception] = type("Fail", (Exception,), {})
+    vars(airflow)["AirflowFailException"] = fail
+    monkeypatch.setitem(sys.modules, "airflow", types.ModuleType("airflow"))
+    monkeypatch.setitem(sys.modules, "airflow.exceptions", airflow)
+    raised = None
+    try:
+        run_block(AIRFLOW, {}, {"/opt/job": str(tmp_path), '"python"': repr(sys.executable)})
+    except (RuntimeError, fail) as error:
+        raised = type(error).__name__
+    assert raised == ends

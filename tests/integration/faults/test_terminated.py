@@ -1,0 +1,69 @@
+"""SIGTERM, as schedulers and nodes that are drained send it: the batch under way ends, or is left to the next start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from spark_2pc_sink.recipe.steps import Step
+from spark_2pc_sink.sink.job_end import EXIT_DONE, EXIT_STOPPED
+from spark_2pc_sink.testing import wait_until
+from tests.harness.driver_config import TERMINATE, Fault
+from tests.harness.driver_job import Job
+from tests.harness.driver_process import SPARK_DEADLINE_S, DriverProcess, Outcome
+from tests.harness.driver_spark import GRACE_S
+from tests.harness.providers import Broker
+from tests.harness.sql import sql_session
+from tests.integration.faults.conftest import MakeJob
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: Spark's own end, on a busy machine.
+STOPPED_S = GRACE_S + 20
+STEPS = [step for step in Step if step is not Step.RECOVER]
+
+
+def terminated_at(job: Job, step: Step, batch: int) -> DriverProcess:
+    """Run a driver that gets SIGTERM after a step; it ends by itself, in time."""
+    driver = job.start(Fault(at=f"step:{step.name}", batch=batch, do=TERMINATE))
+    wait_until(lambda: bool(driver.events("fault")), deadline_s=SPARK_DEADLINE_S, what=f"SIGTERM after {step.name}")
+    told_s = time.monotonic()
+    assert driver.outcome() == Outcome("finished")
+    assert time.monotonic() - told_s < STOPPED_S
+    assert [event["code"] for event in driver.events("code")] == [EXIT_STOPPED]
+    return driver
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param((Step.PREPARE, Step.DECIDE), id="around_the_decision"),
+        pytest.param(STEPS, id="each", marks=pytest.mark.thorough),
+    ],
+)
+def test_the_batch_under_way_ends(steps: Sequence[Step], kafka_without_2pc: Broker, make_job: MakeJob) -> None:
+    """A29: one start after the other, each stopped at another step; each row is there once."""
+    job = make_job(kafka_without_2pc, sizes=(20,) * (len(steps) + 12), spark=True)
+    for step in steps:
+        batch = -1 if not job.drivers else job.state("batch_id")[0]
+        driver = terminated_at(job, step, batch + 1)
+        assert "stopped: the batch under way has ended" in driver.log_tail()
+        assert job.state("batch_id")[0] > batch
+    last = job.run()
+    assert [event["code"] for event in last.events("code")] == [EXIT_DONE]
+    job.check()
+
+
+def test_a_batch_that_does_not_end_is_left_to_the_next_start(kafka_without_2pc: Broker, make_job: MakeJob) -> None:
+    """A29: somebody holds the table; the job ends within its grace period, and says what it leaves."""
+    job = make_job(kafka_without_2pc, sizes=(20, 20), spark=True)
+    with sql_session(job.database) as session:
+        session.connection.autocommit = False
+        session.execute(f"LOCK TABLE {job.table} IN ACCESS EXCLUSIVE MODE")
+        driver = terminated_at(job, Step.BEGIN, 0)
+        assert "stopped: the batch under way has not ended. The next start settles it" in driver.log_tail()
+        session.connection.rollback()
+    job.run()
+    job.check()

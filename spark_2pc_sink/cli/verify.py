@@ -16,8 +16,7 @@ from spark_2pc_sink.cli.output import CommandResult
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.verification.api import verify
-from spark_2pc_sink.verification.commands import Commands
-from spark_2pc_sink.verification.next_steps import next_steps
+from spark_2pc_sink.verification.next_steps import Commands, next_steps
 from spark_2pc_sink.verification.report import Verdict
 
 if TYPE_CHECKING:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from spark_2pc_sink.options import checks_keywords
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options import CommonOptions, checks_keywords
+from spark_2pc_sink.options.names import check_topic
+from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+from spark_2pc_sink.options.settings import options_of
+from spark_2pc_sink.plural import counted
+from spark_2pc_sink.verification.missing_files import checked_directory
 from spark_2pc_sink.verification.report import VerifyReport
-from spark_2pc_sink.verification.request import Request
+from spark_2pc_sink.verification.target import GivenTarget, parse_record_columns
+
+#: Keywords of `verify` that tell the form of the table.
+SHAPE: Final = ("table", "topic", "mode", "keys", "order_by", "late_rows", "record_columns")
 
 
 @checks_keywords
@@ -82,3 +92,115 @@ def verify(  # noqa: D417 - the options are described where they are declared
     from spark_2pc_sink.verification.open_records import run_open  # noqa: PLC0415
 
     return run_open(request)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which batches are compared; with none of the three, all. See `verify`.
+
+    Raises:
+        ConfigurationError: more than one is given, or one is out of bounds.
+    """
+
+    since: int | None = None
+    last: int | None = None
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if len(given) > 1:
+            first, second, *_ = given
+            rule, remedy = f"it excludes {second}", f"leave {second} out"
+            raise ConfigurationError(option=first, value=given[first], rule=rule, remedy=remedy)
+        for name, value in given.items():
+            least = 1 if name == "last" else 0
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                rule = f"it is a whole number of at least {least}"
+                raise ConfigurationError(option=name, value=value, rule=rule, remedy="correct it")
+
+    @property
+    def is_all(self) -> bool:
+        """Whether everything is compared."""
+        return self == Scope()
+
+    def __str__(self) -> str:
+        if self.since is not None:
+            return f"since batch {self.since}"
+        if self.last is not None:
+            return f"the last {counted(self.last, 'batch')}"
+        return "all" if self.batch is None else f"batch {self.batch}"
+
+    def of(self, batches: Sequence[int]) -> frozenset[int]:
+        """The batches of the scope among those that the history knows, the oldest first.
+
+        Raises:
+            ConfigurationError: it names a batch that the history does not know, so its records cannot be found.
+        """
+        if self.is_all:
+            return frozenset(batches)
+        named = self.batch if self.since is None else self.since
+        if not batches or (named is not None and named not in batches):
+            known = f"has batches {batches[0]} to {batches[-1]}" if batches else "has no batch"
+            option = next(name for name, value in vars(self).items() if value is not None)
+            raise ConfigurationError(
+                option=option,
+                value=getattr(self, option),
+                rule=f"the batch is one that the history of the sink still knows, and it {known}",
+                remedy="name one of those, or leave it out to compare everything",
+            )
+        if self.last is not None:
+            return frozenset(batches[-self.last :])
+        return frozenset(
+            each for each in batches if each == self.batch or (self.since is not None and each >= self.since)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The keywords of `verify`, checked.
+
+    Attributes:
+        target: the form of the table, as far as it was given.
+        shape: the same keywords as they were given, for commands that repeat them.
+        registry: where schemas of values are; None where none is named.
+    """
+
+    options: CommonOptions
+    target: GivenTarget
+    scope: Scope
+    progress: Callable[[str, int, int], None]
+    differences_max: int
+    wait_ms: int
+    table_only: bool = False
+    write_missing: Path | None = None
+    registry: SchemaRegistryOptions | None = None
+    topic: str | None = None
+    shape: Mapping[str, str | Sequence[str] | None] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Request:
+        """Check the keywords.
+
+        Raises:
+            ConfigurationError: one is wrong, or contradicts another.
+        """
+        common = {item.name for item in options_of(CommonOptions)}
+        keys, directory = given["keys"], given["write_missing"]
+        same = ("table", "mode", "order_by", "late_rows")
+        return cls(
+            options=CommonOptions.parse(**{name: value for name, value in given.items() if name in common}),
+            target=GivenTarget(
+                **{name: given[name] for name in same},
+                keys=None if keys is None else tuple(keys),
+                record_columns=parse_record_columns(given["record_columns"]),
+            ),
+            scope=Scope(given["since"], given["last"], given["batch"]),
+            progress=given["progress"] or (lambda *_: None),
+            differences_max=given["differences_max"],
+            wait_ms=given["wait_ms"],
+            table_only=given["table_only"],
+            write_missing=None if directory is None else checked_directory(Path(directory)),
+            registry=SchemaRegistryOptions.parse(given["schema_registry"]),
+            topic=check_topic(given["topic"]),
+            shape={name: given[name] for name in SHAPE},
+        )

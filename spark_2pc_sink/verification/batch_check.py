@@ -1,16 +1,16 @@
-"""The check of batches: what librdkafka would not survive is found before it comes there.
+"""What the sink's own connections find out beforehand: batches that librdkafka would not survive, and refused logins.
 
-librdkafka decompresses a batch before anybody can ask how large it becomes. It has a bound for zstd, snappy and lz4,
-and none for gzip. Where lz4 ends within its first block it ends the process, and gzip that ends in the middle it reads
-for ever. So the same stretch of each log is read beforehand by the sink's own connections, and decompressed in pieces
-that are counted and not kept: for a million records a tenth of a second, where librdkafka takes more than one.
+librdkafka decompresses a batch before its size can be known. It has a bound for zstd, snappy and lz4, and none for
+gzip. Where lz4 ends within its first block it ends the process, and gzip that ends in the middle it reads for ever. So
+the same stretch of each log is read beforehand by the sink's own connections, and decompressed in pieces that are
+counted and not kept: for a million records a tenth of a second, where librdkafka takes more than one.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_2pc_sink.codes import Code
@@ -28,38 +28,24 @@ _REMEDY: Final = (
     "kafka-dump-log.sh shows who wrote it, --since leaves out what is older than a batch of the sink, and "
     "receive.message.max.bytes is what a batch may become"
 )
-
-
-class _Together:
-    """The newest batches of a log, as many as are taken at once, and what they become."""
-
-    def __init__(self) -> None:
-        self._batches: deque[tuple[int, int]] = deque()
-        self._bytes = 0
-        self._plain_bytes = 0
-
-    def add(self, batch_bytes: int, plain_bytes: int, *, bytes_max: int) -> int:
-        """What they become with one more; 0 for one alone."""
-        self._batches.append((batch_bytes, plain_bytes))
-        self._bytes += batch_bytes
-        self._plain_bytes += plain_bytes
-        while self._bytes > bytes_max and len(self._batches) > 1:
-            gone, gone_plain = self._batches.popleft()
-            self._bytes -= gone
-            self._plain_bytes -= gone_plain
-        return self._plain_bytes if len(self._batches) > 1 else 0
+_LOGIN_MS_MAX: Final = 3_000
 
 
 @dataclass
 class _Walk:
-    """The way through one log: it begins, is at, has to reach, and ends at these offsets."""
+    """The way through one log: it begins, is at, has to reach, and ends at these offsets.
+
+    ``newest`` has the bytes of the newest batches, as many as are taken at once, and what each becomes; then the sums.
+    """
 
     begin: int
     position: int
     end: int
     log_end: int
     ahead_bytes: int = 0
-    together: _Together = field(default_factory=_Together)
+    newest: deque[tuple[int, int]] = field(default_factory=deque)
+    newest_bytes: int = 0
+    newest_plain_bytes: int = 0
 
 
 class BatchCheck:
@@ -69,7 +55,7 @@ class BatchCheck:
         options: how to reach the brokers. A request may take ``max_block_ms``.
         bytes_max: what a batch may become.
         together_bytes: of the batches that librdkafka takes out of one log at once.
-        ahead_bytes: how far librdkafka may come behind what it is asked for. What is written there later is not seen.
+        ahead_bytes: how far librdkafka may read after what it is asked for. What is written there later is not seen.
 
     Attributes:
         dense: whether batches that are taken at once become more than one alone may.
@@ -89,7 +75,7 @@ class BatchCheck:
         return seen is not None and seen.begin <= offset < seen.position
 
     def look(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Look at these stretches of logs, as far as they are there, and at what is behind them by now.
+        """Look at these stretches of logs, as far as they are there, and at what follows them by now.
 
         Raises:
             KafkaError: a batch cannot be decompressed or becomes too large; or the brokers refused.
@@ -110,11 +96,8 @@ class BatchCheck:
         answered = False
         while open_ := {at: walk.position for at, walk in walks.items() if not self._is_over(at, walk)}:
             if deadline.passed:
-                raise KafkaTimeoutError(
-                    operation="Fetch",
-                    deadline_ms=deadline.limit_ms,
-                    last_error=f"no record came of {', '.join(map(str, open_))}",
-                )
+                why = f"no record came of {', '.join(map(str, open_))}"
+                raise KafkaTimeoutError(operation="Fetch", deadline_ms=deadline.limit_ms, last_error=why)
             try:
                 found = fetch_logs(cluster, open_, deadline)
             except KafkaTimeoutError:
@@ -126,7 +109,7 @@ class BatchCheck:
             for at, data in found.items():
                 self._look_at(at, walks[at], data)
             if any(walks[at].position > position for at, position in open_.items()):
-                # Only who hears nothing for so long gives up.
+                # It gives up only after that time without an answer.
                 deadline, answered = cluster.deadline(), False
             else:
                 deadline.pause()
@@ -136,7 +119,8 @@ class BatchCheck:
         seen = self._seen.get(partition)
         if seen is not None and seen is not walk and seen.begin <= walk.position <= seen.position:
             walk.begin = min(walk.begin, seen.begin)
-            walk.position, walk.together = seen.position, seen.together
+            walk.position, walk.newest = seen.position, seen.newest
+            walk.newest_bytes, walk.newest_plain_bytes = seen.newest_bytes, seen.newest_plain_bytes
             if walk.end <= seen.end:
                 walk.ahead_bytes = seen.ahead_bytes
         over = walk.position >= walk.log_end or (walk.position >= walk.end and walk.ahead_bytes >= self._ahead_bytes)
@@ -145,34 +129,51 @@ class BatchCheck:
         return over
 
     def _look_at(self, partition: TopicPartition, walk: _Walk, data: bytes) -> None:
+        what = str(partition)
         try:
             for batch in decode_record_batches(data):
-                self._note(walk, batch, self._plain_bytes(partition, batch))
+                what = f"the batch at offset {batch.base_offset} of {partition}, {batch.size_bytes} bytes"
+                self._note(walk, batch, self._plain_bytes(batch))
+                what = str(partition)
         except RemoteProtocolError as error:
-            raise _refused(f"{partition}: {error.detail}; {_REMEDY}") from error
+            code = Code.CORRUPT_MESSAGE
+            detail = f"{what}: {error.detail}; {_REMEDY}"
+            raise KafkaError(api="Fetch", code=code, name=code.name, detail=detail) from error
 
-    def _plain_bytes(self, partition: TopicPartition, batch: DecodedBatch) -> int:
-        """What a batch becomes.
-
-        Raises:
-            KafkaError: too much, or nothing.
-        """
+    def _plain_bytes(self, batch: DecodedBatch) -> int:
+        """What a batch becomes."""
         codec = Compression(batch.compression)
         if codec is Compression.NONE:
             return len(batch.payload)
-        try:
-            return sum(map(len, decompressed_pieces(batch.payload, codec, bytes_max=self._bytes_max)))
-        except RemoteProtocolError as error:
-            detail = f"the batch at offset {batch.base_offset} of {partition}, {batch.size_bytes} bytes: {error.detail}"
-            raise _refused(f"{detail}; {_REMEDY}") from error
+        return sum(map(len, decompressed_pieces(batch.payload, codec, bytes_max=self._bytes_max)))
 
     def _note(self, walk: _Walk, batch: DecodedBatch, plain_bytes: int) -> None:
         walk.position = batch.last_offset + 1
         if batch.base_offset >= walk.end:
             walk.ahead_bytes += batch.size_bytes
-        together = walk.together.add(batch.size_bytes, plain_bytes, bytes_max=self._together_bytes)
-        self.dense = self.dense or together > self._bytes_max
+        walk.newest.append((batch.size_bytes, plain_bytes))
+        walk.newest_bytes += batch.size_bytes
+        walk.newest_plain_bytes += plain_bytes
+        while walk.newest_bytes > self._together_bytes and len(walk.newest) > 1:
+            gone_bytes, gone_plain_bytes = walk.newest.popleft()
+            walk.newest_bytes -= gone_bytes
+            walk.newest_plain_bytes -= gone_plain_bytes
+        self.dense |= len(walk.newest) > 1 and walk.newest_plain_bytes > self._bytes_max
 
 
-def _refused(detail: str) -> KafkaError:
-    return KafkaError(api="Fetch", code=Code.CORRUPT_MESSAGE, name=Code.CORRUPT_MESSAGE.name, detail=detail)
+def check_login(options: KafkaOptions) -> None:
+    """Return where the brokers let us in, or do not answer.
+
+    librdkafka tries a certificate or a password that is refused again until its deadline, and then says that there was
+    no answer.
+
+    Raises:
+        AuthorizationError: the credentials or a certificate are refused, or the protocol is another one.
+    """
+    bounded = replace(options, max_block_ms=min(options.max_block_ms, _LOGIN_MS_MAX))
+    with Cluster(bounded) as cluster:
+        try:
+            cluster.features()
+        except KafkaTimeoutError:
+            # They may answer yet: the caller waits on, and has an error of its own.
+            return

@@ -10,28 +10,120 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from jdbc_state import OWED, SqlStateStore, StateRow, StoreSettings
+from sqlalchemy import Connection, select, text
+
+from jdbc_state import OWED, HistoryLine, SqlStateStore, StateRow, StoreSettings
 from jdbc_state.actions import LAYOUT
-from jdbc_state.connections import Database
+from jdbc_state.claim import row_columns, row_of
+from jdbc_state.connections import Database, discard, driver_connection
+from jdbc_state.history import figures_of, newest_line
+from jdbc_state.schema import FIGURES, StateTables, quoted
+from jdbc_state.sqlstate import translated
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.verification.claims import OPEN_END, Claim, Claims, claims_of
-from spark_2pc_sink.verification.history_check import Logs, gone_claims
-from spark_2pc_sink.verification.reading import Bounds
-from spark_2pc_sink.verification.request import Request
-from spark_2pc_sink.verification.snapshot import Snapshot, taken_snapshot
+from spark_2pc_sink.verification.api import Request
+from spark_2pc_sink.verification.history import OPEN_END, Claim, Claims, Logs, Ranges, claims_of, gone_claims
+from spark_2pc_sink.verification.staging import SETTINGS, cancel, utf8_client
 from spark_2pc_sink.verification.table_pairs import NotedLayout, letter_topics
 from spark_2pc_sink.verification.topic_reader import TopicReader
+
+if TYPE_CHECKING:
+    from psycopg2.extensions import connection as DriverConnection
 
 _PAUSE_S: Final = 0.1
 #: Of actions so many lines are kept for each batch of the history: claims with a layout, and what recoveries did; and
 #: as many again for what people did.
 _LINES_FOR_EACH: Final = 4
+#: Up to a tenth more lines than wanted are there, see `jdbc_state.history`.
+_LINES_SHARE: Final = 10
+#: Asking a table that is not there would end the transaction.
+_EXISTS: Final = text("SELECT to_regclass(:name) IS NOT NULL")
+
+# --- the snapshot --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One transaction that sees nothing of what is committed after it began. It changes nothing.
+
+    Attributes:
+        row: the state row; None where there is none.
+        lines: of its history, the oldest first.
+    """
+
+    connection: Connection
+    row: StateRow | None
+    lines: Sequence[HistoryLine]
+
+    @property
+    def driver(self) -> DriverConnection:
+        """psycopg2's connection, in the same transaction."""
+        return cast("DriverConnection", driver_connection(self.connection))
+
+    def run(self, statement: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        """What a statement answers; nothing for one that is no query."""
+        with self.driver.cursor() as cursor:
+            cursor.execute(statement, values)
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """The same for many rows, which are fetched one portion after the other."""
+        with self.driver.cursor("verify_stream") as cursor:
+            cursor.execute(statement)
+            yield from cursor
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Remove whatever the block makes, when it ends well; else the transaction is of no more use."""
+        self.run("SAVEPOINT undone")
+        yield
+        self.run("ROLLBACK TO SAVEPOINT undone; RELEASE SAVEPOINT undone")
+
+    @contextmanager
+    def cancelled_on_error(self) -> Iterator[None]:
+        """End what a thread has the database do here when the block fails, or Ctrl-C ends it."""
+        try:
+            yield
+        except BaseException:
+            cancel(self.driver)
+            raise
+
+
+@contextmanager
+def _taken_snapshot(database: Database, request: Request) -> Iterator[Snapshot]:
+    """Take a snapshot for a block; afterwards its session is closed, and whatever it was doing is cancelled."""
+    options = request.options
+    settings = StoreSettings(**options.store_settings())
+    connection = database.open("verify").execution_options(isolation_level="REPEATABLE READ")
+    try:
+        with translated(database.named("verify")):
+            utf8_client(driver_connection(connection))
+            connection.begin()
+            connection.exec_driver_sql(f"{SETTINGS}; SET LOCAL statement_timeout = {options.statement_timeout_ms:d}")
+            tables, kept = StateTables.named(settings), settings.history_batches
+            row, lines = None, []
+            if connection.scalar(_EXISTS, {"name": quoted(tables.state)}):
+                wanted = tables.state.c.transactional_id == options.transactional_id
+                answer = connection.execute(select(*row_columns(tables.state)).where(wanted)).one_or_none()
+                row = None if answer is None else row_of(answer)
+            if kept and connection.scalar(_EXISTS, {"name": quoted(tables.history)}):
+                newest = newest_line(tables, options.transactional_id, last=kept + kept // _LINES_SHARE + 1)
+                named = newest.add_columns(figures_of(tables)).subquery()
+                columns = (named.c.event, named.c[FIGURES], *row_columns(named))
+                found = connection.execute(select(*columns).order_by(named.c.decision))
+                lines = [HistoryLine(line.event, row_of(line), line.figures) for line in found]
+            yield Snapshot(connection, row, lines)
+    finally:
+        cancel(driver_connection(connection))
+        discard(connection)
+
+
+# --- the evidence --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +131,7 @@ class Evidence:
     """Everything but the records and the rows.
 
     Attributes:
-        snapshot: of the database.
         database: opens more sessions.
-        reader: of the topics.
         layout: of the sink's newest claim; None where none is known.
         noted: the layouts of all its claims that are still known, the oldest first.
         others: by transactional id, the layouts of other sinks in the same state table.
@@ -51,6 +141,7 @@ class Evidence:
         ends: up to where records are compared, by partition.
         hidden: indexes of claims that readers of committed records do not see, and why.
         gone: by topic, indexes of claims on an earlier topic of its name.
+        is_open: there is one claim, which is the open transaction.
     """
 
     snapshot: Snapshot
@@ -65,6 +156,7 @@ class Evidence:
     gone: Mapping[str, frozenset[int]] = field(default_factory=dict)
     noted: Sequence[NotedLayout] = ()
     others: Mapping[str, SinkLayout] = field(default_factory=dict)
+    is_open: bool = False
 
     @property
     def row(self) -> StateRow | None:
@@ -80,18 +172,12 @@ class Evidence:
     @property
     def up_to(self) -> int | None:
         """The newest batch that is compared."""
-        claims = self.claims.claims
-        return next(
-            (
-                claims[index].batch
-                for index in sorted(self.chosen, reverse=True)
-                if index not in self.hidden and not claims[index].unknown
-            ),
-            None,
-        )
+        seen = (index for index in sorted(self.chosen, reverse=True) if index not in self.hidden)
+        found = (self.claims.claims[index] for index in seen)
+        return next((claim.batch for claim in found if not claim.unknown), None)
 
-    def bounds(self, *, everything: bool, to_the_end: bool = False) -> Bounds:
-        """What readers of committed records are asked for.
+    def bounds(self, *, everything: bool, to_the_end: bool = False) -> Ranges:
+        """First offset and end of what readers of committed records are asked for.
 
         Args:
             everything: all records, not those of the scope alone.
@@ -100,30 +186,22 @@ class Evidence:
         starts = self.logs.starts
         if everything:
             return {at: (starts[at], end) for at, end in self.ends.items()}
-        wanted: dict[TopicPartition, tuple[int, int]] = {}
-        for index in self.chosen:
-            for at, (first, last) in self.claims.claims[index].ranges.items():
-                if index in self.gone.get(at.topic, ()) or at not in self.ends:
-                    continue
-                low, high = wanted.get(at, (first, last))
-                wanted[at] = (min(low, first), max(high, last))
-        return {
-            at: (max(low, starts[at]), self.ends[at] if to_the_end else min(high + 1, self.ends[at]))
-            for at, (low, high) in wanted.items()
-        }
+        found = self.bounds_of(self.chosen, self.ends)
+        return {at: (first, self.ends[at] if to_the_end else end) for at, (first, end) in found.items()}
 
-    def hidden_bounds(self) -> Bounds:
+    def hidden_bounds(self) -> Ranges:
         """Where the records of hidden claims are, as far as the logs still have them."""
+        return self.bounds_of(self.hidden, self.logs.written)
+
+    def bounds_of(self, claims: Iterable[int], ends: Mapping[TopicPartition, int]) -> Ranges:
+        """First offset and end of the records of some claims in each partition, as far as the logs go."""
         found: dict[TopicPartition, tuple[int, int]] = {}
-        for index in self.hidden:
+        for index in claims:
             for at, (first, last) in self.claims.claims[index].ranges.items():
-                if at in self.logs.starts and index not in self.gone.get(at.topic, ()):
+                if at in self.logs.starts and at in ends and index not in self.gone.get(at.topic, ()):
                     low, high = found.get(at, (first, last))
                     found[at] = (min(low, first), max(high, last))
-        return {
-            at: (max(low, self.logs.starts[at]), min(high + 1, self.logs.written[at]))
-            for at, (low, high) in found.items()
-        }
+        return {at: (max(low, self.logs.starts[at]), min(high + 1, ends[at])) for at, (low, high) in found.items()}
 
 
 @contextmanager
@@ -138,21 +216,26 @@ def gathered(request: Request) -> Iterator[Evidence]:
     settings = StoreSettings(**options.store_settings())
     reader = TopicReader(options.kafka)
     with closing(SqlStateStore(options.database, settings)) as store:
-        noted = _noted_layouts(store, options.transactional_id, kept=settings.history_batches)
+        actions = store.read_actions(options.transactional_id, last=_LINES_FOR_EACH * (settings.history_batches + 1))
+        noted = [
+            NotedLayout(line.at, SinkLayout.parse(line.detail[LAYOUT]))
+            for line in actions[::-1]
+            if LAYOUT in line.detail
+        ]
         layout = noted[-1].layout if noted else None
-        others = _other_layouts(store, options.transactional_id)
+        names = (row.transactional_id for row in store.read_all() if row.transactional_id != options.transactional_id)
+        others = {name: SinkLayout.parse(found) for name in names if (found := store.read_layout(name)) is not None}
         cluster_id = reader.cluster_id()
-        with _snapshot(store.database, request) as early:
+        with _taken_snapshot(store.database, request) as early:
             topics = _topics(claims_of(early.row, early.lines, cluster_id=cluster_id), layout, request)
         before = reader.describe(topics)
-        with _snapshot(store.database, request) as snapshot:
+        with _taken_snapshot(store.database, request) as snapshot:
             claims = claims_of(snapshot.row, snapshot.lines, cluster_id=cluster_id)
-            batches = claims.batch_ids
-            wanted = request.scope.of(batches)
+            wanted = request.scope.of(claims.batch_ids)
             _await_newest(reader, claims, wait_ms=request.wait_ms)
             logs = reader.describe(_topics(claims, layout, request))
             gone = gone_claims(claims, logs)
-            hidden = _hidden(reader, claims, logs, gone, snapshot.row)
+            hidden = dict(_hidden(reader, claims, logs, gone, snapshot.row))
             yield Evidence(
                 snapshot=snapshot,
                 database=store.database,
@@ -171,30 +254,6 @@ def gathered(request: Request) -> Iterator[Evidence]:
                 noted=noted,
                 others=others,
             )
-
-
-def _noted_layouts(store: SqlStateStore, transactional_id: str, *, kept: int) -> list[NotedLayout]:
-    """The layouts of a sink's claims, the oldest first."""
-    lines = store.read_actions(transactional_id, last=_LINES_FOR_EACH * (kept + 1))
-    return [
-        NotedLayout(line.at, SinkLayout.parse(line.detail[LAYOUT])) for line in lines[::-1] if LAYOUT in line.detail
-    ]
-
-
-def _other_layouts(store: SqlStateStore, transactional_id: str) -> dict[str, SinkLayout]:
-    names = (row.transactional_id for row in store.read_all() if row.transactional_id != transactional_id)
-    found = {name: store.read_layout(name) for name in names}
-    return {name: SinkLayout.parse(noted) for name, noted in found.items() if noted is not None}
-
-
-def _snapshot(database: Database, request: Request) -> AbstractContextManager[Snapshot]:
-    options = request.options
-    return taken_snapshot(
-        database,
-        StoreSettings(**options.store_settings()),
-        options.transactional_id,
-        statement_timeout_ms=options.statement_timeout_ms,
-    )
 
 
 def _topics(claims: Claims, layout: SinkLayout | None, request: Request) -> frozenset[str]:
@@ -221,22 +280,21 @@ def _await_newest(reader: TopicReader, claims: Claims, *, wait_ms: int) -> None:
 
 def _hidden(
     reader: TopicReader, claims: Claims, logs: Logs, gone: Mapping[str, Collection[int]], row: StateRow | None
-) -> dict[int, str]:
+) -> Iterator[tuple[int, str]]:
     """The claims that readers of committed records do not see, and why."""
-    found = {}
     for index, claim in enumerate(claims.claims):
         if claim.unknown or any(index in gone.get(topic, ()) for topic in claim.topics):
             continue
-        held = [at for at, (_, last) in sorted(claim.ranges.items()) if logs.holds_back(at, last)]
+        held = [
+            at
+            for at, (_, last) in sorted(claim.ranges.items())
+            if logs.ends.get(at, 0) <= last < logs.written.get(at, 0)
+        ]
+        why = f"an open transaction holds back readers of {held[0]} at offset {logs.ends[held[0]]}" if held else ""
         if claim.in_doubt:
             why = _why_in_doubt(reader, claim, row, logs, held)
-        elif held:
-            why = f"an open transaction holds back readers of {held[0]} at offset {logs.ends[held[0]]}"
-        else:
-            continue
         if why:
-            found[index] = why
-    return found
+            yield index, why
 
 
 def _why_in_doubt(
@@ -250,10 +308,8 @@ def _why_in_doubt(
         for at, (first, last) in sorted(claim.ranges.items())
         if at in logs.starts and (offset := max(first, logs.starts[at])) <= last
     ]
-    if not left and not held:
-        # Its logs have lost all of it, which is a difference, whatever became of it.
-        return ""
-    if not held and next(reader.pick(left[:1], committed=True), None) is not None:
+    # If its logs have lost all of it, that is a difference, whatever became of it.
+    if not held and (not left or next(reader.pick(left[:1], committed=True), None) is not None):
         return ""
     return "the database has decided it, and readers of Kafka do not see it yet: see spark-2pc status"
 

@@ -1,43 +1,100 @@
 """Files with what either side lacks: rows for PostgreSQL's COPY, and lines for Kafka's console producer.
 
-Nothing is applied here: a person reads the page beside them (`apply_page`), and does it or does not. Where both sides
-have a key, with other values, either side can be made like the other: there are files for both ways.
+Nothing is applied here: a person reads the page among them, and does it or does not. Where both sides have a key, with
+other values, either side can be made like the other: there are files for both ways.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final, Literal
+
+import javaproperties
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import quote_identifier
-from spark_2pc_sink.verification.apply_page import PAGE, READER, RECORDS, ROWS, UNSAYABLE, apply_page
-from spark_2pc_sink.verification.commands import Commands
-from spark_2pc_sink.verification.console_lines import READER_PROPERTIES, ConsoleRecord, UnsayableError, console_line
-from spark_2pc_sink.verification.missing import LoneRecord, LoneRow
-from spark_2pc_sink.verification.record_key import RecordKey
+from spark_2pc_sink.plural import counted
+from spark_2pc_sink.verification.columns import ComparedColumns, TableShape
+from spark_2pc_sink.verification.expressions import RecordKey
+from spark_2pc_sink.verification.next_steps import PAGE, Commands
 
+#: Why a side lacks it: the other side alone has it, has it in another form, or has it once more.
+Reason = Literal["missing", "differing", "twice"]
+
+READER: Final = "console-producer-reader.properties"
+UNSAYABLE: Final = "records_for_another_producer.jsonl"
+#: Files of rows that Kafka has and the table lacks, and of records that the table has and Kafka lacks.
+ROWS: Final[Mapping[Reason, str]] = {
+    "missing": "rows_missing_in_table.copy",
+    "differing": "rows_as_in_kafka.sql",
+    "twice": "rows_twice_in_kafka.copy",
+}
+RECORDS: Final[Mapping[Reason, str]] = {
+    "missing": "records_missing_in_kafka.txt",
+    "differing": "records_as_in_table.txt",
+    "twice": "records_twice_in_table.txt",
+}
+#: What is true of the content of both files of a reason.
+_REASONS: Final[Mapping[Reason, str]] = {
+    "missing": "One side has what the other lacks",
+    "differing": "Both sides have the key, with other values. Make the table like Kafka, or Kafka like the table, or\n"
+    "neither: not both",
+    "twice": "One side has it once more than the other. To remove what is too much is a third way, which no file here\n"
+    "takes",
+}
+_PSQL: Final = (
+    "psql does all of it, or nothing. It takes the password from PGPASSWORD or ~/.pgpass. Triggers of the table fire."
+)
+_PRODUCER: Final = (
+    "Each record is sent on its own: readers see some before others. The producer chooses the partition by the key,\n"
+    "as Java's default partitioner does, and the time is that of sending. Headers are not sent: the table does not\n"
+    "tell them. The producer ends with exit code 0 also where a record was refused; it says that on standard error.\n"
+    "Before Kafka 4.2 its --command-config is called --producer.config."
+)
 #: What COPY's text format has in place of a character.
 _ESCAPES: Final = str.maketrans(
     {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f", "\v": "\\v"}
 )
-_NULL: Final = "\\N"
+
+# --- lines for the console producer --------------------------------------------------------------------------------
+# Its reader (LineMessageReader) takes a line apart at a separator that it is told, and knows no escapes. The separator
+# here is a control character, which texts and JSON hardly have.
+
+_SEPARATOR: Final = "\x1f"
+_NULL_MARKER: Final = "\x1anull"
+#: The reader's properties, for ``--reader-config``: a Java properties file.
+READER_PROPERTIES: Final = javaproperties.dumps(
+    {"parse.key": "true", "key.separator": _SEPARATOR, "null.marker": _NULL_MARKER}, timestamp=None
+)
+
+
+def why_unsayable(key: str | None, value: str) -> str:
+    """Why the reader would make another record of a line; '' where it does not."""
+    for what, text in {"the key": key, "the value": value}.items():
+        if text == _NULL_MARKER:
+            return f"{what} is the text that stands for a null here"
+        if text is not None and ("\n" in text or "\r" in text):
+            return f"{what} has a line break"
+    return "the key has the character that separates it from the value" if key is not None and _SEPARATOR in key else ""
+
+
+# --- the files -----------------------------------------------------------------------------------------------------
 
 
 class MissingFiles:
-    """A directory of such files, a `MissingWriter`. It is made if it is not there.
+    """A directory of such files. It is made if it is not there.
 
     Args:
         directory: the directory.
-        table: as SQL.
-        columns: of the table, all that are compared.
+        shape: of the table.
+        compared: its columns that are compared.
         key: those that name a row; () where nothing does.
         record_key: of a record that is made of a row.
-        record_unknown: why no record can be made of a row; '' where one can.
         topics: of the sink.
         commands: what the commands on the page begin with.
 
@@ -50,41 +107,57 @@ class MissingFiles:
         self,
         directory: Path,
         *,
-        table: str,
-        columns: Sequence[str],
+        shape: TableShape,
+        compared: ComparedColumns,
         key: Sequence[str],
         record_key: RecordKey,
-        record_unknown: str = "",
         topics: Sequence[str],
         commands: Commands,
     ) -> None:
         self._directory = checked_directory(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        self._table = table
-        self._columns = tuple(columns)
-        self._key = tuple(key)
+        self._table = str(shape.table)
+        self._compared = compared.names
+        made = {column.name for column in shape.columns if column.generated}
+        fixed = {column.name for column in shape.columns if column.identity} | made | {*key}
+        #: The table computes the others. COPY may set identity columns, and UPDATE may not.
+        self._columns = [name for name in compared.names if name not in made]
+        self._updated = [name for name in compared.names if name not in fixed]
+        self._key = key
+        other = [column.name for column in compared.columns if column.other_field]
+        renamed = f"the fields of the record have other names than the columns {', '.join(other)}" if other else ""
+        self._unknown = renamed or record_key.unknown
         self._record_key = record_key
-        self._record_unknown = record_unknown
-        self._topics = tuple(topics)
+        self._topics = topics
         self._commands = commands
         self._files: dict[str, IO[str]] = {}
         self._counts: Counter[str] = Counter()
-        self._no_rows = 0
         self._open = ExitStack()
 
-    def add_record(self, record: LoneRecord) -> None:
-        """Take a record that the table has no row of: the row is written."""
-        if record.row is None:
-            self._no_rows += 1
-        else:
-            self._write(ROWS[record.reason], "\t".join(_copied(record.row[name]) for name in self._columns))
+    def add_record(self, reason: Reason, row: Sequence[Any] | None) -> None:
+        """Take a record that the table has no row of: the row is written.
 
-    def add_row(self, row: LoneRow) -> None:
-        """Take a row that Kafka has no record of: the record is written, and its value is the row as JSON."""
-        try:
-            self._write(RECORDS[row.reason], console_line(ConsoleRecord(self._key_of(row), row.json.encode())))
-        except UnsayableError as error:
-            self._write(UNSAYABLE, json.dumps({"row": dict(row.columns), "value": row.json, "reason": str(error)}))
+        Args:
+            reason: see `Reason`.
+            row: the compared columns as texts in the form that COPY takes; None where the record cannot be a row.
+        """
+        if row is None:
+            self._counts["no rows"] += 1
+        elif reason == "differing" and not self._updated:
+            self._counts["fixed"] += 1
+        else:
+            texts = dict(zip(self._compared, row, strict=True))
+            copied = ("\\N" if texts[name] is None else texts[name].translate(_ESCAPES) for name in self._columns)
+            self._write(ROWS[reason], "\t".join(copied))
+
+    def add_row(self, reason: Reason, columns: Mapping[str, str | None], value: str) -> None:
+        """Take a row that Kafka has no record of, as texts and as JSON: the record is written, with that value."""
+        key = None if self._record_key.column is None else columns[self._record_key.column]
+        why = self._unknown or why_unsayable(key, value)
+        if why:
+            self._write(UNSAYABLE, json.dumps({"row": dict(columns), "value": value, "reason": why}))
+        else:
+            self._write(RECORDS[reason], f"{_NULL_MARKER if key is None else key}{_SEPARATOR}{value}")
 
     def close(self) -> Sequence[str]:
         """End the files, and write the page with the commands; the paths of all."""
@@ -93,17 +166,7 @@ class MissingFiles:
         self._open.close()
         if not self._files.keys().isdisjoint(RECORDS.values()):
             (self._directory / READER).write_text(READER_PROPERTIES)
-        page = apply_page(
-            self._counts,
-            directory=str(self._directory.absolute()),
-            table=self._table,
-            columns=self._columns,
-            key_note=self._record_key.note,
-            topics=self._topics,
-            no_rows=self._no_rows,
-            commands=self._commands,
-        )
-        (self._directory / PAGE).write_text(page)
+        (self._directory / PAGE).write_text("\n".join(self._page()))
         return sorted(str(path) for path in self._directory.iterdir())
 
     def _write(self, name: str, line: str) -> None:
@@ -112,47 +175,78 @@ class MissingFiles:
             file = self._open.enter_context((self._directory / name).open("w", encoding="utf-8", newline=""))
             self._files[name] = file
             if name == ROWS["differing"]:
-                file.write(self._update_begin())
+                names = self._names()
+                empty = f"SELECT {names} FROM {self._table} LIMIT 0"
+                made = f"CREATE TEMPORARY TABLE as_in_kafka ON COMMIT DROP AS {empty}"
+                file.write(f"BEGIN;\n{made};\nCOPY pg_temp.as_in_kafka ({names}) FROM STDIN;\n")
         file.write(f"{line}\n")
         self._counts[name] += 1
 
-    def _key_of(self, row: LoneRow) -> bytes | None:
-        """The record's key.
-
-        Raises:
-            UnsayableError: it is not known, or the rest of the record is not.
-        """
-        if unknown := self._record_unknown or self._record_key.unknown:
-            raise UnsayableError(unknown)
-        text = None if self._record_key.column is None else row.columns[self._record_key.column]
-        return None if text is None else text.encode()
-
-    def _update_begin(self) -> str:
-        names = self._names(self._columns)
-        empty = f"SELECT {names} FROM {self._table} LIMIT 0"
-        made = f"CREATE TEMPORARY TABLE as_in_kafka ON COMMIT DROP AS {empty}"
-        return f"BEGIN;\n{made};\nCOPY pg_temp.as_in_kafka ({names}) FROM STDIN;\n"
+    def _names(self) -> str:
+        return ", ".join(map(quote_identifier, self._columns))
 
     def _update_end(self) -> str:
-        others = [name for name in self._columns if name not in self._key]
-        news = self._names(others, "found.")
-        same = " AND ".join(
-            f"aimed.{quote_identifier(name)} IS NOT DISTINCT FROM found.{quote_identifier(name)}" for name in self._key
-        )
+        quoted = [quote_identifier(name) for name in self._updated]
+        news = ", ".join(f"found.{name}" for name in quoted)
+        keys = map(quote_identifier, self._key)
+        same = " AND ".join(f"aimed.{name} IS NOT DISTINCT FROM found.{name}" for name in keys)
         return (
             "\\.\n"
-            f"UPDATE {self._table} AS aimed SET ({self._names(others)}) = ROW ({news})\n"
+            f"UPDATE {self._table} AS aimed SET ({', '.join(quoted)}) = ROW ({news})\n"
             f"FROM pg_temp.as_in_kafka AS found WHERE {same};\n"
             "COMMIT;\n"
         )
 
-    @staticmethod
-    def _names(columns: Sequence[str], before: str = "") -> str:
-        return ", ".join(f"{before}{quote_identifier(name)}" for name in columns)
+    # --- the page --------------------------------------------------------------------------------------------------
 
+    def _page(self) -> Iterator[str]:
+        parts = list(self._parts())
+        if not parts:
+            yield "# What either side lacks\n\nNothing that could be written to a file.\n"
+            return
+        directory, verify = self._directory.absolute(), self._commands.verify
+        yield "# What either side lacks\n"
+        yield f"Stop the job before you apply any of this. Run the commands in {directory}.\n"
+        yield from parts
+        yield (
+            f"## Afterwards\n\nCompare both sides once more:\n\n    {verify}\n\n"
+            "Records that you have sent are of no batch, and it says so (gap). This compares with the table alone:\n\n"
+            f"    {verify} --table-only\n"
+        )
 
-def _copied(text: str | None) -> str:
-    return _NULL if text is None else text.translate(_ESCAPES)
+    def _parts(self) -> Iterator[str]:
+        counts = self._counts
+        topic = self._topics[0] if len(self._topics) == 1 else "TOPIC"
+        several = (
+            f"The sink has several topics ({', '.join(self._topics)}), and the table does not tell which: put one in"
+        )
+        notes = [self._record_key.note, *([] if len(self._topics) == 1 else [f"{several} the place of TOPIC."])]
+        for reason, told in _REASONS.items():
+            rows, records = ROWS[reason], RECORDS[reason]
+            if rows in counts:
+                how = shlex.join(["-c", f"COPY {self._table} ({self._names()}) FROM STDIN"]) + f" < {rows}"
+                command = f"{self._commands.psql} {f'-f {rows}' if reason == 'differing' else how}"
+                title = f"## {rows}: {counted(counts[rows], 'row')} that Kafka has"
+                yield f"{title}\n\n{told}.\n\n{_PSQL}\n\n    {command}\n"
+            if records in counts:
+                command = f"    {self._commands.console_producer(topic, READER)} < {records}\n"
+                title = f"## {records}: {counted(counts[records], 'record')} that the table has"
+                yield "\n\n".join([title, f"{told}.", _PRODUCER, *notes, command])
+        if UNSAYABLE in counts:
+            yield (
+                f"## {UNSAYABLE}: {counted(counts[UNSAYABLE], 'record')} that the console producer cannot send\n\n"
+                "To it a line is a record, bytes are UTF-8, and a key has to be known. Each line of the file has\n"
+                "the row and the reason. Send them by a program of your own.\n"
+            )
+        if "no rows" in counts:
+            title = f"## {counted(counts['no rows'], 'record')} that can be no row of the table"
+            yield f"{title}\n\nThe comparison names the first of them.\n"
+        if "fixed" in counts:
+            yield (
+                f"## {counted(counts['fixed'], 'row')} that no UPDATE can make like Kafka\n\n"
+                "They differ only in columns that PostgreSQL computes or numbers itself. To get the record's row,\n"
+                "delete the row, and run verify with --write-missing again: it writes the row for COPY.\n"
+            )
 
 
 def checked_directory(directory: Path) -> Path:
@@ -161,18 +255,14 @@ def checked_directory(directory: Path) -> Path:
     Raises:
         ConfigurationError: it has files, or is none.
     """
+    remedy = "name a directory that is not there yet"
     try:
-        empty = next(directory.iterdir(), None) is None
+        rule = "the directory is empty: files of two comparisons must not be taken for one"
+        if next(directory.iterdir(), None) is None:
+            return directory
     except FileNotFoundError:
         return directory
     except OSError as error:
-        raise _refusal(directory, f"it is a directory that can be read: {error.strerror}") from error
-    if not empty:
-        raise _refusal(directory, "the directory is empty: files of two comparisons must not be taken for one")
-    return directory
-
-
-def _refusal(directory: Path, rule: str) -> ConfigurationError:
-    return ConfigurationError(
-        option="write_missing", value=str(directory), rule=rule, remedy="name a directory that is not there yet"
-    )
+        rule = f"it is a directory that can be read: {error.strerror}"
+        raise ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy) from error
+    raise ConfigurationError(option="write_missing", value=str(directory), rule=rule, remedy=remedy)

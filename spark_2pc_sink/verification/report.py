@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
 from spark_2pc_sink.plural import counted
@@ -15,14 +17,7 @@ Verdict = Literal["same", "different", "inconclusive"]
 #: The two sides.
 Side = Literal["kafka", "table"]
 
-#: What can differ.
-#: Of records and rows: ``missing_in_kafka`` a row that no record is of; ``missing_in_table`` a record that has no row;
-#: ``differing`` a record and a row of one key with other values; ``twice`` a record or row that one side has too often.
-#: Of the history: ``row_count`` a table with another number of rows than its batches wrote; ``batch_count`` and
-#: ``digest`` other records in the ranges of a batch than it wrote; ``offsets`` a
-#: range that does not begin or end with a record; ``stranger`` a record inside a batch's range that is not of it;
-#: ``gap`` records between or behind the ranges of batches, or a batch that the history skips; ``topic_remade``,
-#: ``topic_deleted`` and ``truncated`` a topic, or a part of its log, that is gone.
+#: What can differ; docs/verify.md explains each kind.
 DifferenceKind = Literal[
     "missing_in_kafka",
     "missing_in_table",
@@ -51,7 +46,7 @@ _HEADLINES: Final[Mapping[str, str]] = {
     "offsets": "ranges of offsets that do not begin and end with a record",
     "stranger": "records inside a batch's range that are not of it",
     "gap": "records, or batches, that the history does not know",
-    "topic_remade": "batches whose topic was deleted and made anew",
+    "topic_remade": "batches whose topic was deleted and made again",
     "topic_deleted": "batches whose topic was deleted",
     "truncated": "batches of which the log has lost a part",
 }
@@ -64,6 +59,9 @@ _ADVICE: Final[Mapping[str, str]] = {
     "no_records": "commit and abort do the same",
     "unknown": "look at its records and the table",
 }
+
+#: What is not checked where nothing of a table is.
+THE_TABLE: Final = "the table"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +77,7 @@ class Difference:
         topic, partition, offset: the record, or the first of several.
         last_offset: of several records, the last.
         side: of ``twice``, the side that has it too often.
-        record: the record's columns, as the table would show them, by their names.
-        row: the table's columns, by their names.
+        record, row: the columns of each by their names, the record's as the table would show them.
     """
 
     kind: DifferenceKind
@@ -101,12 +98,9 @@ class Difference:
         if place is not None and self.offset is not None:
             upto = "" if self.last_offset in (None, self.offset) else f" to {self.last_offset}"
             place = f"{place} at offset {self.offset}{upto}"
-        named = [
-            *([] if self.table is None else [f"table {self.table}"]),
-            *([] if self.key is None else [self.key]),
-            *([] if self.batch is None else [f"batch {self.batch}"]),
-            *([] if place is None else [place]),
-        ]
+        table = None if self.table is None else f"table {self.table}"
+        batch = None if self.batch is None else f"batch {self.batch}"
+        named = [part for part in (table, self.key, batch, place) if part is not None]
         return f"{', '.join(named)}: {self.text}" if named else self.text
 
 
@@ -267,7 +261,7 @@ class VerifyReport:
         verdict: see `Verdict`.
         known: False where no state row has this id: the sink has never run, or is looked for in the wrong place.
         scope: what was to be compared, such as ``all`` or ``since batch 5``.
-        up_to: the newest batch that was compared; what came behind it is neither missing nor too much.
+        up_to: the newest batch that was compared; later ones are neither missing nor too much.
         records: records of the topics that were compared.
         rows: rows of all tables that were compared; None where none was.
         columns: the columns that were compared, as the table spells them; of several tables see ``tables``.
@@ -336,8 +330,7 @@ class VerifyReport:
         if self.open_transaction is not None:
             yield f"  open transaction: {self.open_transaction}"
             yield from (f"    - {table}" for table in self.open_transaction.tables)
-        yield from (f"  {table}" for table in self.tables)
-        yield from (f"  {letters}" for letters in self.letters)
+        yield from (f"  {part}" for part in (*self.tables, *self.letters))
         yield from (f"  not checked: {part}" for part in self.not_checked if part is not reason)
         yield from (f"  written: {path}" for path in self.written)
 
@@ -345,14 +338,58 @@ class VerifyReport:
         if not self.known:
             return "NOT KNOWN, the state table has no row of it"
         rows = "no table" if self.rows is None else counted(self.rows, "row")
-        compared = f"{counted(self.records, 'record')} with {rows}, {self._batches()}"
-        if self.verdict == "same":
-            return f"both sides are the same (compared {compared})"
-        if self.verdict == "different":
-            return f"both sides are DIFFERENT (compared {compared})"
-        reason = "too much could not be compared" if self.reason is None else str(self.reason)
-        return f"INCONCLUSIVE, {reason} (compared {compared})"
-
-    def _batches(self) -> str:
         upto = "" if self.up_to is None else f" up to batch {self.up_to}"
-        return f"{counted(len(self.batches), 'batch')} ({self.scope}{upto})"
+        batches = f"{counted(len(self.batches), 'batch')} ({self.scope}{upto})"
+        compared = f"(compared {counted(self.records, 'record')} with {rows}, {batches})"
+        if self.verdict == "inconclusive":
+            return f"INCONCLUSIVE, {self.reason or 'too much could not be compared'} {compared}"
+        return f"both sides are {'the same' if self.same else 'DIFFERENT'} {compared}"
+
+
+class Differences:
+    """Takes what the checks find: counts all of it, and keeps the first of each kind of each table.
+
+    Args:
+        kept_max: how many are kept of each kind.
+    """
+
+    def __init__(self, kept_max: int) -> None:
+        self.kept_max = kept_max
+        self.counts: Counter[DifferenceKind] = Counter()
+        self.kept: list[Difference] = []
+        self.not_checked: list[NotChecked] = []
+        self._table: str | None = None
+        self._counts: Counter[tuple[str | None, DifferenceKind]] = Counter()
+
+    @contextmanager
+    def about(self, table: str | None) -> Iterator[None]:
+        """Name a table in all that the block finds; None where the sink has one alone."""
+        self._table = table
+        try:
+            yield
+        finally:
+            self._table = None
+
+    def add(self, difference: Difference) -> None:
+        """Count a difference, and keep it while there are few of its kind."""
+        if self.wanted(difference.kind):
+            self.kept.append(replace(difference, table=self._table))
+        self.count(difference.kind, 1)
+
+    def wanted(self, kind: DifferenceKind) -> int:
+        """How many more of this kind would be kept."""
+        return max(self.kept_max - self._counts[self._table, kind], 0)
+
+    def count(self, kind: DifferenceKind, more: int) -> None:
+        """Count differences that are not kept."""
+        if more:
+            self.counts[kind] += more
+            self._counts[self._table, kind] += more
+
+    def skip(self, what: str, why: str, remedy: str = "") -> None:
+        """Note a part that is not compared, once; see `NotChecked`."""
+        if self._table is not None:
+            what = f"table {self._table}" if what == THE_TABLE else f"{what} (table {self._table})"
+        part = NotChecked(what, why, remedy)
+        if part not in self.not_checked:
+            self.not_checked.append(part)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg2
@@ -23,16 +22,17 @@ from jdbc_state.connections import UNTIMED, Database
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.verification.record_facts import as_object
-from spark_2pc_sink.verification.schema_values import ValueReader, as_it_is
-from spark_2pc_sink.verification.side_sql import RECORD_PARTS, SideSql
-from spark_2pc_sink.verification.tombstones import MARK, Tombstones, UnknownKeyError
+from spark_2pc_sink.verification.columns import as_object
+from spark_2pc_sink.verification.history import Stretch
+from spark_2pc_sink.verification.statements import MARK, RECORD_PARTS, Statements
+from spark_2pc_sink.verification.target import NotRowsError, Tombstones
+from spark_2pc_sink.verification.topic_reader import headers_of
+from spark_2pc_sink.verification.values import ValueReader, as_it_is
 
 if TYPE_CHECKING:
+    from confluent_kafka import Message
     from psycopg2.extensions import connection as DriverConnection
     from psycopg2.extensions import cursor as Cursor
-
-    from spark_2pc_sink.verification.record_digest import Headers
 
 _log = sink_log(__name__)
 
@@ -41,78 +41,31 @@ CHUNK_RECORDS_MAX: Final = 4_000
 CHUNK_BYTES_MAX: Final = 2 * 1024 * 1024
 #: With more records that are no rows than this, and than half of all, nothing sensible is compared.
 UNREADABLE_MAX: Final = 1_000
-#: The escape of U+0000 itself, that is behind an even number of backslashes; and what it is read as. PostgreSQL refuses
+#: The escape of U+0000 itself, that is after an even number of backslashes; and what it is read as. PostgreSQL refuses
 #: a whole record for it, also where it is in a field that no column has.
 _ESCAPED_NUL: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 _INSTEAD_OF_NUL: Final = rb"\1\\u001a"
-
-
-@dataclass
-class Chunk:
-    """Records for one statement.
-
-    Attributes:
-        texts: a JSON object for each record.
-        offsets: of each.
-        places: number of the place, and how many records one behind the other have it.
-        size: bytes of the texts.
-    """
-
-    texts: list[bytes] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)
-    size: int = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether it is time for the next one."""
-        return len(self.texts) >= CHUNK_RECORDS_MAX or self.size >= CHUNK_BYTES_MAX
-
-    def add(self, place: int, offsets: Sequence[int], texts: Sequence[bytes]) -> None:
-        """Take records of one place."""
-        self.texts += texts
-        self.offsets += offsets
-        self.places.append((place, len(texts)))
-        self.size += sum(map(len, texts))
-
-    def halves(self) -> Iterator[Chunk]:
-        """Two chunks with the same records."""
-        middle = len(self.texts) // 2
-        numbers = self.place_numbers
-        for part in (slice(None, middle), slice(middle, None)):
-            yield Chunk(self.texts[part], self.offsets[part], [(number, 1) for number in numbers[part]])
-
-    def spelled_in(self, encoding: str) -> Chunk:
-        """The same records, in which characters that an encoding lacks stand as their code points.
-
-        The table has none of them, so that a text with one is like no text there. What of a record no column is of may
-        have any.
-
-        Args:
-            encoding: as Python names it.
-        """
-        return replace(self, texts=[_spelled_in(text, encoding) for text in self.texts])
-
-    @property
-    def place_numbers(self) -> list[int]:
-        """The place of each record."""
-        return [number for number, count in self.places for _ in range(count)]
+#: Of each of our transactions, which may take as long as a verification takes.
+SETTINGS: Final = (
+    f"{UNTIMED}SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL TimeZone = 'UTC'; "
+    # The database, or the role, may have set fewer digits: numbers that differ would be one text.
+    "SET LOCAL extra_float_digits = 1; SET LOCAL work_mem = '128MB'; SET LOCAL jit = off"
+)
+_BYTE_ORDER: Final = (
+    "SELECT attcollation <> 0 FROM pg_catalog.pg_attribute "
+    "WHERE attrelid = 'pg_temp.verify_staged'::regclass AND attname = 'o'"
+)
 
 
 class NewFieldsError(Exception):
-    """A record has a field for a column that no record of the sample had one for.
-
-    Attributes:
-        values: such records.
-    """
+    """Records have a field for a column that no record of the sample had one for; ``values`` are some of them."""
 
     def __init__(self, values: Sequence[bytes]) -> None:
         super().__init__(f"{len(values)} records have fields that the sample lacks")
         self.values = values
 
 
-class NotRowsError(Exception):
-    """Too many records are no rows; the text has PostgreSQL's reason for one of them."""
+# --- records -------------------------------------------------------------------------------------------------------
 
 
 class RecordTexts:
@@ -125,80 +78,105 @@ class RecordTexts:
     """
 
     def __init__(
-        self, expressions: Sequence[str], read: ValueReader = as_it_is, tombstones: Tombstones | None = None
+        self, expressions: Iterable[str], read: ValueReader = as_it_is, tombstones: Tombstones | None = None
     ) -> None:
         self._tombstones = tombstones
         text = " ".join(expressions)
         self._parts = [part for part in RECORD_PARTS if re.search(rf'(?<![\w"]){part}(?![\w])|"{part}"', text)]
-        self.plain: bool = not expressions
+        self.plain: bool = not text
         self.read = read
 
-    @classmethod
-    def of(cls, sql: SideSql, read: ValueReader) -> RecordTexts:
-        """Those of a comparison."""
-        return cls(tuple(sql.compared.given.values()), read, sql.tombstones)
-
-    def without_value(self, key: bytes | None) -> bytes:
-        """The text of a record whose value is absent or empty, where the value is the text.
+    def make(self, at: TopicPartition, message: Message) -> bytes:
+        """The text of one record, of those parts that some expression names.
 
         Raises:
-            NotRowsError: nobody can tell whose tombstone it is.
+            NotRowsError: it is a tombstone, and whose it is cannot be told.
         """
-        if self._tombstones is None:
-            return b"null"
-        try:
-            return self._tombstones.text(key)
-        except UnknownKeyError as error:
-            raise NotRowsError(str(error)) from error
-
-    def make(
-        self, place: TopicPartition, offset: int, key: bytes | None, value: bytes | None, headers: Headers | None
-    ) -> bytes:
-        """The text of one record, of those parts that some expression names."""
+        key, value = message.key(), message.value()
         if self.plain:
-            return self.read(place.topic, value) or self.without_value(key)
+            made = self.read(at.topic, value)
+            return made or (b"null" if self._tombstones is None else self._tombstones.text(key))
         values: dict[str, Any] = {
             "key": _text(key),
             "key_bytes": _hexadecimal(key),
             "value_text": _text(value) if "value_text" in self._parts else None,
             "value_bytes": _hexadecimal(value) if "value_bytes" in self._parts else None,
-            "headers": [[name, _text(part)] for name, part in headers or ()],
-            "topic": place.topic,
-            "partition": place.partition,
-            "offset": offset,
+            "headers": [[name, _text(part)] for name, part in headers_of(message) or ()],
+            "topic": at.topic,
+            "partition": at.partition,
+            "offset": message.offset(),
         }
         gone = {MARK: True} if value is None and self._tombstones is not None else {}
         named = json.dumps({part: values[part] for part in self._parts if part != "value"} | gone).encode()
         if "value" not in self._parts:
             return named
         # The value is JSON by itself, and goes in as it is.
-        content = self.read(place.topic, value) or b"null"
+        content = self.read(at.topic, value) or b"null"
         return named[:-1] + (b"" if named == b"{}" else b",") + b'"value":' + content + b"}"
 
 
-def utf8_client(connection: DriverConnection) -> str:
-    """Let a connection speak UTF-8, whatever role and database say; the encoding of the database, as Python names it.
+@dataclass
+class Chunk:
+    """Records for one statement: a JSON object, the offset and the place of each, and the bytes of all objects."""
 
-    Args:
-        connection: of psycopg2, in no transaction.
+    texts: list[bytes] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    size: int = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time for the next one."""
+        return len(self.texts) >= CHUNK_RECORDS_MAX or self.size >= CHUNK_BYTES_MAX
+
+    def add(self, place: int, offsets: Sequence[int], texts: Sequence[bytes]) -> None:
+        """Take records of one place."""
+        self.texts += texts
+        self.offsets += offsets
+        self.places += [place] * len(texts)
+        self.size += sum(map(len, texts))
+
+    def halves(self) -> Iterator[Chunk]:
+        """Two chunks with the same records."""
+        middle = len(self.texts) // 2
+        for part in (slice(None, middle), slice(middle, None)):
+            yield Chunk(self.texts[part], self.offsets[part], self.places[part])
+
+    def spelled_in(self, encoding: str) -> Chunk:
+        """The same records, in which characters that an encoding of Python's lacks stand as their code points.
+
+        The table has none of them, so that a text with one is like no text there. A field that is no column may have
+        any.
+        """
+        return replace(self, texts=[_spelled_in(text, encoding) for text in self.texts])
+
+
+def without_nul(json_text: bytes) -> bytes:
+    """JSON with U+001A (substitute) in place of U+0000, which no column can hold."""
+    return _ESCAPED_NUL.sub(_INSTEAD_OF_NUL, json_text) if rb"\u0000" in json_text else json_text
+
+
+def literal(texts: Sequence[bytes], connection: DriverConnection) -> str:
+    """JSON texts as the SQL literal of an array, see `without_nul`.
+
+    Raises:
+        UnicodeDecodeError: one is no text.
     """
-    connection.set_client_encoding("UTF8")
-    return encodings.get(connection.get_parameter_status("server_encoding") or "UTF8", "utf_8")
+    quoted = QuotedString(without_nul(b"[" + b",".join(texts) + b"]").decode())
+    quoted.prepare(connection)
+    return quoted.getquoted().decode()
 
 
 def _spelled_in(text: bytes, encoding: str) -> bytes:
     content = text.decode(errors="replace")
-    try:
-        content.encode(encoding)
-    except UnicodeEncodeError:
-        spelled = (each if _is_in(each, encoding) else f"\\u001aU+{ord(each):X}\\u001a" for each in content)
-        return "".join(spelled).encode()
-    return text
+    if _is_in(content, encoding):
+        return text
+    return "".join(each if _is_in(each, encoding) else f"\\u001aU+{ord(each):X}\\u001a" for each in content).encode()
 
 
-def _is_in(character: str, encoding: str) -> bool:
+def _is_in(text: str, encoding: str) -> bool:
     try:
-        character.encode(encoding)
+        text.encode(encoding)
     except UnicodeEncodeError:
         return False
     return True
@@ -213,6 +191,24 @@ def _hexadecimal(content: bytes | None) -> str | None:
     return None if content is None else f"\\x{content.hex()}"
 
 
+# --- sessions ------------------------------------------------------------------------------------------------------
+
+
+def utf8_client(connection: DriverConnection) -> str:
+    """Let a connection speak UTF-8, whatever role and database say; the database's encoding, as Python names it."""
+    connection.set_client_encoding("UTF8")
+    return encodings.get(connection.get_parameter_status("server_encoding") or "UTF8", "utf_8")
+
+
+def cancel(connection: DriverConnection) -> None:
+    """End what a thread has the database do in a session, unless the database has ended the session, or itself."""
+    if not connection.closed:
+        try:
+            connection.cancel()
+        except psycopg2.OperationalError as error:
+            _log.info("a session of verify has ended with the database: %s", error)
+
+
 class StagingSession:
     """One session with its staged records, in one transaction that is never committed.
 
@@ -222,12 +218,11 @@ class StagingSession:
         statement_timeout_ms: longest single statement.
     """
 
-    def __init__(self, connection: DriverConnection, sql: SideSql, *, statement_timeout_ms: int) -> None:
+    def __init__(self, connection: DriverConnection, sql: Statements, *, statement_timeout_ms: int) -> None:
         self.connection = connection
-        self.sql: SideSql = sql
-        self.unreadable: int = 0
-        self.staged: int = 0
-        self.reason: str = ""
+        self.sql: Statements = sql
+        self._unreadable = self._staged = 0
+        self._reason = ""
         self._unseen = {name: json.dumps(name, ensure_ascii=False).encode() for name in sql.compared.unseen}
         self._encoding = utf8_client(connection)
         with connection.cursor() as cursor:
@@ -236,7 +231,16 @@ class StagingSession:
                 cursor.execute(sql.make_staged())
             except psycopg2.ProgrammingError as error:
                 raise _refused(sql, error) from error
-            self.sql = with_byte_order(cursor, sql)
+            cursor.execute(_BYTE_ORDER)
+            if sql.order_by is not None and cursor.fetchone() == (True,):
+                # Spark orders texts by their bytes.
+                self.sql = replace(sql, order_by=f'({sql.order_by}) COLLATE "C"')
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        """What a statement answers; nothing for one that is no query."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description is not None else []
 
     def take(self, chunk: Chunk) -> None:
         """Stage records; those that are no rows are staged as that.
@@ -254,10 +258,7 @@ class StagingSession:
             return
         joined = b"".join(texts)
         names = [name for name, spelt in self._unseen.items() if spelt in joined]
-        if not names:
-            return
-        spelt = [self._unseen[name] for name in names]
-        likely = [text for text in texts if any(name in text for name in spelt)]
+        likely = [text for text in texts if any(self._unseen[name] in text for name in names)]
         new = [text for text in likely if any((as_object(text) or {}).get(name) is not None for name in names)]
         if new:
             raise NewFieldsError(new[:1_000])
@@ -266,34 +267,33 @@ class StagingSession:
         count = len(chunk.texts)
         cursor.execute("SAVEPOINT chunk")
         try:
-            records = literal(b"[" + b",".join(chunk.texts) + b"]", self.connection)
-            places = ",".join(",".join([str(number)] * times) for number, times in chunk.places)
-            offsets = ",".join(map(str, chunk.offsets))
-            cursor.execute(self.sql.stage(records, f"'{{{places}}}'", f"'{{{offsets}}}'"))
+            records = literal(chunk.texts, self.connection)
+            places, offsets = (f"'{{{','.join(map(str, each))}}}'" for each in (chunk.places, chunk.offsets))
+            cursor.execute(self.sql.stage(records, places, offsets))
             if cursor.rowcount == count:
-                self.staged += count
+                self._staged += count
                 cursor.execute("RELEASE SAVEPOINT chunk")
                 return
-            self.reason = self.reason or "a value is several JSON objects, with commas between them"
-        except psycopg2.errors.UntranslatableCharacter as error:
-            cursor.execute("ROLLBACK TO SAVEPOINT chunk")
-            spelled = chunk.spelled_in(self._encoding)
-            if spelled.texts != chunk.texts:
-                self._take(cursor, spelled)
-                return
-            self.reason = self.reason or str(error).splitlines()[0]
+            reason = "a value is several JSON objects, with commas between them"
         except (psycopg2.DataError, UnicodeDecodeError) as error:
-            self.reason = self.reason or str(error).splitlines()[0]
+            reason = str(error).splitlines()[0]
+            if isinstance(error, psycopg2.errors.UntranslatableCharacter):
+                spelled = chunk.spelled_in(self._encoding)
+                if spelled.texts != chunk.texts:
+                    cursor.execute("ROLLBACK TO SAVEPOINT chunk")
+                    self._take(cursor, spelled)
+                    return
+        self._reason = self._reason or reason
         cursor.execute("ROLLBACK TO SAVEPOINT chunk")
-        if count == 1:
-            cursor.execute(self.sql.stage_unreadable(chunk.place_numbers[0], chunk.offsets[0]))
-            self.staged += 1
-            self.unreadable += 1
-            if self.unreadable > UNREADABLE_MAX and 2 * self.unreadable > self.staged:
-                raise NotRowsError(self.reason)
+        if count > 1:
+            for half in chunk.halves():
+                self._take(cursor, half)
             return
-        for half in chunk.halves():
-            self._take(cursor, half)
+        cursor.execute(self.sql.stage_unreadable(chunk.places[0], chunk.offsets[0]))
+        self._staged += 1
+        self._unreadable += 1
+        if self._unreadable > UNREADABLE_MAX and 2 * self._unreadable > self._staged:
+            raise NotRowsError(self._reason)
 
 
 class Staging:
@@ -302,26 +302,29 @@ class Staging:
     Args:
         database: opens the sessions.
         sql: of the comparison.
+        texts: makes what PostgreSQL reads of a record.
         statement_timeout_ms: longest single statement.
     """
 
-    def __init__(self, database: Database, sql: SideSql, *, statement_timeout_ms: int) -> None:
+    def __init__(self, database: Database, sql: Statements, texts: RecordTexts, *, statement_timeout_ms: int) -> None:
         self._database = database
         self._sql = sql
+        self._texts = texts
         self._timeout_ms = statement_timeout_ms
         self._stack = ExitStack()
+        self._chunk = Chunk()
         self._waiting: list[Future[None]] = []
-        self._free: list[StagingSession] = []
-        self._lock = Lock()
+        self._turns: list[tuple[StagingSession, ThreadPoolExecutor]] = []
         self.sessions: list[StagingSession] = []
 
     def __enter__(self) -> Staging:
         with ExitStack() as stack:
-            self._threads = stack.enter_context(ThreadPoolExecutor(SESSIONS, "verify-staging"))
             for _ in range(SESSIONS):
+                thread = stack.enter_context(ThreadPoolExecutor(1, "verify-staging"))
                 connection = stack.enter_context(closing(self._database.session("verify")))
-                self.sessions.append(StagingSession(connection, self._sql, statement_timeout_ms=self._timeout_ms))
-            self._free = list(self.sessions)
+                session = StagingSession(connection, self._sql, statement_timeout_ms=self._timeout_ms)
+                self.sessions.append(session)
+                self._turns.append((session, thread))
             self._stack = stack.pop_all()
         return self
 
@@ -332,94 +335,50 @@ class Staging:
                 cancel(session.connection)
         self._stack.close()
 
-    def put(self, chunk: Chunk) -> None:
-        """Hand a chunk to a session; waits while all of them have one."""
-        if not chunk.texts:
-            return
-        while len(self._waiting) >= SESSIONS:
-            self._waiting.pop(0).result()
-        self._waiting.append(self._threads.submit(self._run, lambda session: session.take(chunk)))
+    def take(self, at: TopicPartition, messages: Sequence[Message], offsets: Sequence[int], part: Stretch) -> None:
+        """Stage records of one partition, those of one stretch; waits while all sessions are busy."""
+        chosen = messages[part.start : part.stop]
+        if self._texts.plain:
+            read, topic = self._texts.read, at.topic
+            texts = [read(topic, message.value()) or self._texts.make(at, message) for message in chosen]
+        else:
+            texts = [self._texts.make(at, message) for message in chosen]
+        self._chunk.add(self._sql.place(part.order, at), offsets[part.start : part.stop], texts)
+        if self._chunk.full:
+            self._put()
 
     def finish(self) -> None:
-        """Wait for all chunks."""
+        """Stage what is left, and wait for all chunks."""
+        self._put()
         while self._waiting:
             self._waiting.pop(0).result()
 
     def each(self, work: Callable[[StagingSession], Any]) -> list[Any]:
         """Do something in every session, at the same time."""
-        self.finish()
-        return list(self._threads.map(work, self.sessions))
+        return [done.result() for done in [thread.submit(work, session) for session, thread in self._turns]]
 
-    def _run(self, work: Callable[[StagingSession], None]) -> None:
-        with self._lock:
-            session = self._free.pop()
-        try:
-            work(session)
-        finally:
-            with self._lock:
-                self._free.append(session)
-
-
-#: Of each of our transactions, which may take as long as a verification takes.
-SETTINGS: Final = (
-    f"{UNTIMED}SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL TimeZone = 'UTC'; "
-    # The database, or the role, may have set fewer digits: numbers that differ would be one text.
-    "SET LOCAL extra_float_digits = 1; SET LOCAL work_mem = '128MB'; SET LOCAL jit = off"
-)
+    def _put(self) -> None:
+        while len(self._waiting) >= SESSIONS:
+            self._waiting.pop(0).result()
+        if self._chunk.texts:
+            self._turns.append(self._turns.pop(0))
+            session, thread = self._turns[-1]
+            self._waiting.append(thread.submit(session.take, self._chunk))
+            self._chunk = Chunk()
 
 
-def with_byte_order(cursor: Cursor, sql: SideSql) -> SideSql:
-    """The same statements, where order_by is a text with the order of its bytes, which is Spark's."""
-    if sql.order_by is None:
-        return sql
-    cursor.execute(
-        "SELECT attcollation <> 0 FROM pg_catalog.pg_attribute "
-        "WHERE attrelid = 'pg_temp.verify_staged'::regclass AND attname = 'o'"
-    )
-    found = cursor.fetchone()
-    return replace(sql, order_by=f'({sql.order_by}) COLLATE "C"') if found is not None and found[0] else sql
-
-
-def literal(text: bytes, connection: DriverConnection) -> str:
-    """A JSON text as an SQL literal, see `without_nul`.
-
-    Raises:
-        UnicodeDecodeError: it is no text.
-    """
-    quoted = QuotedString(without_nul(text).decode())
-    quoted.prepare(connection)
-    return quoted.getquoted().decode()
-
-
-def cancel(connection: DriverConnection) -> None:
-    """End what a thread has the database do in a session, unless the database has ended the session, or itself."""
-    if not connection.closed:
-        try:
-            connection.cancel()
-        except psycopg2.OperationalError as error:
-            _log.info("a session of verify has ended with the database: %s", error)
-
-
-def without_nul(json_text: bytes) -> bytes:
-    """JSON with U+001A (substitute) in place of U+0000, which no column can hold."""
-    return _ESCAPED_NUL.sub(_INSTEAD_OF_NUL, json_text) if rb"\u0000" in json_text else json_text
-
-
-def _refused(sql: SideSql, error: psycopg2.Error) -> ConfigurationError | StateStoreError:
+def _refused(sql: Statements, error: psycopg2.Error) -> ConfigurationError | StateStoreError:
     text = str(error).splitlines()[0]
-    if isinstance(error, psycopg2.errors.InsufficientPrivilege):
-        needed = (
-            "verify compares in temporary tables, so have the owner of the database grant this role TEMPORARY on it"
-        )
-        return StateStoreError(
-            operation="verify", detail=f"{text}; {needed}", sqlstate=error.pgcode or "", retriable=False
-        )
-    if sql.compared.given or sql.order_by:
+    if (sql.compared.given or sql.order_by) and not isinstance(error, psycopg2.errors.InsufficientPrivilege):
         return ConfigurationError(
             option="record_columns" if sql.compared.given else "order_by",
             value=", ".join(sql.compared.given.values()) or sql.order_by,
             rule=f"PostgreSQL takes its expressions, and here it says: {text}",
             remedy='they see value, value_text, value_bytes, key, key_bytes, headers, topic, partition and "offset" of '
             "a record; order_by sees the columns that are compared",
+        )
+    if isinstance(error, psycopg2.errors.InsufficientPrivilege):
+        text += (
+            "; verify compares in temporary tables, so have the owner of the database grant this role TEMPORARY on it"
         )
     return StateStoreError(operation="verify", detail=text, sqlstate=error.pgcode or "", retriable=False)

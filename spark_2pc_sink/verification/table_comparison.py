@@ -1,33 +1,74 @@
-"""The comparison of one table with the records of its rows: what is read for it, what is staged, and what is said."""
+"""The comparison of one table with the records of its topics.
+
+The columns that are compared are found by a sample of the records, the records are read and staged while the database
+makes fingerprints of the table, and both are compared as multisets: by fingerprints first, by hashes where those
+differ. What differs is left in temporary tables of the snapshot's session, from which `Unmatched` names it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import Any, Final, TypeAlias
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.verification.commands import Commands
-from spark_2pc_sink.verification.comparison import Compared, Comparison, table_fingerprints
-from spark_2pc_sink.verification.differences import THE_TABLE, Differences
+from spark_2pc_sink.verification.api import Request
+from spark_2pc_sink.verification.columns import RecordFacts, TableShape, hides_rows, read_shape
 from spark_2pc_sink.verification.evidence import Evidence
-from spark_2pc_sink.verification.lone import Lone
-from spark_2pc_sink.verification.missing_files import MissingFiles
-from spark_2pc_sink.verification.places import Places
-from spark_2pc_sink.verification.reading import Bounds, RecordStage, read_all, sample, stage_uncommitted
-from spark_2pc_sink.verification.record_facts import RecordFacts
-from spark_2pc_sink.verification.record_key import record_key
-from spark_2pc_sink.verification.report import Refusal
-from spark_2pc_sink.verification.request import Request
-from spark_2pc_sink.verification.schema_values import formats_of, no_registry, value_reader
-from spark_2pc_sink.verification.staging import RecordTexts, Staging
-from spark_2pc_sink.verification.table_pairs import TablePair, same_table
-from spark_2pc_sink.verification.table_plan import TablePlan
-from spark_2pc_sink.verification.table_shape import TableShape, hides_rows, read_shape
-from spark_2pc_sink.verification.tally import Stretch, Tally
-from spark_2pc_sink.verification.target import Target
+from spark_2pc_sink.verification.history import Ranges, Stretch, Tally
+from spark_2pc_sink.verification.record_digest import content_of
+from spark_2pc_sink.verification.report import THE_TABLE, Differences, Refusal
+from spark_2pc_sink.verification.staging import NewFieldsError, RecordTexts, Staging
+from spark_2pc_sink.verification.statements import Statements
+from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair, other_writers
+from spark_2pc_sink.verification.target import RECORD_COLUMNS_REMEDY, NotRowsError, TablePlan, Target
+from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
+from spark_2pc_sink.verification.unmatched import Unmatched
+from spark_2pc_sink.verification.values import ValueReader, formats_of, no_registry, value_reader
+
+#: Of each bucket the number of hashes and their sum.
+Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]
+#: Takes records of one partition: all, their offsets, and which of them.
+Stage: TypeAlias = Callable[[TopicPartition, Any, list[int], Stretch], None]
+
+#: Of so many partitions records are looked at to learn their fields, and so many of each end of one.
+SAMPLED_PARTITIONS_MAX: Final = 32
+SAMPLED_RECORDS: Final = 200
+#: Hashes on their way from one session to another: above this they go through a file.
+_SPOOLED_BYTES_MAX: Final = 8 * 1024 * 1024
+_UNTOLD: Final = "rows that no record is of"
+
+
+def read_all(
+    reader: TopicReader, bounds: Ranges, tally: Tally, progress: Callable[[str, int, int], None], stage: Stage | None
+) -> None:
+    """Read the committed records of some ranges of offsets once: count them, and stage them.
+
+    The only loop over all records. Whatever it does is done for millions of them, so it hands whole runs on.
+    """
+    total = sum(max(end - start, 0) for start, end in bounds.values())
+    reached = {partition: start for partition, (start, _) in bounds.items()}
+    done = 0
+    progress("reading records", 0, total)
+    for partition, messages in reader.read(bounds):
+        offsets = offsets_of(messages)
+        # Without `headers_of`: a call for each record would cost as much as its hash.
+        contents = [content_of(each.key(), each.value(), each.headers()) for each in messages]  # type: ignore[arg-type]
+        tally.take(partition, offsets, contents)
+        if stage is not None:
+            for stretch in tally.of(partition).stretches(offsets):
+                stage(partition, messages, offsets, stretch)
+        done += offsets[-1] + 1 - reached[partition]
+        reached[partition] = offsets[-1] + 1
+        progress("reading records", done, total)
+    for partition, (_, end) in bounds.items():
+        tally.reached[partition] = max(tally.reached.get(partition, 0), end)
+    progress("reading records", total, total)
 
 
 @dataclass(frozen=True)
@@ -35,14 +76,18 @@ class ComparedTable:
     """What a comparison has found.
 
     Attributes:
-        compared: how far it went.
+        rows: of the table that were compared.
         columns: that were compared.
         written: files with what either side lacks.
+        records: where not all rows were compared, the records that were; with upserts, the last of each key.
+        in_table: how many of these have a row.
     """
 
-    compared: Compared
+    rows: int
     columns: tuple[str, ...]
     written: tuple[str, ...] = ()
+    records: int = 0
+    in_table: int = 0
 
 
 class TableComparison:
@@ -61,7 +106,6 @@ class TableComparison:
         request: Request,
         evidence: Evidence,
         differences: Differences,
-        *,
         pair: TablePair | None = None,
         directory: Path | None = None,
     ) -> None:
@@ -71,62 +115,77 @@ class TableComparison:
         self._pair = pair
         self._directory = directory
         self._layout = evidence.layout if pair is None else pair.layout
-        self._target = request.target.completed(self._layout, unordered=pair is not None and pair.unordered)
-        self._read = value_reader(self._layout, request.registry)
+        self._target: Target = request.target.completed(self._layout, unordered=pair is not None and pair.unordered)
+        self._read: ValueReader = value_reader(self._layout, request.registry)
         self._keyed = self._target.mode != "append"
-        scope = request.scope
-        to_the_end = self._keyed and scope.batch is not None
-        self._bounds = self._of_pair(evidence.bounds(everything=scope.is_all, to_the_end=to_the_end))
-        self._hidden_bounds = self._of_pair(evidence.hidden_bounds())
+        #: With upserts and one batch, its index: records of later ones are staged too.
+        self._only = min(evidence.chosen) if self._keyed and request.scope.batch is not None else None
+        bounds = evidence.bounds(everything=request.scope.is_all, to_the_end=self._only is not None)
+        self._bounds: Ranges = {at: bound for at, bound in bounds.items() if self._has(at)}
+        self._hidden: Ranges = {at: bound for at, bound in evidence.hidden_bounds().items() if self._has(at)}
 
     @property
-    def target(self) -> Target:
-        """Table, mode and key."""
-        return self._target
+    def table(self) -> str:
+        """As it is spelt."""
+        return self._target.table or ""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that tell its rows."""
+        evidence = self._evidence
+        return evidence.claims.topics - evidence.letter_topics if self._pair is None else self._pair.all_topics
 
     def run(self, tally: Tally) -> ComparedTable | None:
         """Compare, and say what differs; None where that cannot be done, which is said.
 
         Args:
-            tally: takes what the topics of the table hold, where they were read to the end.
+            tally: takes what the topics of the table hold.
         """
+        if self._evidence.is_open and not self._hidden and self._why_untold() is None:
+            return ComparedTable(0, ())
         plan = self._plan()
-        if plan is None:
-            return None
-
-        def compare() -> ComparedTable:
-            part = Tally(self._evidence.claims.claims, self._evidence.gone, tally.partitions)
-            found = self._stage_and_compare(plan, part)
-            tally.add(part, self._bounds)
-            return found
-
-        return plan.carry_out(compare, self._differences)
+        while plan is not None:
+            try:
+                found = self._stage_and_compare(plan, plan.sql(), tally)
+            except NewFieldsError as error:
+                # Once more, with these fields too.
+                plan.facts.note(error.values)
+            except NotRowsError as error:
+                why = f"most records cannot become rows of it: {error}"
+                self._differences.skip(THE_TABLE, why, RECORD_COLUMNS_REMEDY)
+                return None
+            else:
+                for part in plan.compared.not_checked:
+                    self._differences.skip(part.what, part.why)
+                return found
+        return None
 
     # --- the plan --------------------------------------------------------------------------------------------------
 
     def _plan(self) -> TablePlan | None:
         """How the table is compared; None where it cannot be, which is said."""
-        shape = self._shape()
-        if shape is None:
-            return None
-        why = self._why_unreadable()
-        if why is None:
-            plan = TablePlan(self._target, shape, self._sample(), self._places(), whole=self._is_whole())
+        why = self._why_untold()
+        shape = self._shape() if why is None else None
+        if shape is not None and (why := self._why_unreadable()) is None:
+            partitions = {at for at in {*self._evidence.ends, *self._hidden} if self._has(at)}
+            plan = TablePlan(self._target, shape, self._sample(), partitions, whole=self._is_whole())
             why = plan.refusal()
             if why is None:
                 plan.sql()
                 return plan
-        self._differences.skip(THE_TABLE, *why)
+        if why is not None:
+            self._differences.skip(THE_TABLE, *why)
         return None
 
+    def _why_untold(self) -> Refusal | None:
+        if self._pair is not None and self._pair.why:
+            return Refusal(self._pair.why, NO_TOPIC)
+        return None if self.table else Refusal("the sink has noted none", "pass --table TABLE (table)")
+
     def _shape(self) -> TableShape | None:
-        table = self._target.table
-        if table is None:
-            self._differences.skip(THE_TABLE, "the sink has noted none", "pass --table TABLE (table)")
-            return None
         try:
-            with self._evidence.snapshot.cursor() as cursor:
-                shape = read_shape(cursor, table)
+            with self._evidence.snapshot.driver.cursor() as cursor:
+                shape = read_shape(cursor, self.table)
                 role = hides_rows(cursor, shape.table)
         except ConfigurationError as error:
             if self._pair is None or self._request.target.table is not None:
@@ -140,7 +199,7 @@ class TableComparison:
 
     def _why_unreadable(self) -> Refusal | None:
         """Why no record can be read as a row; None where that is not known yet."""
-        if not self._bounds and not self._hidden_bounds:
+        if not self._bounds and not self._hidden:
             return Refusal(
                 "no topic of its rows exists, or was written to in these batches",
                 "compare more batches, or name the topic that has its records: --topic TOPIC",
@@ -150,19 +209,21 @@ class TableComparison:
 
     def _sample(self) -> RecordFacts:
         """The facts of the records, or where readers see none, of those that are hidden from them."""
-        reader, keyed = self._evidence.reader, self._keyed
-        facts = sample(reader, self._read, self._bounds, tombstones=keyed)
-        if facts.records or facts.others:
-            return facts
-        return sample(reader, self._read, self._hidden_bounds, committed=False, tombstones=keyed)
-
-    def _places(self) -> Places:
-        evidence = self._evidence
-        return Places([at for at in {*evidence.ends, *evidence.hidden_bounds()} if self._has(at)])
-
-    def _of_pair(self, bounds: Bounds) -> Bounds:
-        """Those of the topics that tell the table's rows."""
-        return {at: bound for at, bound in bounds.items() if self._has(at)}
+        facts = RecordFacts()
+        for bounds, committed in ((self._bounds, True), (self._hidden, False)):
+            chosen = {at: bounds[at] for at in sorted(bounds) if bounds[at][1] > bounds[at][0]}
+            sampled = dict(list(chosen.items())[:SAMPLED_PARTITIONS_MAX])
+            if facts.records or facts.others:
+                break
+            for some in (
+                {at: (start, min(start + SAMPLED_RECORDS, end)) for at, (start, end) in sampled.items()},
+                {at: (max(end - SAMPLED_RECORDS, start), end) for at, (start, end) in sampled.items()},
+            ):
+                for at, messages in self._evidence.reader.read(some, committed=committed):
+                    values = (message.value() for message in messages)
+                    # A tombstone tells nothing.
+                    facts.note(self._read(at.topic, value) for value in values if value is not None or not self._keyed)
+        return facts
 
     def _has(self, partition: TopicPartition) -> bool:
         if self._pair is None:
@@ -173,158 +234,169 @@ class TableComparison:
         """Whether every row must have a record; where it need not, says why."""
         if not self._request.scope.is_all:
             return False
-        return not any([self._is_untold(), self._is_shared(), self._kafka_has_lost(), self._is_compacted()])
+        reasons = [why for why in self._why_partial() if why]
+        for why in reasons:
+            self._differences.skip(_UNTOLD, why)
+        return not reasons
 
-    def _is_untold(self) -> bool:
-        """Whether the sink wrote the table when no topic had its rows yet."""
-        if self._pair is None:
-            return False
-        known = self._evidence.claims
-        untold = [known.claims[index].batch for index in self._pair.untold]
-        older = self._pair.before is None and not known.from_the_start
-        if untold or older:
+    def _why_partial(self) -> Iterable[str]:
+        evidence, pair = self._evidence, self._pair
+        claims = evidence.claims.claims
+        untold = [] if pair is None else [claims[index].batch for index in pair.untold]
+        if untold or (pair is not None and pair.before is None and not evidence.claims.from_the_start):
             batches = f"batch {untold[0]} to {untold[-1]}" if untold else "batches that the history has forgotten"
-            why = f"no topic had the rows of {batches}: the sink had other outputs, or tables of other names, then"
-            self._differences.skip("rows that no record is of", why)
-        return bool(untold) or older
-
-    def _is_shared(self) -> bool:
-        """Whether another sink writes the table too."""
-        table = str(self._target.table)
-        others = [
-            name
-            for name, layout in sorted(self._evidence.others.items())
-            if any(lane.table is not None and same_table(lane.table, table) for lane in layout.each)
-        ]
-        if others:
-            why = f"sink {', '.join(others)} writes the table too"
+            yield f"no topic had the rows of {batches}: the sink had other outputs, or tables of other names, then"
+        if others := other_writers(evidence, self.table):
             changed = ", and may have changed rows of this one" if self._keyed else ""
-            self._differences.skip("rows that no record is of", why + changed)
-        return bool(others)
-
-    def _kafka_has_lost(self) -> bool:
-        """Whether the first records of a partition are gone, and no claim shows that as a difference."""
-        evidence = self._evidence
+            yield f"sink {', '.join(others)} writes the table too{changed}"
         for at, start in sorted(evidence.logs.starts.items()):
-            firsts = [claim.ranges[at][0] for claim in evidence.claims.claims if at in claim.ranges]
+            firsts = [claim.ranges[at][0] for claim in claims if at in claim.ranges]
+            # Where a claim shows what is lost, that is a difference.
             if start and self._has(at) and not any(first < start for first in firsts):
-                why = f"the log of {at} begins at offset {start}, and what was before is not known"
-                self._differences.skip("rows that no record is of", why)
-                return True
-        return False
-
-    def _is_compacted(self) -> bool:
-        """Whether brokers remove records whose rows the table keeps."""
-        packed = {at.topic for at in self._evidence.logs.starts if self._has(at)} & self._evidence.logs.compacted
-        lossy = bool(packed) and self._target.mode != "upsert"
-        if lossy:
-            why = (
-                f"log compaction of {', '.join(sorted(packed))} removes records that later ones of their key supersede"
-            )
-            self._differences.skip("rows that no record is of", why)
-        return lossy
+                yield f"the log of {at} begins at offset {start}, and what was before is not known"
+                break
+        packed = {at.topic for at in evidence.logs.starts if self._has(at)} & evidence.logs.compacted
+        if packed and self._target.mode != "upsert":
+            topics = ", ".join(sorted(packed))
+            yield f"log compaction of {topics} removes records that later ones of their key supersede"
 
     # --- the comparison --------------------------------------------------------------------------------------------
 
-    def _stage_and_compare(self, plan: TablePlan, tally: Tally) -> ComparedTable:
-        evidence, progress, sql = self._evidence, self._request.progress, plan.sql()
-        timeout_ms = self._request.options.statement_timeout_ms
+    def _stage_and_compare(self, plan: TablePlan, sql: Statements, tally: Tally) -> ComparedTable:
+        evidence, progress = self._evidence, self._request.progress
+        snapshot, timeout_ms = evidence.snapshot, self._request.options.statement_timeout_ms
+        texts = RecordTexts(sql.compared.given.values(), self._read, self._target.tombstones)
         with (
-            Staging(evidence.database, sql, statement_timeout_ms=timeout_ms) as staging,
+            Staging(evidence.database, sql, texts, statement_timeout_ms=timeout_ms) as staging,
             ThreadPoolExecutor(1, "verify-table") as thread,
-            evidence.snapshot.cancelled_on_error(),
+            snapshot.cancelled_on_error(),
         ):
-            texts = RecordTexts.of(sql, self._read)
-            table = thread.submit(table_fingerprints, evidence.snapshot, sql) if plan.whole else None
-            stage = RecordStage(staging, plan.places, texts, self._is_staged)
-            read_all(evidence.reader, self._bounds, tally, stage, progress)
-            hidden = RecordStage(staging, plan.places, texts, self._is_hidden)
-            stage_uncommitted(evidence.reader, self._hidden_bounds, hidden, tally)
+            made = thread.submit(snapshot.run, sql.table_fingerprints()) if plan.whole else None
+
+            def stage(
+                at: TopicPartition, messages: Any, offsets: list[int], part: Stretch, *, seen: bool = True
+            ) -> None:
+                if self._is_staged(at, part, seen=seen):
+                    staging.take(at, messages, offsets, part)
+
+            read_all(evidence.reader, self._bounds, tally, progress, stage)
+            for at, messages in evidence.reader.read(self._hidden, committed=False):
+                offsets = offsets_of(messages)
+                for part in tally.of(at).stretches(offsets):
+                    stage(at, messages, offsets, part, seen=False)
             staging.finish()
             progress("comparing", 0, 1)
-            if table is not None:
-                # Its session is the snapshot's. So what the database says of the table comes before a statement finds
-                # the transaction ended, and nobody waits for the session in the driver, deaf to Ctrl-C.
-                table.result()
-            with evidence.snapshot.undone():
-                comparison = Comparison(evidence.snapshot, staging)
-                compared = comparison.part(order=self._only_order(plan)) if table is None else comparison.whole(table)
-                sql = staging.sessions[0].sql
-                written: tuple[str, ...] = ()
-                if not compared.equal:
-                    batch_at = self._batch_at(tally)
-                    places, read = plan.places, self._read
-                    lone = Lone(evidence.snapshot, sql, evidence.reader, places, batch_at=batch_at, read=read)
-                    written = self._name(plan, lone)
+            # What the database says of the table comes before a statement finds the transaction ended.
+            table = None if made is None else _fingerprints([made.result()])
+            with snapshot.undone():
+                found = self._compare(staging, table, plan, tally)
         progress("comparing", 1, 1)
-        self._tell_superseded(compared)
-        return ComparedTable(compared, sql.compared.names, written)
+        return found
 
-    def _tell_superseded(self, compared: Compared) -> None:
+    def _is_staged(self, at: TopicPartition, part: Stretch, *, seen: bool) -> bool:
+        """Whether records are compared with the table: those that readers of committed records see, or the hidden."""
+        hidden = part.claim in self._evidence.hidden
+        if hidden is seen or not (self._pair is None or self._pair.tells(part.order, at.topic)):
+            return False
+        if hidden or self._request.scope.is_all:
+            return True
+        return part.claim in self._evidence.chosen if self._only is None else part.claim >= self._only
+
+    def _compare(self, staging: Staging, table: Fingerprints | None, plan: TablePlan, tally: Tally) -> ComparedTable:
+        """Compare what is staged with the table: all rows where there are fingerprints, else those of the records."""
+        sql, run = staging.sessions[0].sql, self._evidence.snapshot.run
+        of_batch = None if self._only is None else sql.of_batch(self._only)
+        before = 0
+        if of_batch is not None:
+            count = f"SELECT count(*) FROM pg_temp.verify_staged WHERE {of_batch}"
+            before = sum(staged for ((staged,),) in staging.each(lambda session: session.run(count)))
+        if sql.upsert:
+            staging.each(lambda session: session.run(sql.keep_winners("verify_staged")))
+        columns = sql.compared.names
+        if table is not None:
+            kafka = _fingerprints(staging.each(lambda session: session.run(sql.staged_fingerprints())))
+            rows = sum(number for number, _ in table.values())
+            differing = sorted(
+                bucket for bucket in kafka.keys() | table.keys() if kafka.get(bucket) != table.get(bucket)
+            )
+            if not differing:
+                return ComparedTable(rows, columns)
+            condition = sql.in_buckets(differing)
+            self._collect(staging, sql, condition, condition)
+            return ComparedTable(rows, columns, self._name(sql, plan, tally)[1])
+        left, late = self._collect(staging, sql, "true", sql.of_records(), of_batch)
+        ((rows, records),) = run(
+            "SELECT (SELECT count(*) FROM pg_temp.verify_rows), (SELECT count(*) FROM pg_temp.verify_records)"
+        )
+        self._tell_part(before - left if of_batch is not None else 0, late)
+        unmatched, written = self._name(sql, plan, tally)
+        return ComparedTable(rows - late, columns, written, records, records - unmatched)
+
+    def _collect(
+        self, staging: Staging, sql: Statements, of_records: str, of_rows: str, of_batch: str | None = None
+    ) -> tuple[int, int]:
+        """Bring hashes of both sides together, and leave what is on one side alone.
+
+        Returns:
+            how many records of the one batch are left, and how many records were left out, as the table has a newer row
+            that records of other batches tell.
+        """
+        snapshot, left, late = self._evidence.snapshot, 0, 0
+        run = snapshot.run
+        run(sql.make_staged("verify_records"))
+        for session in staging.sessions:
+            with SpooledTemporaryFile(_SPOOLED_BYTES_MAX) as hashes:
+                staged = f"COPY (SELECT * FROM pg_temp.verify_staged WHERE {of_records}) TO STDOUT"
+                with session.connection.cursor() as cursor:
+                    cursor.copy_expert(staged, hashes)
+                hashes.seek(0)
+                with snapshot.driver.cursor() as cursor:
+                    cursor.copy_expert("COPY pg_temp.verify_records FROM STDIN", hashes)
+        if sql.upsert:
+            # The records of a key may have been in several sessions.
+            run(sql.keep_winners("verify_records"))
+        if of_batch is not None:
+            run(f"DELETE FROM pg_temp.verify_records WHERE NOT ({of_batch})")
+            ((left,),) = run("SELECT count(*) FROM pg_temp.verify_records")
+        run("ANALYZE pg_temp.verify_records")
+        run(sql.make_rows(of_rows))
+        if sql.order_first and of_rows != of_records:
+            with snapshot.driver.cursor() as cursor:
+                cursor.execute(sql.drop_late_records())
+                late = cursor.rowcount
+        if sql.has_tombstones:
+            run(sql.drop_obeyed_tombstones())
+        run(sql.make_lone())
+        return left, late
+
+    def _tell_part(self, superseded: int, late: int) -> None:
         replaced = {
-            "have been replaced by records of later batches": compared.superseded,
-            "came late: the table keeps a newer row of their key": compared.late,
+            "have been replaced by records of later batches": superseded,
+            "came late: the table keeps a newer row of their key": late,
         }
         for what, count in replaced.items():
             if count:
                 why = f"{count} of its records {what}"
                 self._differences.skip(f"a part of {self._request.scope} against the table", why)
 
-    def _is_staged(self, partition: TopicPartition, stretch: Stretch) -> bool:
-        """Whether committed records are compared with the table."""
-        if stretch.claim in self._evidence.hidden or not self._tells(partition, stretch):
-            return False
-        if self._request.scope.is_all:
-            return True
-        if self._keyed and self._request.scope.batch is not None:
-            return stretch.claim >= min(self._evidence.chosen)
-        return stretch.claim in self._evidence.chosen
-
-    def _is_hidden(self, partition: TopicPartition, stretch: Stretch) -> bool:
-        return stretch.claim in self._evidence.hidden and self._tells(partition, stretch)
-
-    def _tells(self, partition: TopicPartition, stretch: Stretch) -> bool:
-        return self._pair is None or self._pair.tells(stretch.order, partition.topic)
-
-    def _only_order(self, plan: TablePlan) -> int | None:
-        """With upserts and one batch: the number of its places, as records of later ones are staged too."""
-        if not self._keyed or self._request.scope.batch is None:
-            return None
-        return plan.places.order_number(min(self._evidence.chosen))
-
-    def _name(self, plan: TablePlan, lone: Lone) -> tuple[str, ...]:
-        """Name what differs, and write it to files where these are wanted; their paths."""
-        lone.report(self._differences, rows_too=plan.whole)
+    def _name(self, sql: Statements, plan: TablePlan, tally: Tally) -> tuple[int, tuple[str, ...]]:
+        """Name what differs, and write it to files where these are wanted; how many records differ, and the paths."""
+        unmatched = Unmatched(self._request, self._evidence, sql, self._read, tally=tally, rows_too=plan.whole)
+        count = unmatched.report(self._differences)
         if self._directory is None:
-            return ()
+            return count, ()
         if formats_of(self._layout):
             why = "no file can put records with a schema back; a restart of the job with accept_replay can"
             self._differences.skip("files with what either side lacks", why)
-            return ()
-        sql = plan.sql()
-        evidence = self._evidence
-        topics = evidence.claims.topics - evidence.letter_topics if self._pair is None else self._pair.all_topics
-        writer = MissingFiles(
-            self._directory,
-            table=str(sql.table),
-            columns=sql.compared.names,
-            key=sql.key,
-            record_key=record_key(self._layout, columns=sql.compared.names, row_key=sql.key),
-            record_unknown=sql.compared.record_unknown,
-            topics=sorted(topics),
-            commands=Commands.of(self._request.options, self._request.shape),
-        )
-        try:
-            lone.write(writer, rows_too=plan.whole)
-        finally:
-            written = tuple(writer.close())
-        return written
+            return count, ()
+        return count, unmatched.write(self._directory, plan.shape, self._layout, sorted(self.topics))
 
-    def _batch_at(self, tally: Tally) -> Callable[[TopicPartition, int], int | None]:
-        claims = self._evidence.claims.claims
 
-        def batch_at(partition: TopicPartition, offset: int) -> int | None:
-            index = tally.of(partition).claim_at(offset)
-            return None if index < 0 else claims[index].batch
-
-        return batch_at
+def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
+    """Those of several sessions, added."""
+    counts: Counter[int] = Counter()
+    totals: Counter[int] = Counter()
+    for bucket, count, total in (answer for part in parts for answer in part):
+        counts[bucket] += count
+        totals[bucket] += int(total)
+    return {bucket: (count, totals[bucket]) for bucket, count in counts.items()}

@@ -1,45 +1,48 @@
 """Table pairs: of each table of a sink with several outputs, the topics whose records tell its rows.
 
-Pure. A table and a topic that get the same rows of the batch are a pair: the records of the one say what the rows of
-the other do. Which outputs the sink had when a batch was decided, its claims say: an output may have been added later,
-or its topic may have another name now.
+A table and a topic that get the same rows of the batch are a pair: the records of the one say what the rows of the
+other do. Which outputs the sink had when a batch was decided, its claims say: an output may have been added later, or
+its topic may have another name now.
 """
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.claims import Claims
-from spark_2pc_sink.verification.record_sources import RecordSources
-from spark_2pc_sink.verification.report import Refusal
+from spark_2pc_sink.plural import counted
+from spark_2pc_sink.verification.columns import read_shape
+from spark_2pc_sink.verification.expressions import RecordSources
+from spark_2pc_sink.verification.history import Claim, Claims
+from spark_2pc_sink.verification.report import Difference, Differences, Refusal
 from spark_2pc_sink.verification.target import GivenTarget
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.verification.api import Request
+    from spark_2pc_sink.verification.evidence import Evidence
 
 #: What a lane's layout says of its records; the rest is about its rows.
 _OF_RECORDS: Final = (
     *("topic", "key", "value", "headers", "partition", "key_format", "value_format"),
     *("upsert_superseded", "tombstone_when", "records"),
 )
-
-
 #: What to do where a table's rows are told by no topic that is known.
 NO_TOPIC: Final = "name a topic that has its records, with --table TABLE --topic TOPIC"
+#: How the text of an output that is a table begins; its name follows.
+_ROWS: Final = "Rows("
+_ROW_COUNT: Final = "the number of its rows"
 
 
 @dataclass(frozen=True)
 class NotedLayout:
-    """The layout that a claim has noted.
-
-    Attributes:
-        at: when, by the database's clock, like the times of decisions.
-        layout: of the sink from then on.
-    """
+    """The layout that a claim has noted; it is the sink's from ``at`` on, by the database's clock."""
 
     at: datetime
     layout: SinkLayout
@@ -81,23 +84,8 @@ class TablePair:
         return tuple(index for index, found in enumerate(self.topics) if found is None)
 
     def tells(self, claim: int, topic: str) -> bool:
-        """Whether records of a topic tell rows of the table.
-
-        Args:
-            claim: index of the claim that they are of, or come behind; -1 before all.
-            topic: where they are.
-        """
+        """Whether records tell rows of the table: those of a topic, of the claim with this index or after it, or -1."""
         return topic in ((self.before if claim < 0 else self.topics[claim]) or ())
-
-
-@dataclass(frozen=True)
-class _Told:
-    """The lane of a table as one layout has it, see `TablePair`."""
-
-    layout: SinkLayout
-    topics: frozenset[str] | None = None
-    why: str = ""
-    unordered: bool = False
 
 
 def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | None = None) -> tuple[TablePair, ...]:
@@ -111,7 +99,18 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
     named = {each.topic for one in noted for each in one.layout.each if each.records}
     by_rows = frozenset(claims.topics - named - letter_topics(noted))
     newest = noted[-1].layout
-    return tuple(_pair(lane, noted, claims, by_rows, topic) for lane in newest.each if lane.table is not None)
+
+    def pair(lane: SinkLayout) -> TablePair:
+        if topic is not None:
+            return _said(lane, newest, topic, len(claims.claims))
+        now = _told(lane, newest, by_rows)
+        if now.before is None:
+            return now
+        told = [*(_earlier(lane, each.layout, newest, by_rows) for each in noted[:-1]), now.before]
+        of_claims = tuple(told[layout_at(noted, claim.decided_at)] for claim in claims.claims)
+        return replace(now, topics=of_claims, before=told[0])
+
+    return tuple(pair(lane) for lane in newest.each if lane.table is not None)
 
 
 def foreseen_refusals(layout: SinkLayout) -> dict[str, Refusal]:
@@ -134,21 +133,6 @@ def letter_topics(noted: Sequence[NotedLayout]) -> frozenset[str]:
     return frozenset(each.layout.dead_letter_topic for each in noted if each.layout.dead_letter_topic is not None)
 
 
-def _pair(
-    lane: SinkLayout, noted: Sequence[NotedLayout], claims: Claims, by_rows: frozenset[str], topic: str | None
-) -> TablePair:
-    newest = noted[-1].layout
-    if topic is not None:
-        only, said = frozenset({topic}), _said(lane, newest, topic)
-        return TablePair(said.layout, "", (only,) * len(claims.claims), only, said.unordered)
-    now = _told(lane, newest, by_rows)
-    if now.topics is None:
-        return TablePair(now.layout, now.why)
-    told = [*(_earlier(lane, each.layout, newest, by_rows) for each in noted[:-1]), now.topics]
-    of_claims = tuple(told[layout_at(noted, claim.decided_at)] for claim in claims.claims)
-    return TablePair(now.layout, "", of_claims, told[0], now.unordered)
-
-
 def layout_at(noted: Sequence[NotedLayout], decided_at: datetime | None) -> int:
     """Index of the layout under which a batch was decided; the oldest for what is older than all."""
     if decided_at is None:
@@ -156,16 +140,10 @@ def layout_at(noted: Sequence[NotedLayout], decided_at: datetime | None) -> int:
     return max(sum(each.at <= decided_at for each in noted) - 1, 0)
 
 
-def _earlier(
-    lane: SinkLayout, layout: SinkLayout, newest: SinkLayout, by_rows: frozenset[str]
-) -> frozenset[str] | None:
-    """What an earlier layout says of the table; no topic where it does not have the table."""
-    same = _of_table(layout, str(lane.table))
-    if same is not None:
-        return _told(same, layout, by_rows).topics
-    # A table that the sink does not write any more may be this one, under the name that it had: then it has their rows.
-    replaced = any(each.table and _of_table(newest, each.table) is None for each in layout.each)
-    return None if replaced else frozenset()
+def same_table(one: str, other: str) -> bool:
+    """Whether two names are of one table, as far as they tell: one without a schema may be in any."""
+    first, second = TableName.parse(one), TableName.parse(other)
+    return first.name == second.name and (first.schema == second.schema or None in (first.schema, second.schema))
 
 
 def _of_table(layout: SinkLayout, table: str) -> SinkLayout | None:
@@ -173,56 +151,98 @@ def _of_table(layout: SinkLayout, table: str) -> SinkLayout | None:
     return next((each for each in layout.each if each.table and same_table(each.table, table)), None)
 
 
-def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> _Told:
-    """The topic that tells most of the rows of a lane's table."""
-    alone = replace(lane, records=False)
+def _earlier(
+    lane: SinkLayout, layout: SinkLayout, newest: SinkLayout, by_rows: frozenset[str]
+) -> frozenset[str] | None:
+    """The topics that an earlier layout tells the table by; none where it does not have the table."""
+    same = _of_table(layout, str(lane.table))
+    if same is not None:
+        return _told(same, layout, by_rows).before
+    # A table that the sink does not write any more may be this one, under the name that it had: then it has their rows.
+    replaced = any(each.table and _of_table(newest, each.table) is None for each in layout.each)
+    return None if replaced else frozenset()
+
+
+def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> TablePair:
+    """The table of a lane with the topics that tell most of its rows while the sink has this layout."""
     others = [each for each in layout.each if each.records]
     same = [each for each in others if (each.rows, each.where) == (lane.rows, lane.where)]
     names = Counter(each.topic for each in others)
-    if not same:
-        return _Told(alone, why=_no_topic(lane))
-    if len(others) > 1 and (None in names or by_rows):
-        return _Told(alone, why="rows name their topics, so no topic says of which output a record is")
     fit = [each for each in same if names[each.topic] == 1]
-    if not fit:
-        why = f"several outputs write topic {same[0].topic}, and no record says of which it is"
-        return _Told(alone, why=why)
     # A tombstone has no value, so it tells nothing of a row that the table keeps.
     whole = [each for each in fit if each.tombstone_when in (None, lane.delete_when)]
-    if not whole:
+    if not same:
+        of_lane = " and ".join(f"{name}={value!r}" for name in ("rows", "where") if (value := getattr(lane, name)))
+        why = f"no topic has the records of its rows: none has {of_lane or 'all rows of the batch'}"
+    elif len(others) > 1 and (None in names or by_rows):
+        why = "rows name their topics, so no topic says of which output a record is"
+    elif not fit:
+        why = f"several outputs write topic {same[0].topic}, and no record says of which it is"
+    elif not whole:
         has = f"tombstone_when={fit[0].tombstone_when!r}, and the table delete_when={lane.delete_when!r}"
-        return _Told(alone, why=f"topic {fit[0].topic} has {has}: a tombstone tells nothing of a row that is kept")
-    best = max(whole, key=lambda each: _rank(lane, each))
-    own = frozenset() if best.topic is None else frozenset({best.topic})
-    return _Told(_joined(lane, best), own | by_rows, unordered=best is not lane)
+        why = f"topic {fit[0].topic} has {has}: a tombstone tells nothing of a row that is kept"
+    else:
+        best = max(whole, key=_rank(lane))
+        own = frozenset() if best.topic is None else frozenset({best.topic})
+        return TablePair(_joined(lane, best), before=own | by_rows, unordered=best is not lane)
+    return TablePair(replace(lane, records=False), why)
 
 
-def _no_topic(lane: SinkLayout) -> str:
-    of_lane = " and ".join(f"{name}={value!r}" for name in ("rows", "where") if (value := getattr(lane, name)))
-    return f"no topic has the records of its rows: none has {of_lane or 'all rows of the batch'}"
+def _said(lane: SinkLayout, layout: SinkLayout, topic: str, claims: int) -> TablePair:
+    """The table of a lane with the records of a topic that a person has named."""
+    found = [each for each in layout.each if each.records and each.topic == topic]
+    best = max(found, key=_rank(lane)) if found else SinkLayout(topic=topic)
+    only = frozenset({topic})
+    return TablePair(_joined(lane, best), "", (only,) * claims, only, unordered=best is not lane)
 
 
-def _rank(lane: SinkLayout, records: SinkLayout) -> tuple[bool, int, bool]:
+def _rank(lane: SinkLayout) -> Callable[[SinkLayout], Any]:
     """How well a topic tells of a table: its deletions, its columns, and the order of its rows."""
-    deletions = lane.delete_when is None or records.tombstone_when is not None
-    return deletions, RecordSources(_joined(lane, records)).breadth, records is lane
+    return lambda records: (
+        lane.delete_when is None or records.tombstone_when is not None,
+        RecordSources(_joined(lane, records)).breadth,
+        records is lane,
+    )
 
 
 def _joined(lane: SinkLayout, records: SinkLayout) -> SinkLayout:
     return replace(lane, **{name: getattr(records, name) for name in _OF_RECORDS})
 
 
-def _said(lane: SinkLayout, layout: SinkLayout, topic: str) -> _Told:
-    """The lane with the records of a topic that a person has named."""
-    found = [each for each in layout.each if each.records and each.topic == topic]
-    best = max(found, key=lambda each: _rank(lane, each)) if found else SinkLayout(topic=topic)
-    return _Told(_joined(lane, best), unordered=best is not lane)
+# --- the choice ----------------------------------------------------------------------------------------------------
 
 
-def same_table(one: str, other: str) -> bool:
-    """Whether two names are of one table, as far as they tell: one without a schema may be in any."""
-    first, second = TableName.parse(one), TableName.parse(other)
-    return first.name == second.name and (first.schema == second.schema or None in (first.schema, second.schema))
+def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair | None, ...]:
+    """The tables to compare; None is the one of a sink whose topics all have the records of its rows.
+
+    Raises:
+        ConfigurationError: the table, the topic, or what else is said of a table, is none of the sink's, or of no one
+            table.
+    """
+    topic, layout, claims = request.topic, evidence.layout, evidence.claims
+    if topic is not None and topic not in evidence.logs.topic_ids and topic not in claims.topics:
+        raise ConfigurationError(
+            option="topic",
+            value=topic,
+            rule="it is a topic that the sink writes, and there is none of this name",
+            remedy=f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}",
+        )
+    if layout is None and topic is not None:
+        return (TablePair(None, "", (frozenset({topic}),) * len(claims.claims), frozenset({topic})),)
+    if layout is None or (
+        not layout.lanes and topic is None and not _has_replaced_its_table(request, evidence, layout)
+    ):
+        return (None,)
+    pairs = table_pairs(evidence.noted, claims, topic=topic)
+    if not layout.lanes:
+        return pairs or (None,)
+    if request.target.table is not None:
+        return (chosen_pair(pairs, request.target.table),)
+    for name, value in request.shape.items() if len(pairs) > 1 else ():
+        if value and name != "table":
+            rule, remedy = "the sink has several tables, and it is about one of them", "pass table (--table) too"
+            raise ConfigurationError(option=name, value=value, rule=rule, remedy=remedy)
+    return pairs
 
 
 def chosen_pair(pairs: Sequence[TablePair], table: str) -> TablePair:
@@ -235,9 +255,63 @@ def chosen_pair(pairs: Sequence[TablePair], table: str) -> TablePair:
         if same_table(pair.table, table):
             return pair
     tables = ", ".join(pair.table for pair in pairs) or "none"
-    raise ConfigurationError(
-        option="table",
-        value=table,
-        rule=f"it is one of the tables of a sink with several outputs, and they are: {tables}",
-        remedy="name one of these, or leave it out to compare all",
-    )
+    rule = f"it is one of the tables of a sink with several outputs, and they are: {tables}"
+    remedy = "name one of these, or leave it out to compare all"
+    raise ConfigurationError(option="table", value=table, rule=rule, remedy=remedy)
+
+
+def _has_replaced_its_table(request: Request, evidence: Evidence, layout: SinkLayout) -> bool:
+    """Whether a sink of one table wrote another one before, which is still there, and was not only renamed."""
+    if layout.table is None or not same_table(request.target.table or layout.table, layout.table):
+        return False
+    named = {lane.table for each in evidence.noted for lane in each.layout.each if lane.table is not None}
+    others = [str(TableName.parse(table)) for table in named if not same_table(table, layout.table)]
+    find = "SELECT EXISTS (SELECT FROM unnest(%s::text[]) AS n WHERE to_regclass(n) IS NOT NULL)"
+    return evidence.snapshot.run(find, (others,)) == [(True,)]
+
+
+# --- tables that no topic tells ------------------------------------------------------------------------------------
+
+
+def other_writers(evidence: Evidence, table: str) -> list[str]:
+    """The other sinks of the state table that write a table too."""
+    lanes = [(name, lane) for name, layout in sorted(evidence.others.items()) for lane in layout.each]
+    return sorted({name for name, lane in lanes if lane.table is not None and same_table(lane.table, table)})
+
+
+def count_rows(pair: TablePair, evidence: Evidence, request: Request, differences: Differences) -> None:
+    """Compare the number of rows of a table with that of its batches; says so where neither tells the other."""
+    mode = "append" if pair.layout is None else pair.layout.mode
+    claims = evidence.claims.claims
+    hindrances = {
+        "the history is left out": request.table_only,
+        f"with mode={mode!r} a batch may write rows that are there": mode != "append",
+        "nothing in a row tells its batch": not request.scope.is_all,
+        "the history does not reach back to the first batch": not evidence.claims.from_the_start,
+        "the history does not tell of each batch how many rows it wrote to each table": any(
+            claim.unknown or _rows_of(claim, pair.table) is None for claim in claims
+        ),
+        "another sink writes the table too": bool(other_writers(evidence, pair.table)),
+    }
+    if why := next((why for why, holds in hindrances.items() if holds), ""):
+        differences.skip(_ROW_COUNT, why)
+        return
+    try:
+        with evidence.snapshot.driver.cursor() as cursor:
+            table = read_shape(cursor, pair.table).table
+    except ConfigurationError as error:
+        differences.skip(_ROW_COUNT, error.rule)
+        return
+    ((found,),) = evidence.snapshot.run(f"SELECT count(*) FROM {table}")
+    wrote = sum(_rows_of(claim, pair.table) or 0 for claim in claims)
+    if found != wrote:
+        text = f"the table has {counted(found, 'row')}, and its batches wrote {wrote}"
+        differences.add(Difference(kind="row_count", text=text))
+
+
+def _rows_of(claim: Claim, table: str) -> int | None:
+    """How many rows a batch wrote to a table; None where the history does not tell."""
+    tables = {literal_eval(text[len(_ROWS) : -1]): count for text, count in claim.outputs.items() if _ROWS in text}
+    # Where records were sent again, the line tells of these alone.
+    told = sum(tables.values()) == claim.rows
+    return sum(count for name, count in tables.items() if same_table(name, table)) if told else None

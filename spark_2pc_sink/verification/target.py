@@ -1,27 +1,135 @@
-"""The target of a comparison: table, mode and key, as given, or as the sink has noted them with its newest claim."""
+"""The target of a comparison: table, mode and key, as given or as the sink has noted them; and the plan of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Final, Literal
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.options.names import quote_identifier
-from spark_2pc_sink.verification.column_rules import ComparedColumns, Paths
-from spark_2pc_sink.verification.record_columns import RecordColumn
-from spark_2pc_sink.verification.record_sources import RecordSources
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.names import parse_identifier, quote_identifier
+from spark_2pc_sink.verification.columns import (
+    ComparedColumns,
+    FieldFacts,
+    RecordColumn,
+    RecordFacts,
+    TableShape,
+    as_object,
+    compared_columns,
+)
+from spark_2pc_sink.verification.expressions import RecordSources, path_parts
 from spark_2pc_sink.verification.report import NotChecked, Refusal
-from spark_2pc_sink.verification.table_shape import TableShape
-from spark_2pc_sink.verification.tombstones import Tombstones
-from spark_2pc_sink.verification.value_fields import path_parts
-
-if TYPE_CHECKING:
-    from spark_2pc_sink.options.layout import SinkLayout
-
+from spark_2pc_sink.verification.statements import MARK, Statements
 
 #: How the sink writes the table.
 Mode = Literal["append", "upsert", "insert_ignore"]
+LateRows = Literal["replace", "keep_newer"]
+
+RECORD_COLUMNS_REMEDY: Final = "pass --record-columns (record_columns), which says how a record becomes a row"
+
+
+class NotRowsError(Exception):
+    """Records are no rows, or nothing tells of which row they are; the text has the reason."""
+
+
+# --- the user's expressions ----------------------------------------------------------------------------------------
+
+
+def parse_record_columns(text: str | None) -> tuple[RecordColumn, ...]:
+    """Take ``column = expression, …`` apart at the commas outside of parentheses and quotes.
+
+    Raises:
+        ConfigurationError: a part is not ``column = expression``, or a column occurs twice.
+    """
+    if text is None:
+        return ()
+    columns = []
+    for part in _parts(text):
+        name, equals, expression = part.partition("=")
+        if not equals or not expression.strip() or expression.lstrip().startswith("="):
+            raise _refused(text, "its parts have the form column = SQL expression, with commas between")
+        columns.append(RecordColumn(parse_identifier(name.strip(), option="record_columns"), expression.strip()))
+    if len({column.name for column in columns}) < len(columns):
+        raise _refused(text, "each column occurs once")
+    return tuple(columns)
+
+
+def _parts(text: str) -> Iterator[str]:
+    depth, quote, start = 0, "", 0
+    for position, character in enumerate(text):
+        if quote:
+            # A doubled quote ends the text and begins it again.
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character == "," and depth == 0:
+            yield text[start:position]
+            start = position + 1
+        else:
+            depth += (character in "([") - (character in ")]")
+    if quote or depth:
+        raise _refused(text, "every quote and every parenthesis is closed")
+    yield text[start:]
+
+
+def _refused(text: str, rule: str) -> ConfigurationError:
+    remedy = "pass \"order_id = (value->>'id')::bigint, total = (value->>'total')::numeric\""
+    return ConfigurationError(option="record_columns", value=text, rule=rule, remedy=remedy)
+
+
+# --- tombstones ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tombstones:
+    """How records without a value are read, which say that their key has no row.
+
+    Whose row that is, only the record's key tells: it is the text of the column that names a row, or the JSON of all.
+
+    Attributes:
+        keys: the columns that name a row.
+        column: the one of them whose text is the record's key; None where that is not known.
+    """
+
+    keys: tuple[str, ...]
+    column: str | None = None
+
+    @classmethod
+    def of(cls, layout: SinkLayout | None, keys: Sequence[str]) -> Tombstones:
+        """Those of a sink; its layout is None where it has noted none."""
+        if len(keys) != 1:
+            return cls(tuple(keys))
+        (column,) = keys
+        if layout is not None and layout.key is not None:
+            written = (layout.columns or {}).get(column, column).strip()
+            forms = (
+                form.format(sql) for sql in (column, f"`{column}`", written) for form in ("{}", "CAST({} AS STRING)")
+            )
+            if layout.key.strip() not in forms:
+                return cls(tuple(keys))
+        return cls(tuple(keys), column)
+
+    def text(self, key: bytes | None) -> bytes:
+        """The JSON text that stands for a tombstone.
+
+        Raises:
+            NotRowsError: its key does not tell which row it means.
+        """
+        fields = as_object(key)
+        if fields is not None and all(name in fields for name in self.keys):
+            named = {name: fields[name] for name in self.keys}
+        elif key is not None and self.column is not None:
+            named = {self.column: key.decode(errors="replace")}
+        else:
+            message = f"the key {key!r} of a tombstone does not tell {', '.join(self.keys)}; pass record_columns, with "
+            raise NotRowsError(message + "expressions over key for these columns")
+        return json.dumps({**named, MARK: True}).encode()
+
+
+# --- the target ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +137,14 @@ class Target:
     """What the sink writes, and how.
 
     Attributes:
-        table: 'table' or 'schema.table'; None where nobody has said it.
-        mode: of the sink.
+        table: 'table' or 'schema.table'; None where it is not known.
         keys: the columns that name a row; () where none were given.
         order_by: SQL over columns whose greatest value wins; None for none.
-        late_rows: what becomes of a row that is older than the table's.
         record_columns: expressions, where the value of a record is not the row.
-        tombstones: how records without a value are read; None where they are records as any.
+        tombstones: None where records without a value are records as any.
         update_columns: those of a row that later records change; None for all.
         unchanged: columns whose value the last record of a row may lack (``unchanged_when``).
-        noted_keys: those of the keys that the sink has noted, and no person has said.
-        noted_order: the column that is order_by, where the sink has noted it.
+        noted: the columns of key and order that the sink has noted, and the caller has not named.
         sources: which part of a record tells a column; None where its fields have the names of the columns.
         unforeseen: why records do not tell which rows the table has; None where they do.
     """
@@ -48,49 +153,42 @@ class Target:
     mode: Mode = "append"
     keys: tuple[str, ...] = ()
     order_by: str | None = None
-    late_rows: Literal["replace", "keep_newer"] = "replace"
+    late_rows: LateRows = "replace"
     record_columns: tuple[RecordColumn, ...] = ()
     tombstones: Tombstones | None = None
     update_columns: tuple[str, ...] | None = None
     unchanged: tuple[str, ...] = ()
-    noted_keys: tuple[str, ...] = ()
-    noted_order: str | None = None
+    noted: tuple[str, ...] = ()
     sources: RecordSources | None = None
     unforeseen: Refusal | None = None
 
     def __post_init__(self) -> None:
         if self.mode != "append" and not self.keys:
+            rule = f"with mode={self.mode!r} they are the sink's upsert_keys"
             raise ConfigurationError(
-                option="keys",
-                value=None,
-                rule=f"with mode={self.mode!r} they are the sink's upsert_keys",
-                remedy="pass keys=['order_id'], --keys order_id",
+                option="keys", value=None, rule=rule, remedy="pass keys=['order_id'], --keys order_id"
             )
         if self.order_by is not None and self.mode != "upsert":
-            raise ConfigurationError(
-                option="order_by",
-                value=self.order_by,
-                rule="it has a meaning with mode='upsert' only",
-                remedy="pass mode='upsert', or leave it out",
-            )
+            rule, remedy = "it has a meaning with mode='upsert' only", "pass mode='upsert', or leave it out"
+            raise ConfigurationError(option="order_by", value=self.order_by, rule=rule, remedy=remedy)
 
-    @property
-    def paths(self) -> Paths | None:
-        """The fields that tell columns; None where they have the names of the columns."""
-        return None if self.sources is None or self.sources.by_name else self.sources.path_of
-
-    def untold(self) -> Refusal | None:
-        """Why no record tells the columns that the sink noted as key or order; None where that is not known yet."""
-        noted = [*self.noted_keys, *([] if self.noted_order is None else [self.noted_order])]
-        lacking = [] if self.paths is None else [name for name in noted if not self.paths(name)]
-        return unnamed(lacking) if lacking else None
-
-    def key_of(self, shape: TableShape, compared: Sequence[str]) -> tuple[str, ...]:
-        """The columns that name a row, where they can be compared.
+    def untold(self, compared: Sequence[str] | None = None) -> Refusal | None:
+        """Why records do not tell a noted column of key or order; None where they do, or that is not known yet.
 
         Args:
-            shape: of the table.
-            compared: names of the columns that are compared.
+            compared: the columns that are compared; None before there is a record.
+        """
+        if compared is None:
+            paths = None if self.sources is None else self.sources.paths
+            lacking = [name for name in self.noted if paths is not None and not paths(name)]
+        else:
+            lacking = [name for name in self.noted if name not in compared]
+        names = ", ".join(lacking)
+        why = f"no part of the records tells {names}, by which rows are known or ordered"
+        return Refusal(why, f"write {names} into the record's value, or pass --record-columns") if lacking else None
+
+    def key_of(self, shape: TableShape, compared: Sequence[str]) -> tuple[str, ...]:
+        """The columns that name a row, among those that are compared.
 
         Raises:
             ConfigurationError: one that was given is not among them.
@@ -109,24 +207,11 @@ class Target:
         """Without columns that the table keeps as an earlier record of their key has set them."""
         why = dict.fromkeys(self.unchanged, "with unchanged_when the last record of a row may lack its value")
         if self.update_columns is not None:
-            known = {*self.keys, *self.update_columns}
-            others = (column.name for column in compared.columns if column.name not in known)
+            others = (name for name in compared.names if name not in {*self.keys, *(self.update_columns or ())})
             why |= dict.fromkeys(others, "update_columns leaves it as it was when the row was new")
-        left = [column.name for column in compared.columns if column.name in why]
-        return replace(
-            compared,
-            columns=tuple(column for column in compared.columns if column.name not in why),
-            not_checked=(*compared.not_checked, *(NotChecked(f"column {name}", why[name]) for name in left)),
-        )
-
-
-def unnamed(columns: Sequence[str]) -> Refusal:
-    """Columns of the key or the order that no part of the records tells."""
-    names = ", ".join(columns)
-    return Refusal(
-        f"no part of the records tells {names}, by which rows are known or ordered",
-        f"write {names} into the record's value, or pass --record-columns",
-    )
+        left = tuple(NotChecked(f"column {name}", why[name]) for name in compared.names if name in why)
+        columns = tuple(column for column in compared.columns if column.name not in why)
+        return replace(compared, columns=columns, not_checked=(*compared.not_checked, *left))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +222,7 @@ class GivenTarget:
     mode: Mode | None = None
     keys: tuple[str, ...] | None = None
     order_by: str | None = None
-    late_rows: Literal["replace", "keep_newer"] | None = None
+    late_rows: LateRows | None = None
     record_columns: tuple[RecordColumn, ...] = ()
 
     def completed(self, layout: SinkLayout | None, *, unordered: bool = False) -> Target:
@@ -147,42 +232,29 @@ class GivenTarget:
             layout: of the sink's newest claim; None where none is known.
             unordered: records of one key are in no order within a batch.
         """
-        if layout is None:
-            mode: Mode = self.mode or ("upsert" if self.keys and self.order_by else "append")
-            return Target(
-                table=self.table,
-                mode=mode,
-                keys=self.keys or (),
-                order_by=self.order_by,
-                late_rows=self.late_rows or "replace",
-                record_columns=self.record_columns,
-                tombstones=Tombstones.of(None, self.keys or ()) if mode == "upsert" else None,
-            )
-        mode = self.mode or _mode(layout)
+        noted = SinkLayout() if layout is None else layout
+        mode: Mode = "insert_ignore" if noted.mode == "insert_ignore" else "append"
+        if noted.mode == "upsert" or (layout is None and self.keys and self.order_by):
+            mode = "upsert"
+        mode = self.mode or mode
         upsert = mode == "upsert"
-        keys = layout.upsert_keys if self.keys is None else self.keys
-        order = _order_by(layout, unordered=unordered) if upsert and self.order_by is None else None
+        keys = noted.upsert_keys if self.keys is None else self.keys
+        order = _order_by(noted, unordered=unordered) if upsert and self.order_by is None else None
+        noted_keys = keys if self.keys is None and mode != "append" else ()
         return Target(
-            table=self.table or layout.table,
+            table=self.table or noted.table,
             mode=mode,
             keys=keys,
             order_by=self.order_by if order is None else quote_identifier(order),
-            late_rows=self.late_rows or ("keep_newer" if layout.upsert_late_rows == "keep_newer" else "replace"),
+            late_rows=self.late_rows or ("keep_newer" if noted.upsert_late_rows == "keep_newer" else "replace"),
             record_columns=self.record_columns,
             tombstones=Tombstones.of(layout, keys) if upsert else None,
-            update_columns=layout.update_columns if upsert else None,
-            unchanged=tuple(layout.unchanged_when or ()) if upsert else (),
-            noted_keys=keys if self.keys is None and mode != "append" else (),
-            noted_order=order,
-            sources=RecordSources(layout),
-            unforeseen=_unforeseen(layout, order_lost=unordered and self.order_by is None),
+            update_columns=noted.update_columns if upsert else None,
+            unchanged=tuple(noted.unchanged_when or ()) if upsert else (),
+            noted=(*noted_keys, *([] if order is None else [order])),
+            sources=None if layout is None else RecordSources(layout),
+            unforeseen=_unforeseen(noted, order_lost=unordered and self.order_by is None),
         )
-
-
-def _mode(layout: SinkLayout) -> Mode:
-    if layout.mode == "insert_ignore":
-        return "insert_ignore"
-    return "upsert" if layout.mode == "upsert" else "append"
 
 
 def _unforeseen(layout: SinkLayout, *, order_lost: bool) -> Refusal | None:
@@ -192,9 +264,8 @@ def _unforeseen(layout: SinkLayout, *, order_lost: bool) -> Refusal | None:
             "where a condition on an order will do, use upsert_order_by with upsert_late_rows='keep_newer' instead",
         )
     if layout.delete_when is not None and layout.tombstone_when is None:
-        return Refusal(
-            "rows were deleted without tombstones, and no record tells which", "pass tombstones=True to the sink"
-        )
+        why = "rows were deleted without tombstones, and no record tells which"
+        return Refusal(why, "pass tombstones=True to the sink")
     order = layout.upsert_order_by
     if order_lost and order is not None and (layout.mode == "insert_ignore" or path_parts(order) is None):
         return Refusal(
@@ -215,3 +286,82 @@ def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:
         return ".".join(path) if late or unordered else None
     # With late rows it is a column of the table, in Spark's quotes.
     return order.strip().strip("`") if order is not None and late else None
+
+
+# --- the plan ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """How a table is compared.
+
+    Attributes:
+        facts: of the records; they learn when records turn up that have more fields than the sample had.
+        partitions: of the records.
+        whole: every row must have a record. Else only records are looked for among the rows.
+    """
+
+    target: Target
+    shape: TableShape
+    facts: RecordFacts
+    partitions: Iterable[TopicPartition]
+    whole: bool
+
+    @property
+    def compared(self) -> ComparedColumns:
+        """The columns that are compared."""
+        target, facts = self.target, self.facts
+        if not facts.records and not facts.others:
+            # Without any record every row is one too much, whatever it says.
+            facts = RecordFacts({column.name: FieldFacts() for column in self.shape.columns})
+        by_user = {} if target.record_columns else {"lacking": "no part of the records is made of what it is made of"}
+        keys = () if target.mode == "append" else target.keys
+        paths = None if target.sources is None else target.sources.paths
+        found = compared_columns(self.shape, facts, self.record_columns, paths=paths, keys=keys, **by_user)
+        return target.updated_only(found)
+
+    @property
+    def record_columns(self) -> tuple[RecordColumn, ...]:
+        """The expressions that make a row of a record; none where the fields of its value do."""
+        given, sources = self.target.record_columns, self.target.sources
+        if given or self.facts.records or not self.facts.others or sources is None:
+            return given
+        return sources.alone(self.shape)
+
+    def refusal(self) -> Refusal | None:
+        """Why nothing can be compared; None where something can."""
+        if self.target.unforeseen is not None:
+            return self.target.unforeseen
+        if self.target.mode == "insert_ignore" and not self.whole:
+            return Refusal(
+                "with mode='insert_ignore' the first record of a key counts, so only all batches can be compared",
+                "leave out --since, --last and --batch",
+            )
+        if self.target.record_columns:
+            return None
+        if not self.record_columns and self.facts.others and not self.facts.records:
+            return Refusal("the values of the records are not JSON objects", RECORD_COLUMNS_REMEDY)
+        compared = self.compared.names
+        if not compared:
+            fields = ", ".join(self.facts.fields) or "none"
+            return Refusal(f"no column can be compared: the records have the fields {fields}", RECORD_COLUMNS_REMEDY)
+        return self.target.untold(compared)
+
+    def sql(self) -> Statements:
+        """The statements.
+
+        Raises:
+            ConfigurationError: a key is not among the columns that are compared.
+        """
+        target, compared = self.target, self.compared
+        return Statements(
+            table=self.shape.table,
+            compared=compared,
+            key=target.key_of(self.shape, compared.names),
+            upsert=target.mode != "append",
+            order_by=target.order_by,
+            order_first=target.late_rows == "keep_newer",
+            partitions=tuple(sorted(self.partitions)),
+            has_tombstones=target.tombstones is not None,
+            first_batch=target.mode == "insert_ignore",
+        )

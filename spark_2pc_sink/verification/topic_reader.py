@@ -5,31 +5,58 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import wait
+from contextlib import contextmanager
+from importlib.metadata import version
 from itertools import groupby
 from typing import Any, Final, cast
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
+from spark_2pc_sink.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    KafkaError,
+    KafkaTimeoutError,
+    UnknownTopicError,
+)
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.logins.tokens import confluent_callback, token_source
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.verification.batch_check import BatchCheck
-from spark_2pc_sink.verification.history_check import Logs
-from spark_2pc_sink.verification.kafka_client import NO_TOPIC, as_error, client_settings, translated
+from spark_2pc_sink.verification.batch_check import BatchCheck, check_login
+from spark_2pc_sink.verification.history import Logs, Ranges
 from spark_2pc_sink.verification.record_digest import Headers
-from spark_2pc_sink.verification.refused_login import check_login
 
 with extra("verify"):
-    from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicCollection
+    from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, TopicCollection, libversion
     from confluent_kafka import KafkaError as LibraryError
     from confluent_kafka import TopicPartition as LibraryPartition
     from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 _log = logging.getLogger(__name__)
 
+
+def _codes(*names: str) -> frozenset[int]:
+    """Codes of librdkafka by their names; those of local errors begin with an underscore."""
+    return frozenset(getattr(LibraryError, name) for name in names)
+
+
+_NO_ANSWER: Final = _codes("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
+_REFUSED: Final = _codes(
+    *("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"),
+    *("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"),
+)
+#: There is no such topic or partition.
+_NO_TOPIC: Final = _codes("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
+#: A topic was just made, or a leader has moved.
+_NO_LEADER_YET: Final = _codes(
+    *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE")
+)
+_END: Final = _codes("_PARTITION_EOF")
+#: What a reader is told at the end of a log, and where its beginning has moved past what was asked for.
+_NOT_THERE: Final = _END | _codes("_AUTO_OFFSET_RESET")
+_TOKENS_SINCE: Final = (2, 13)
 #: librdkafka prints topic ids in the other alphabet of Base64 than Kafka does.
 _BASE64_OF_KAFKA: Final = str.maketrans("+/", "-_")
 #: What librdkafka holds of records that were not asked for yet.
@@ -41,25 +68,16 @@ _FETCH_ALL_BYTES: Final = 4 * _FETCH_BYTES
 _ANSWER_MORE_BYTES: Final = 512
 #: Of a partition whose batches become much: the first comes whole (KIP-74), and no other.
 _FETCH_ONE_BATCH: Final = 1
-#: What librdkafka may read behind the end that it is asked for, before it is told to stop: twice what it holds.
+#: What librdkafka may read after the end that it is asked for, before it is told to stop: twice what it holds.
 _AHEAD_BYTES: Final = 2 * QUEUED_KBYTES_MAX * 1024
 _QUEUE_BACKOFF_MS: Final = 10
 _MESSAGES_MAX: Final = 10_000
 _POLL_S: Final = 0.2
 #: A record so few offsets further on is read up to; for one that is farther the reader moves.
 _LEAP: Final = 1_000
-#: A topic was just made, or a leader has moved.
-_NO_LEADER_YET: Final = frozenset(
-    {
-        LibraryError.NOT_LEADER_FOR_PARTITION,
-        LibraryError.LEADER_NOT_AVAILABLE,
-        LibraryError.REPLICA_NOT_AVAILABLE,
-        LibraryError.OFFSET_NOT_AVAILABLE,
-    }
-)
-#: What a reader is told at the end of a log, and where its beginning has moved past what was asked for.
-_NOT_THERE: Final = frozenset({LibraryError._PARTITION_EOF, LibraryError._AUTO_OFFSET_RESET})  # noqa: SLF001 - public names
-#: Closing leaves no group and commits nothing, so it waits for nobody else.
+#: So many single records are looked for at once.
+_PICKED_MAX: Final = 10_000
+#: Closing leaves no group and commits nothing, so it waits for no other member.
 _CLOSE_S: Final = 10.0
 #: Brokers that let a client in answer its first question long before; see `check_login`.
 _LOGIN_S: Final = 1.0
@@ -68,7 +86,7 @@ _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class TopicReader:
-    """Describes topics and reads records. Use it as a context manager.
+    """Describes topics and reads records.
 
     Args:
         options: how to reach the brokers. A request may take ``max_block_ms``; so long may nothing arrive, too.
@@ -78,20 +96,23 @@ class TopicReader:
         self._options = options
         self._settings = client_settings(options)
         self._deadline_ms = options.max_block_ms
+        self._timeout_s = self._deadline_ms / 1000
         self._admin = AdminClient(self._settings, logger=_log)
         self._batch_bytes_max = max(options.receive_bytes_max, _FETCH_ALL_BYTES + _ANSWER_MORE_BYTES)
         self._batch_check = BatchCheck(
             options, bytes_max=self._batch_bytes_max, together_bytes=_FETCH_BYTES, ahead_bytes=_AHEAD_BYTES
         )
 
+    # --- topics ----------------------------------------------------------------------------------------------------
+
     def cluster_id(self) -> str:
-        """Of the cluster; the first question to the brokers.
+        """The id of the cluster; the first question to the brokers.
 
         Raises:
             AuthorizationError: they do not let us in.
             KafkaError, KafkaTimeoutError: they refused, or did not answer.
         """
-        with translated("DescribeCluster", deadline_ms=self._deadline_ms):
+        with self._translated("DescribeCluster"):
             asked = self._admin.describe_cluster(request_timeout=self._timeout_s)
             if not wait([asked], timeout=_LOGIN_S).done:
                 check_login(self._options)
@@ -103,32 +124,59 @@ class TopicReader:
             return Logs()
         ids: dict[str, str] = {}
         partitions: list[TopicPartition] = []
-        with translated("DescribeTopicPartitions", deadline_ms=self._deadline_ms):
+        with self._translated("DescribeTopicPartitions"):
             asked = self._admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=self._timeout_s)
             for topic, answer in asked.items():
                 try:
                     described = answer.result()
                 except KafkaException as error:
-                    if error.args[0].code() not in NO_TOPIC:
+                    if error.args[0].code() not in _NO_TOPIC:
                         raise
                     continue
                 ids[topic] = _shown_id(described.topic_id)
                 partitions += [TopicPartition(topic, each.id) for each in described.partitions]
+        with self._translated("DescribeConfigs"):
+            resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(ids)]
+            answers = self._admin.describe_configs(resources, request_timeout=self._timeout_s) if ids else {}
+            policies = {resource.name: answer.result()["cleanup.policy"].value for resource, answer in answers.items()}
         return Logs(
             topic_ids=ids,
             starts=self._offsets(partitions, _EARLIEST),
-            ends=self._offsets(partitions, _LATEST),
-            written=self._offsets(partitions, _LATEST, committed=False),
-            compacted=self._compacted(sorted(ids)),
+            ends=self.committed_ends(partitions),
+            written=self._offsets(partitions, _LATEST, IsolationLevel.READ_UNCOMMITTED),
+            compacted=frozenset(topic for topic, policy in policies.items() if "compact" in str(policy)),
         )
 
     def committed_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """One past the last offset that a reader of committed records sees."""
         return self._offsets(partitions, _LATEST)
 
-    def read(
-        self, bounds: Mapping[TopicPartition, tuple[int, int]], *, committed: bool = True
-    ) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
+    def _offsets(
+        self,
+        partitions: Collection[TopicPartition],
+        spec: Any,
+        level: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        wanted = {LibraryPartition(each.topic, each.partition): spec for each in partitions}
+        deadline = time.monotonic() + self._timeout_s
+        with self._translated("ListOffsets"):
+            while wanted:
+                answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout_s)
+                for each, answer in answers.items():
+                    try:
+                        found[TopicPartition(each.topic, each.partition)] = answer.result().offset
+                        del wanted[each]
+                    except KafkaException as error:
+                        if error.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
+                            raise
+                if wanted:
+                    time.sleep(_POLL_S)
+        return found
+
+    # --- records ---------------------------------------------------------------------------------------------------
+
+    def read(self, bounds: Ranges, *, committed: bool = True) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
         """Records from the first offset of each partition up to the second, without it.
 
         Args:
@@ -143,15 +191,9 @@ class TopicReader:
                 that librdkafka would not survive.
         """
         wanted = {at: bound for at, bound in bounds.items() if bound[1] > bound[0]}
-        ends = {(at.topic, at.partition): end for at, (_, end) in wanted.items()}
         self._batch_check.look(wanted)
-        consumer = self._consumer(committed=committed)
-        try:
-            with translated("Fetch", deadline_ms=self._deadline_ms):
-                consumer.assign([LibraryPartition(at.topic, at.partition, start) for at, (start, _) in wanted.items()])
-                yield from self._records(consumer, ends)
-        finally:
-            _close(consumer)
+        with self._consumer(committed=committed) as consumer:
+            yield from self._records(consumer, wanted)
 
     def pick(
         self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = False
@@ -162,91 +204,74 @@ class TopicReader:
             wanted: partition and offset of each, those of one partition together and ascending.
             committed: only those that a reader of committed records sees.
         """
-        consumer = self._consumer(committed=committed)
-        place: TopicPartition | None = None
-        position = 0
-        ready: deque[Message] = deque()
-        try:
-            with translated("Fetch", deadline_ms=self._deadline_ms):
-                for partition, offset in wanted:
-                    if not self._batch_check.has_seen(partition, offset):
-                        self._batch_check.look({partition: (offset, offset + 1)})
-                    if partition != place or not position <= offset <= position + _LEAP:
-                        consumer.assign([LibraryPartition(partition.topic, partition.partition, offset)])
-                        place, position = partition, offset
-                        ready.clear()
-                    found = self._next_at(consumer, partition, offset, ready)
-                    position = offset + 1
-                    if found is None:
-                        # Behind the end of a log, or before its beginning, nothing more comes.
-                        place = None
-                        continue
-                    yield partition, found
-        finally:
-            _close(consumer)
+        with self._consumer(committed=committed) as consumer:
+            for at, offsets in _close_together(wanted):
+                bounds = {at: (offsets[0], offsets[-1] + 1)}
+                if not all(self._batch_check.has_seen(at, offset) for offset in offsets):
+                    self._batch_check.look(bounds)
+                chosen = frozenset(offsets)
+                for _, messages in self._records(consumer, bounds, lenient=True):
+                    yield from ((at, message) for message in messages if message.offset() in chosen)
 
-    def _next_at(
-        self, consumer: Consumer, partition: TopicPartition, offset: int, ready: deque[Message]
-    ) -> Message | None:
-        """The record at an offset, read up to it; None where the next one, or the end, is behind it."""
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            while ready:
-                message = ready[0]
-                error = message.error()
-                if error is not None and error.code() not in _NOT_THERE:
-                    raise as_error("Fetch", error, deadline_ms=self._deadline_ms)
-                at = message.offset() or 0
-                if _place(message) == (partition.topic, partition.partition) and (error is not None or at >= offset):
-                    return ready.popleft() if error is None and at == offset else None
-                ready.popleft()
-            ready.extend(consumer.consume(self._at_once(_LEAP), timeout=_POLL_S))
-            if not ready and time.monotonic() > deadline:
-                raise self._nothing_came([partition])
+    @contextmanager
+    def _consumer(self, *, committed: bool) -> Iterator[Consumer]:
+        """A consumer. One that does not close, because librdkafka is lost in a batch, is left to the process's end."""
+        dense, bytes_max = self._batch_check.dense, self._batch_bytes_max
+        settings = self._settings | _reading(committed=committed, batch_bytes_max=bytes_max, dense=dense)
+        consumer = Consumer(settings, logger=_log)
+        try:
+            with self._translated("Fetch"):
+                yield consumer
+        finally:
+            closing = threading.Thread(target=consumer.close, name="close a consumer", daemon=True)
+            closing.start()
+            closing.join(_CLOSE_S)
+            if closing.is_alive():
+                _log.warning("librdkafka consumer did not close; abandoning its thread, which may spin on one CPU")
 
     def _records(
-        self,
-        consumer: Consumer,
-        ends: dict[tuple[str, int], int],
+        self, consumer: Consumer, bounds: Ranges, *, lenient: bool = False
     ) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
+        """Read ranges; where ``lenient``, also those that the logs have lost."""
+        consumer.assign([LibraryPartition(at.topic, at.partition, start) for at, (start, _) in bounds.items()])
+        ends = {(at.topic, at.partition): end for at, (_, end) in bounds.items()}
+        # The topic of each record is looked at only where there are several.
+        place_of = Message.partition if len({topic for topic, _ in ends}) == 1 else _place
+        # While more messages are waited for, librdkafka's queue takes in more.
+        at_once = 1 if self._batch_check.dense else _MESSAGES_MAX
         heard_at = time.monotonic()
-        topics = {topic for topic, _ in ends}
         while ends:
-            messages = consumer.consume(self._at_once(_MESSAGES_MAX), timeout=_POLL_S)
-            if not messages:
-                if time.monotonic() - heard_at > self._timeout_s:
-                    raise self._nothing_came([TopicPartition(*at) for at in sorted(ends)])
-                continue
-            heard_at = time.monotonic()
-            # The topic of each record is looked at only where there are several.
-            for _, together in groupby(messages, Message.partition if len(topics) == 1 else _place):
+            messages = consumer.consume(at_once, timeout=_POLL_S)
+            if messages:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > self._timeout_s:
+                left = ", ".join(str(TopicPartition(*at)) for at in sorted(ends))
+                raise KafkaTimeoutError(
+                    operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"no record came of {left}"
+                )
+            for _, together in groupby(messages, place_of):
                 run = list(together)
                 place = _place(run[0])
-                was_open = place in ends
-                records = self._run(run, place, ends)
-                if was_open and place not in ends:
-                    # What is written behind it from now on is nobody's to read, and nobody has looked at it.
+                if place not in ends:
+                    continue
+                records = self._run(run, place, ends, lenient=lenient)
+                if place not in ends and not lenient:
+                    # What is written after it from now on was not asked for, and was not looked at.
                     consumer.pause([LibraryPartition(*place)])
                 if records:
                     yield TopicPartition(*place), records
 
-    def _nothing_came(self, partitions: Iterable[TopicPartition]) -> KafkaTimeoutError:
-        left = ", ".join(map(str, partitions))
-        return KafkaTimeoutError(
-            operation="Fetch", deadline_ms=self._deadline_ms, last_error=f"no record came of {left}"
-        )
-
-    def _run(self, messages: list[Message], place: tuple[str, int], ends: dict[tuple[str, int], int]) -> list[Message]:
+    def _run(
+        self, messages: list[Message], place: tuple[str, int], ends: dict[tuple[str, int], int], *, lenient: bool
+    ) -> list[Message]:
         """The records among messages of one partition; notes where its end is reached."""
         errors = [error for message in messages if (error := message.error()) is not None]
         for error in errors:
-            if error.code() != LibraryError._PARTITION_EOF:  # noqa: SLF001 - its public name
+            if error.code() not in (_NOT_THERE if lenient else _END):
                 raise as_error("Fetch", error, deadline_ms=self._deadline_ms)
-        end = ends.get(place)
-        if end is None:
-            return []
+        end = ends[place]
         # At the end of a log a reader is told its position: the last offsets may be no records, but markers.
-        if (messages[-1].offset() or 0) >= end - (not errors):
+        if (messages[-1].offset() or 0) >= end - (not errors) or (errors and lenient):
             del ends[place]
         if errors:
             messages = [message for message in messages if message.error() is None]
@@ -255,48 +280,13 @@ class TopicReader:
             messages = [message for message in messages if (message.offset() or 0) < end]
         return messages
 
-    def _offsets(
-        self, partitions: Collection[TopicPartition], spec: Any, *, committed: bool = True
-    ) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
-        wanted = {LibraryPartition(each.topic, each.partition): spec for each in partitions}
-        deadline = time.monotonic() + self._timeout_s
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        with translated("ListOffsets", deadline_ms=self._deadline_ms):
-            while wanted:
-                answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout_s)
-                for each, answer in answers.items():
-                    try:
-                        found[TopicPartition(each.topic, each.partition)] = answer.result().offset
-                        del wanted[each]
-                    except KafkaException as error:
-                        if error.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline:
-                            raise
-                if wanted:
-                    time.sleep(_POLL_S)
-        return found
-
-    def _compacted(self, topics: Sequence[str]) -> frozenset[str]:
-        with translated("DescribeConfigs", deadline_ms=self._deadline_ms):
-            asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-            answers = self._admin.describe_configs(asked, request_timeout=self._timeout_s) if asked else {}
-            return frozenset(
-                resource.name
-                for resource, answer in answers.items()
-                if "compact" in str(answer.result()["cleanup.policy"].value)
-            )
-
-    def _consumer(self, *, committed: bool) -> Consumer:
-        settings = _reading(committed=committed, batch_bytes_max=self._batch_bytes_max, dense=self._batch_check.dense)
-        return Consumer(self._settings | settings, logger=_log)
-
-    def _at_once(self, messages_max: int) -> int:
-        """How many messages are waited for: while more are, librdkafka's queue takes in more."""
-        return 1 if self._batch_check.dense else messages_max
-
-    @property
-    def _timeout_s(self) -> float:
-        return self._deadline_ms / 1000
+    @contextmanager
+    def _translated(self, operation: str) -> Iterator[None]:
+        """Let errors of librdkafka leave the block as errors of this package."""
+        try:
+            yield
+        except KafkaException as error:
+            raise as_error(operation, error.args[0], deadline_ms=self._deadline_ms) from error
 
 
 def offsets_of(messages: Sequence[Message]) -> list[int]:
@@ -309,28 +299,31 @@ def headers_of(message: Message) -> Headers | None:
     return cast("Headers | None", message.headers())
 
 
-def _close(consumer: Consumer) -> None:
-    """Close a consumer. One that does not end, because librdkafka is lost in a batch, is left to the process's end."""
-    closing = threading.Thread(target=consumer.close, name="close a consumer", daemon=True)
-    closing.start()
-    closing.join(_CLOSE_S)
-    if closing.is_alive():
-        _log.warning("a consumer of librdkafka does not end; its thread is left behind, and takes a processor")
+def _close_together(wanted: Iterable[tuple[TopicPartition, int]]) -> Iterator[tuple[TopicPartition, list[int]]]:
+    """Offsets of one partition that are read in one go."""
+    last: TopicPartition | None = None
+    offsets: list[int] = []
+    for at, offset in wanted:
+        if last is not None and (at != last or offset - offsets[-1] > _LEAP or len(offsets) >= _PICKED_MAX):
+            yield last, offsets
+            offsets = []
+        last = at
+        offsets.append(offset)
+    if last is not None:
+        yield last, offsets
 
 
 def _must_ascend(messages: Sequence[Message], place: tuple[str, int]) -> None:
     """Each record of a log has an offset of its own.
 
     librdkafka takes records out of a batch until its data ends, however many its header says. A batch of a few
-    kilobytes can so become millions of records at one offset, which nobody has written.
+    kilobytes can so become millions of records at one offset, which no producer has written.
 
     Raises:
         KafkaError: some have the same offset, or go backwards.
     """
-    if not messages:
-        return
-    first, last = messages[0].offset() or 0, messages[-1].offset() or 0
-    if last - first < len(messages) - 1:
+    first, last = (messages[at].offset() or 0 if messages else 0 for at in (0, -1))
+    if messages and last - first < len(messages) - 1:
         raise KafkaError(
             api="Fetch",
             code=Code.CORRUPT_MESSAGE,
@@ -348,6 +341,18 @@ def _shown_id(topic_id: Any) -> str:
     """The id as Kafka's tools print it; '' where the broker has none."""
     empty = topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits())
     return "" if empty else str(topic_id).translate(_BASE64_OF_KAFKA)
+
+
+# --- librdkafka ----------------------------------------------------------------------------------------------------
+
+
+def as_error(operation: str, error: LibraryError, *, deadline_ms: int) -> KafkaError | KafkaTimeoutError:
+    """An error of librdkafka as one of this package."""
+    code, text = error.code(), error.str()
+    if code in _NO_ANSWER:
+        return KafkaTimeoutError(operation=operation, deadline_ms=deadline_ms, last_error=f"{error.name()}: {text}")
+    kind = UnknownTopicError if code in _NO_TOPIC else AuthorizationError if code in _REFUSED else KafkaError
+    return kind(api=operation, code=code, name=error.name(), detail=text)
 
 
 def _reading(*, committed: bool, batch_bytes_max: int, dense: bool) -> dict[str, Any]:
@@ -369,3 +374,62 @@ def _reading(*, committed: bool, batch_bytes_max: int, dense: bool) -> dict[str,
         "receive.message.max.bytes": batch_bytes_max,
         "fetch.wait.max.ms": 100,
     }
+
+
+def client_settings(options: KafkaOptions) -> dict[str, Any]:
+    """What librdkafka has to know to reach and to be let in by the same brokers.
+
+    Tokens come from where the sink's come from, and not from librdkafka's own client of a token endpoint.
+
+    Raises:
+        ConfigurationError: tokens are needed, and the library is too old for them; or Kerberos, and it has none.
+    """
+    if options.sasl_mechanism == "GSSAPI":
+        _check_kerberos()
+    source = token_source(options)
+    installed = version("confluent-kafka")
+    # Earlier clients get a token only in calls of ``poll``, which an admin client never makes.
+    if source is not None and tuple(int(part) for part in installed.split(".")[:2]) < _TOKENS_SINCE:
+        raise ConfigurationError(
+            option="sasl.mechanism",
+            value="OAUTHBEARER",
+            rule=f"topics are read by confluent-kafka, here {installed}, and only 2.13 gets tokens without help",
+            remedy="pip install 'confluent-kafka>=2.13'",
+        )
+    settings: dict[str, Any] = {
+        "bootstrap.servers": ",".join(options.bootstrap_servers),
+        "client.id": f"{options.client_id}-verify",
+        "security.protocol": options.security_protocol,
+        "socket.timeout.ms": max(options.request_timeout_ms, 10),
+        "socket.connection.setup.timeout.ms": max(options.socket_connection_setup_timeout_ms, 1_000),
+        "reconnect.backoff.ms": options.reconnect_backoff_ms,
+        "reconnect.backoff.max.ms": options.reconnect_backoff_max_ms,
+        "sasl.mechanism": options.sasl_mechanism,
+        "sasl.username": options.sasl_username,
+        "sasl.password": options.sasl_password,
+        "sasl.kerberos.service.name": options.kerberos_service_name,
+        "oauth_cb": None if source is None else confluent_callback(source),
+        "ssl.ca.location": options.ssl_ca_location,
+        "ssl.certificate.location": options.ssl_certificate_location,
+        # Where the certificate's file holds the key too, librdkafka has to be told so.
+        "ssl.key.location": options.ssl_key_location or options.ssl_certificate_location,
+        "ssl.key.password": options.ssl_key_password,
+        "ssl.crl.location": options.ssl_crl_location,
+        "ssl.endpoint.identification.algorithm": None if options.ssl_check_hostname else "none",
+    }
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _check_kerberos() -> None:
+    """Ask the library what it was built with, which it tells only to a client that wants it."""
+    try:
+        AdminClient({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"})
+    except KafkaException as error:
+        raise ConfigurationError(
+            option="sasl.mechanism",
+            value="GSSAPI",
+            rule=f"topics are read by confluent-kafka {version('confluent-kafka')}, whose librdkafka {libversion()[0]} "
+            "was built without Kerberos, as in its wheels",
+            remedy="give verify a --command-config with another login of the same brokers, or build librdkafka with "
+            "libsasl2 and confluent-kafka from source (pip install --no-binary confluent-kafka)",
+        ) from error

@@ -10,20 +10,14 @@ from jdbc_state.sqlstate import translated
 from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.claims import Claim
-from spark_2pc_sink.verification.differences import THE_TABLE, Differences
+from spark_2pc_sink.verification.api import Request
 from spark_2pc_sink.verification.evidence import Evidence, gathered
-from spark_2pc_sink.verification.history_check import HistoryCheck
-from spark_2pc_sink.verification.letter_check import LetterCheck
-from spark_2pc_sink.verification.reading import Bounds, read_all
+from spark_2pc_sink.verification.history import Claim, HistoryCheck, Tally
+from spark_2pc_sink.verification.letters import check_letters
 from spark_2pc_sink.verification.record_digest import content_of, record_hash
-from spark_2pc_sink.verification.report import BatchResult, LetterResult, TableResult, Verdict, VerifyReport
-from spark_2pc_sink.verification.request import Request
-from spark_2pc_sink.verification.row_counts import count_rows
-from spark_2pc_sink.verification.table_choice import chosen_pairs
-from spark_2pc_sink.verification.table_comparison import TableComparison
-from spark_2pc_sink.verification.table_pairs import NO_TOPIC, TablePair
-from spark_2pc_sink.verification.tally import Tally
+from spark_2pc_sink.verification.report import BatchResult, Differences, LetterResult, TableResult, VerifyReport
+from spark_2pc_sink.verification.table_comparison import ComparedTable, TableComparison, read_all
+from spark_2pc_sink.verification.table_pairs import TablePair, chosen_pairs, count_rows
 from spark_2pc_sink.verification.topic_reader import headers_of
 
 
@@ -32,131 +26,86 @@ def run(request: Request) -> VerifyReport:
     begun = time.monotonic()
     with gathered(request) as evidence:
         if evidence.row is None:
-            report = VerifyReport(
-                transactional_id=request.options.transactional_id,
-                verdict="inconclusive",
-                known=False,
-                scope=str(request.scope),
-            )
+            name, scope = request.options.transactional_id, str(request.scope)
+            report = VerifyReport(transactional_id=name, verdict="inconclusive", known=False, scope=scope)
         else:
-            report = Verification(request, evidence).run()
+            report = _Verification(request, evidence, Differences(request.differences_max)).run()
     return replace(report, seconds=round(time.monotonic() - begun, 3))
 
 
-@dataclass
-class _Outcome:
-    """What a verification has found so far."""
+def compare_tables(
+    request: Request, evidence: Evidence, differences: Differences, tally: Tally
+) -> list[tuple[TablePair | None, TableComparison, ComparedTable | None]]:
+    """Compare each table that the request is about; None for one that cannot be compared, which is said."""
+    found = []
+    pairs = chosen_pairs(request, evidence)
+    for pair in pairs:
+        directory = request.write_missing
+        if pair is not None and directory is not None and len(pairs) > 1:
+            directory /= str(TableName.parse(pair.table)).replace('"', "").replace("/", "_")
+        with differences.about(pair.table if pair is not None and has_several(evidence) else None):
+            comparison = TableComparison(request, evidence, differences, pair, directory)
+            found.append((pair, comparison, comparison.run(tally)))
+    return found
 
+
+def has_several(evidence: Evidence) -> bool:
+    """Whether the sink has several outputs, which are then named."""
+    return evidence.layout is not None and bool(evidence.layout.lanes)
+
+
+@dataclass
+class _Verification:
+    """One verification, and what it has found so far."""
+
+    request: Request
+    evidence: Evidence
+    differences: Differences
     records: int = 0
     tables: list[TableResult] = field(default_factory=list)
     letters: tuple[LetterResult, ...] = ()
     batches: tuple[BatchResult, ...] = ()
     written: tuple[str, ...] = ()
-    broken: bool = False
-
-
-class Verification:
-    """One verification.
-
-    Args:
-        request: of the caller.
-        evidence: all but records and rows.
-    """
-
-    def __init__(self, request: Request, evidence: Evidence) -> None:
-        self._request = request
-        self._evidence = evidence
-        self._differences = Differences(request.differences_max)
-        self._outcome = _Outcome()
-        self._pairs = chosen_pairs(request, evidence)
 
     def run(self) -> VerifyReport:
         """Read, compare, and say what was found."""
-        tally = Tally(self._evidence.claims.claims, self._evidence.gone)
+        evidence, request, differences = self.evidence, self.request, self.differences
+        tally = Tally(evidence.claims.claims, evidence.gone)
         try:
-            with translated(self._evidence.database.named("verify")):
+            with translated(evidence.database.named("verify")):
                 self._compare_tables(tally)
-                self._compare_letters()
-                self._read_the_rest(tally)
-            self._outcome.records = tally.records
-            self._judge_history(tally)
+                self.letters = check_letters(request.options.transactional_id, evidence, differences)
+                everything = evidence.bounds(everything=request.scope.is_all)
+                left = {at: (max(start, tally.reached.get(at, 0)), end) for at, (start, end) in everything.items()}
+                read_all(evidence.reader, left, tally, request.progress, None)
+            self.records = tally.records
+            if request.table_only:
+                differences.skip("the history", "only the table was asked for")
+            else:
+                self.batches = self._history_check().judge(tally)
         except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
             # What was found until then is true, and what was not is unknown.
-            self._differences.skip("the rest", str(error), "settle that, and call verify again")
-            self._outcome.broken = True
-        return self._report()
-
-    # --- the tables ------------------------------------------------------------------------------------------------
-
-    @property
-    def _several(self) -> bool:
-        """Whether the sink has several outputs, which are then named."""
-        return self._evidence.layout is not None and bool(self._evidence.layout.lanes)
-
-    @property
-    def _record_topics(self) -> frozenset[str]:
-        """The topics of the sink that have no dead letters."""
-        return self._evidence.claims.topics - self._evidence.letter_topics
+            differences.skip("the rest", str(error), "settle that, and call verify again")
+            return self._report(unsure=True)
+        return self._report(unsure=self._is_unsure())
 
     def _compare_tables(self, tally: Tally) -> None:
-        for pair in self._pairs:
-            if pair is None or not self._several:
-                self._compare(pair, tally)
-                continue
-            with self._differences.about(pair.table):
-                if pair.why:
-                    self._not_told(pair)
-                else:
-                    self._compare(pair, tally)
-
-    def _compare(self, pair: TablePair | None, tally: Tally) -> None:
-        directory = self._request.write_missing
-        if pair is not None and directory is not None and len(self._pairs) > 1:
-            directory /= str(TableName.parse(pair.table)).replace('"', "").replace("/", "_")
-        comparison = TableComparison(self._request, self._evidence, self._differences, pair=pair, directory=directory)
-        found = comparison.run(tally)
-        self._outcome.tables.append(
-            TableResult(
-                table=comparison.target.table or "",
-                topics=tuple(sorted(self._record_topics if pair is None else pair.all_topics)),
-                rows=None if found is None else found.compared.rows,
-                columns=() if found is None else found.columns,
-            )
-        )
-        if found is not None:
-            self._outcome.written += found.written
-
-    def _not_told(self, pair: TablePair) -> None:
-        """Say of a table why nothing of it is compared with records, and count its rows where that tells something."""
-        self._differences.skip(THE_TABLE, pair.why, NO_TOPIC)
-        self._outcome.tables.append(TableResult(table=pair.table))
-        count_rows(pair, self._evidence, self._request, self._differences)
-
-    def _compare_letters(self) -> None:
-        check = LetterCheck(self._request.options.transactional_id, self._evidence, self._differences)
-        self._outcome.letters = check.run()
-
-    def _read_the_rest(self, tally: Tally) -> None:
-        """Count the records of topics that were read for no table."""
-        everything = self._evidence.bounds(everything=self._request.scope.is_all)
-        bounds = {at: bound for at, bound in everything.items() if at not in tally.partitions}
-        read_all(self._evidence.reader, bounds, tally, None, self._request.progress)
-
-    # --- the history -----------------------------------------------------------------------------------------------
-
-    def _judge_history(self, tally: Tally) -> None:
-        if self._request.table_only:
-            self._differences.skip("the history", "only the table was asked for")
-        else:
-            self._outcome.batches = self._history_check().judge(tally)
+        for pair, comparison, found in compare_tables(self.request, self.evidence, self.differences, tally):
+            told = {} if found is None else {"rows": found.rows, "columns": found.columns}
+            topics = tuple(sorted(comparison.topics))
+            self.tables.append(TableResult(table=comparison.table, topics=topics, **told))  # type: ignore[arg-type]
+            self.written += () if found is None else found.written
+            if pair is not None and pair.why:
+                with self.differences.about(pair.table):
+                    count_rows(pair, self.evidence, self.request, self.differences)
 
     def _history_check(self) -> HistoryCheck:
-        evidence = self._evidence
+        evidence = self.evidence
         return HistoryCheck(
-            evidence.claims,
-            evidence.chosen,
-            evidence.logs,
-            self._differences,
+            known=evidence.claims,
+            chosen=evidence.chosen,
+            logs=evidence.logs,
+            differences=self.differences,
             digests=evidence.layout is None or all(lane.records for lane in evidence.layout.each),
             hidden=evidence.hidden,
             locate=self._locate,
@@ -164,13 +113,8 @@ class Verification:
 
     def _locate(self, claim: Claim, wanted: int) -> tuple[TopicPartition, int] | None:
         """The record in a batch's ranges that has a hash."""
-        starts, ends = self._evidence.logs.starts, self._evidence.logs.ends
-        bounds: Bounds = {
-            at: (max(first, starts[at]), min(last + 1, ends[at]))
-            for at, (first, last) in claim.ranges.items()
-            if at in starts
-        }
-        for at, messages in self._evidence.reader.read(bounds):
+        bounds = self.evidence.bounds_of([self.evidence.claims.claims.index(claim)], self.evidence.logs.ends)
+        for at, messages in self.evidence.reader.read(bounds):
             for message in messages:
                 content = content_of(message.key(), message.value(), headers_of(message))
                 if record_hash(at.topic, content) == wanted:
@@ -179,44 +123,43 @@ class Verification:
 
     # --- the report ------------------------------------------------------------------------------------------------
 
-    def _report(self) -> VerifyReport:
-        outcome = self._outcome
-        compared = [table for table in outcome.tables if table.rows is not None]
-        unsure = self._is_unsure(compared)
-        verdict: Verdict = "inconclusive" if outcome.broken or unsure else "same"
+    def _report(self, *, unsure: bool) -> VerifyReport:
+        compared = [table for table in self.tables if table.rows is not None]
+        different = self.differences.counts.total()
         return VerifyReport(
-            transactional_id=self._request.options.transactional_id,
-            verdict="different" if self._differences.counts.total() else verdict,
-            scope=str(self._request.scope),
-            up_to=self._evidence.up_to,
-            records=outcome.records,
+            transactional_id=self.request.options.transactional_id,
+            verdict="different" if different else "inconclusive" if unsure else "same",
+            scope=str(self.request.scope),
+            up_to=self.evidence.up_to,
+            records=self.records,
             rows=sum(table.rows or 0 for table in compared) if compared else None,
             columns=compared[0].columns if len(compared) == 1 else (),
-            tables=tuple(outcome.tables) if self._several else (),
-            letters=outcome.letters,
-            batches=outcome.batches,
-            counts=dict(self._differences.counts),
-            differences=tuple(self._differences.kept),
-            not_checked=tuple(self._differences.not_checked),
-            written=outcome.written,
+            tables=tuple(self.tables) if has_several(self.evidence) else (),
+            letters=self.letters,
+            batches=self.batches,
+            counts=dict(self.differences.counts),
+            differences=tuple(self.differences.kept),
+            not_checked=tuple(self.differences.not_checked),
+            written=self.written,
         )
 
-    def _is_unsure(self, compared: Sequence[TableResult]) -> bool:
-        """Whether so much was not compared that nobody should rely on the rest."""
-        if len(compared) < len(self._pairs):
+    def _is_unsure(self) -> bool:
+        """Whether too much was not compared to rely on the rest."""
+        compared: Sequence[TableResult] = [table for table in self.tables if table.rows is not None]
+        if len(compared) < len(self.tables):
             return True
-        named = self._several and self._request.target.table is not None
-        lonely = self._evidence.claims.topics - {topic for table in compared for topic in table.topics}
-        lonely -= {letters.topic for letters in self._outcome.letters}
+        named = has_several(self.evidence) and self.request.target.table is not None
+        lonely = self.evidence.claims.topics - {topic for table in compared for topic in table.topics}
+        lonely -= {letters.topic for letters in self.letters}
         # What a person has asked for by name is compared. Of a topic that tells no table's rows there is the history.
         return not named and bool(lonely or not compared) and not self._history_tells(lonely)
 
     def _history_tells(self, topics: Collection[str]) -> bool:
         """Whether the history knows what the records of topics are, and not their number alone."""
-        known = self._evidence.claims.from_the_start or not self._request.scope.is_all
-        told = known and bool(self._outcome.batches) and all(each.digest_same for each in self._outcome.batches)
+        known = self.evidence.claims.from_the_start or not self.request.scope.is_all
+        told = known and bool(self.batches) and all(each.digest_same for each in self.batches)
         if not told and topics:
             why = "no table has their rows, and the history does not tell all of them by a digest"
             what = f"what the records of {', '.join(sorted(topics))} say"
-            self._differences.skip(what, why, "compare the newest batches, which the history tells: --last N")
+            self.differences.skip(what, why, "compare the newest batches, which the history tells: --last N")
         return told

@@ -10,7 +10,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.logins.tokens import check_library
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.verification.kafka_client import client_settings
+from spark_2pc_sink.verification.topic_reader import client_settings
 
 PLACE = {"bootstrap.servers": "h:1"}
 LOGIN = {**PLACE, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"}

@@ -9,7 +9,7 @@ from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
 from jdbc_state.history import ACCEPTED, ADOPTED, CLAIMED, EMPTY, PASSED, RESENT
 from jdbc_state.history import DECIDED as DECIDED_LINE
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.verification.claims import OPEN_END, claims_of
+from spark_2pc_sink.verification.history import OPEN_END, claims_of
 
 AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
 HERE = "cluster"

@@ -7,10 +7,14 @@ import json
 import pytest
 
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.column_rules import compared_columns
-from spark_2pc_sink.verification.record_columns import RecordColumn
-from spark_2pc_sink.verification.record_facts import RecordFacts, as_object
-from spark_2pc_sink.verification.table_shape import Column, TableShape
+from spark_2pc_sink.verification.columns import (
+    Column,
+    RecordColumn,
+    RecordFacts,
+    TableShape,
+    as_object,
+    compared_columns,
+)
 
 
 def shape(*columns: Column) -> TableShape:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.verification.claims import Claim, Claims
-from spark_2pc_sink.verification.differences import Differences
-from spark_2pc_sink.verification.history_check import HistoryCheck, Logs, gone_claims
+from spark_2pc_sink.verification.history import Claim, Claims, HistoryCheck, Logs, Tally, gone_claims
 from spark_2pc_sink.verification.record_digest import content_of, digest_of, digest_text
-from spark_2pc_sink.verification.report import BatchResult
-from spark_2pc_sink.verification.tally import Tally
+from spark_2pc_sink.verification.report import BatchResult, Differences
 
 PLACE = TopicPartition("orders", 0)
 CONTENTS = [content_of(None, b"%d" % number, None) for number in range(3)]
@@ -40,10 +37,10 @@ def check(
         tally.take(PLACE, offsets, contents)
     differences = Differences(10)
     judged = HistoryCheck(
-        claims,
-        [0],
-        logs,
-        differences,
+        known=claims,
+        chosen=[0],
+        logs=logs,
+        differences=differences,
         digests=digests,
         hidden={0: hidden} if hidden else {},
         locate=lambda *_: (PLACE, 11),

@@ -12,7 +12,7 @@ import pytest
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow
 from spark_2pc_sink.sink.job.record_side import LetterBatch, letter_records
-from spark_2pc_sink.verification.letter_comparison import (
+from spark_2pc_sink.verification.letters import (
     Letter,
     compared_letters,
     deleted_batches,

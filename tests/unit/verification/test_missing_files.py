@@ -1,4 +1,4 @@
-"""The directory of files with what either side lacks, and the page with the commands."""
+"""The directory of files with what either side lacks: lines for COPY and the console producer, and the page."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import javaproperties
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.verification.apply_page import PAGE, READER, RECORDS, ROWS, UNSAYABLE
-from spark_2pc_sink.verification.commands import Commands
-from spark_2pc_sink.verification.console_lines import ConsoleRecord, console_line
-from spark_2pc_sink.verification.missing import LoneRecord, LoneRow, Reason
-from spark_2pc_sink.verification.missing_files import MissingFiles
-from spark_2pc_sink.verification.record_key import record_key
+from spark_2pc_sink.options.names import TableName
+from spark_2pc_sink.verification.columns import Column, ComparedColumn, ComparedColumns, TableShape
+from spark_2pc_sink.verification.expressions import record_key
+from spark_2pc_sink.verification.missing_files import (
+    READER,
+    READER_PROPERTIES,
+    RECORDS,
+    ROWS,
+    UNSAYABLE,
+    MissingFiles,
+    why_unsayable,
+)
+from spark_2pc_sink.verification.next_steps import PAGE, Commands
 
 COMMANDS = Commands.of(
     RecoveryOptions.parse(
@@ -23,27 +31,26 @@ COMMANDS = Commands.of(
     ),
     {"table": "orders"},
 )
+COLUMNS = (Column("id", "bigint", "int8"), Column("a b", "text", "text"))
 
 
-def files_in(folder: Path, *, key: Sequence[str] = ("id",), topics: Sequence[str] = ("orders",)) -> MissingFiles:
-    columns = ("id", "a b")
+def files_in(
+    folder: Path,
+    *,
+    key: Sequence[str] = ("id",),
+    topics: Sequence[str] = ("orders",),
+    columns: Sequence[Column] = COLUMNS,
+) -> MissingFiles:
+    names = [column.name for column in columns]
     return MissingFiles(
         folder,
-        table='"public"."orders"',
-        columns=columns,
+        shape=TableShape(TableName("orders", "public"), tuple(columns)),
+        compared=ComparedColumns(tuple(ComparedColumn(name, "text") for name in names)),
         key=key,
-        record_key=record_key(None, columns=columns, row_key=key),
+        record_key=record_key(None, columns=names, row_key=key),
         topics=topics,
         commands=COMMANDS,
     )
-
-
-def record(reason: Reason, row: dict[str, str | None] | None) -> LoneRecord:
-    return LoneRecord(reason, "orders", 0, 7, b"1", b"{}", (), row)
-
-
-def row(reason: Reason, text: str | None, json_text: str = "{}") -> LoneRow:
-    return LoneRow(reason, {"id": "1", "a b": text}, json_text)
 
 
 def closed(files: MissingFiles) -> set[str]:
@@ -53,25 +60,23 @@ def closed(files: MissingFiles) -> set[str]:
     return written
 
 
-def test_a_directory_that_is_not_empty_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "old").touch()
-    with pytest.raises(ConfigurationError, match="the directory is empty") as refused:
-        files_in(tmp_path)
+@pytest.mark.parametrize(
+    ("old", "told"), [("folder/old", "the directory is empty"), ("folder", "it is a directory that can be read")]
+)
+def test_a_directory_that_is_not_empty_or_a_file_is_refused(tmp_path: Path, old: str, told: str) -> None:
+    (tmp_path / old).parent.mkdir(exist_ok=True)
+    (tmp_path / old).touch()
+    with pytest.raises(ConfigurationError, match=told) as refused:
+        files_in(tmp_path / "folder")
     assert refused.value.option == "write_missing"
 
 
-def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match="it is a directory that can be read"):
-        files_in(tmp_path / "file")
-
-
 def test_rows_are_written_as_copy_reads_them(tmp_path: Path) -> None:
-    files = files_in(tmp_path / "new" / "folder")
-    files.add_record(record("missing", {"id": "1", "a b": None}))
-    files.add_record(record("missing", {"id": "2", "a b": "tab\t, break\n, backslash\\N"}))
-    assert closed(files) == {ROWS["missing"], PAGE}
     folder = tmp_path / "new" / "folder"
+    files = files_in(folder)
+    files.add_record("missing", ("1", None))
+    files.add_record("missing", ("2", "tab\t, break\n, backslash\\N"))
+    assert closed(files) == {ROWS["missing"], PAGE}
     assert (folder / ROWS["missing"]).read_text() == "1\t\\N\n2\ttab\\t, break\\n, backslash\\\\N\n"
     command = (
         """psql postgresql://ops@db/shop -v ON_ERROR_STOP=1 -c 'COPY "public"."orders" ("id", "a b") FROM STDIN'"""
@@ -83,19 +88,42 @@ def test_rows_are_written_as_copy_reads_them(tmp_path: Path) -> None:
 
 
 def test_records_are_written_as_the_console_producer_reads_them(tmp_path: Path) -> None:
+    """Its LineMessageReader takes a line apart at the first separator (Kafka 4.3.1)."""
     files = files_in(tmp_path)
-    files.add_row(row("missing", None, '{"id": 1}'))
+    files.add_row("missing", {"id": "1", "a b": None}, '{"id": 1}')
+    files.add_row("missing", {"id": None, "a b": None}, '{"a": "\x1f"}')
     assert closed(files) == {RECORDS["missing"], READER, PAGE}
-    assert (tmp_path / RECORDS["missing"]).read_text() == console_line(ConsoleRecord(b"1", b'{"id": 1}')) + "\n"
+    reader = javaproperties.loads(READER_PROPERTIES)
+    lines = (tmp_path / RECORDS["missing"]).read_text().splitlines()
+    told = [line.split(reader["key.separator"], 1) for line in (tmp_path / RECORDS["missing"]).open(newline="\n")]
+    assert told == [["1", '{"id": 1}\n'], [reader["null.marker"], '{"a": "\x1f"}\n']]
+    assert lines
     page = (tmp_path / PAGE).read_text()
     assert f"kafka-console-producer.sh --bootstrap-server h:1 --topic orders --reader-config {READER} <" in page
     assert "the text of column id" in page
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("k", "ä\t,:= \u2028 \\n \x1f", ""),
+        (None, "", ""),
+        ("k", "two\nlines", "the value has a line break"),
+        ("a\rb", "v", "the key has a line break"),
+        ("a\x1fb", "v", "the key has the character that separates"),
+        ("\x1anull", "v", "the key is the text that stands for a null"),
+        ("k", "\x1anull", "the value is the text that stands for a null"),
+    ],
+)
+def test_what_no_line_can_say_has_its_reason(key: str | None, value: str, reason: str) -> None:
+    assert why_unsayable(key, value).startswith(reason)
+    assert bool(why_unsayable(key, value)) is bool(reason)
+
+
 def test_what_differs_is_written_for_both_ways(tmp_path: Path) -> None:
     files = files_in(tmp_path)
-    files.add_record(record("differing", {"id": "1", "a b": "as in Kafka"}))
-    files.add_row(row("differing", "as in the table"))
+    files.add_record("differing", ("1", "as in Kafka"))
+    files.add_row("differing", {"id": "1", "a b": "as in the table"}, "{}")
     assert closed(files) == {ROWS["differing"], RECORDS["differing"], READER, PAGE}
     assert (tmp_path / ROWS["differing"]).read_text().splitlines() == [
         "BEGIN;",
@@ -110,9 +138,26 @@ def test_what_differs_is_written_for_both_ways(tmp_path: Path) -> None:
     assert f"-f {ROWS['differing']}\n" in (tmp_path / PAGE).read_text()
 
 
+def test_columns_that_postgresql_computes_or_numbers_are_not_set(tmp_path: Path) -> None:
+    """COPY may set an identity column, and UPDATE may not; neither may set a generated one."""
+    made = (Column("no", "bigint", "int8", identity=True), Column("sum", "int", "int4", generated=True))
+    files = files_in(tmp_path / "some", columns=[*COLUMNS, *made])
+    files.add_record("missing", ("1", "x", "7", "8"))
+    files.add_record("differing", ("2", "y", "7", "8"))
+    closed(files)
+    assert (tmp_path / "some" / ROWS["missing"]).read_text() == "1\tx\t7\n"
+    update = (tmp_path / "some" / ROWS["differing"]).read_text()
+    assert "\n2\ty\t7\n" in update
+    assert 'SET ("a b") = ROW (found."a b")\n' in update
+    alone = files_in(tmp_path / "alone", columns=[COLUMNS[0], *made])
+    alone.add_record("differing", ("2", "7", "8"))
+    assert closed(alone) == {PAGE}
+    assert "## 1 row that no UPDATE can make like Kafka" in (tmp_path / "alone" / PAGE).read_text()
+
+
 def test_a_key_of_several_columns_is_left_to_a_program(tmp_path: Path) -> None:
     files = files_in(tmp_path, key=("id", "a b"))
-    files.add_row(row("missing", "x", '{"id": 1, "a b": "x"}'))
+    files.add_row("missing", {"id": "1", "a b": "x"}, '{"id": 1, "a b": "x"}')
     assert closed(files) == {UNSAYABLE, PAGE}
     found = json.loads((tmp_path / UNSAYABLE).read_text())
     assert found.pop("reason") == "which key the columns id, a b make is not known"
@@ -121,21 +166,18 @@ def test_a_key_of_several_columns_is_left_to_a_program(tmp_path: Path) -> None:
 
 def test_without_a_key_the_records_have_none_and_the_page_says_so(tmp_path: Path) -> None:
     files = files_in(tmp_path, key=(), topics=("one", "two"))
-    files.add_row(row("twice", "x"))
+    files.add_row("twice", {"id": "1", "a b": "x"}, "{}")
     closed(files)
-    assert (tmp_path / RECORDS["twice"]).read_text() == console_line(ConsoleRecord(None, b"{}")) + "\n"
+    assert (tmp_path / RECORDS["twice"]).read_text() == "\x1anull\x1f{}\n"
     page = (tmp_path / PAGE).read_text()
     assert "The records have no key" in page
     assert "put one in the place of TOPIC" in page
 
 
-def test_a_record_that_can_be_no_row_is_counted(tmp_path: Path) -> None:
-    files = files_in(tmp_path)
-    files.add_record(record("missing", None))
+def test_a_record_that_can_be_no_row_is_counted_and_nothing_missing_is_said(tmp_path: Path) -> None:
+    files = files_in(tmp_path / "some")
+    files.add_record("missing", None)
     assert closed(files) == {PAGE}
-    assert "1 record that can be no row of the table" in (tmp_path / PAGE).read_text()
-
-
-def test_where_nothing_is_missing_the_page_says_so(tmp_path: Path) -> None:
-    assert closed(files_in(tmp_path)) == {PAGE}
-    assert "Nothing that could be written" in (tmp_path / PAGE).read_text()
+    assert "1 record that can be no row of the table" in (tmp_path / "some" / PAGE).read_text()
+    assert closed(files_in(tmp_path / "none")) == {PAGE}
+    assert "Nothing that could be written" in (tmp_path / "none" / PAGE).read_text()

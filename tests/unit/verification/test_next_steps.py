@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.verification.commands import Commands
-from spark_2pc_sink.verification.next_steps import next_steps
+from spark_2pc_sink.verification.next_steps import Commands, next_steps
 from spark_2pc_sink.verification.report import Difference, DifferenceKind, NotChecked, VerifyReport
 
 OPTIONS = RecoveryOptions.parse(

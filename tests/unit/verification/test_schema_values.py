@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import SchemaRegistryError
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.serialisation.protobuf_schema import compiled_message
-from spark_2pc_sink.verification.schema_values import ValueReader, as_it_is, formats_of, no_registry, value_reader
+from spark_2pc_sink.verification.values import ValueReader, as_it_is, formats_of, no_registry, value_reader
 
 OPTIONS = SchemaRegistryOptions.parse({"url": "mock://values"})
 AVRO: dict[str, Any] = {

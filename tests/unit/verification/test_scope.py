@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.verification.scope import Scope
+from spark_2pc_sink.verification.api import Scope
 
 KNOWN = [3, 4, 5, 6]
 

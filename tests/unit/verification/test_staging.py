@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,38 +14,72 @@ from psycopg2.errors import InsufficientPrivilege
 from spark_2pc_sink.errors import StateStoreError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.column_rules import ComparedColumn, ComparedColumns
-from spark_2pc_sink.verification.side_sql import SideSql
+from spark_2pc_sink.verification.columns import ComparedColumn, ComparedColumns
 from spark_2pc_sink.verification.staging import CHUNK_BYTES_MAX, Chunk, RecordTexts, StagingSession, cancel, without_nul
+from spark_2pc_sink.verification.statements import MARK, Statements
+from spark_2pc_sink.verification.target import NotRowsError, Tombstones
 
 PLACE = TopicPartition("t", 3)
 
 
+@dataclass
+class Sent:
+    """A record as librdkafka hands it over."""
+
+    content: bytes | None
+    of: bytes | None = b"k"
+    named: list[tuple[str, bytes | None]] = field(default_factory=list)
+
+    def key(self) -> bytes | None:
+        return self.of
+
+    def value(self) -> bytes | None:
+        return self.content
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self.named or None
+
+    def offset(self) -> int:
+        return 9
+
+
+def made(texts: RecordTexts, sent: Any) -> Any:
+    return json.loads(texts.make(PLACE, sent))
+
+
 def test_the_value_is_the_text_where_its_fields_are_the_columns() -> None:
-    texts = RecordTexts(())
-    assert texts.make(PLACE, 1, b"k", b'{"a": 1}', None) == b'{"a": 1}'
-    assert texts.make(PLACE, 1, b"k", None, None) == b"null"
+    assert made(RecordTexts(()), Sent(b'{"a": 1}')) == {"a": 1}
+    assert made(RecordTexts(()), Sent(None)) is None
+
+
+def test_a_record_without_a_value_is_a_tombstone_where_the_last_of_a_key_counts() -> None:
+    assert made(RecordTexts((), tombstones=Tombstones(("id",), "id")), Sent(None, b"7")) == {"id": "7", MARK: True}
+    with pytest.raises(NotRowsError, match="does not tell id"):
+        made(RecordTexts((), tombstones=Tombstones(("id",))), Sent(None, b"7"))
 
 
 def test_expressions_see_those_parts_of_a_record_that_they_name() -> None:
     texts = RecordTexts(("(value->>'id')::int", 'key || "offset"', "headers->0"))
-    made = texts.make(PLACE, 9, b"k\xff", b'{"id": 1}', [("h", b"v"), ("n", None)])
-    assert json.loads(made) == {"value": {"id": 1}, "key": "k\ufffd", "headers": [["h", "v"], ["n", None]], "offset": 9}
-    assert json.loads(RecordTexts(("key_bytes", "topic")).make(PLACE, 9, b"\x01\xff", b"not JSON", None)) == {
+    assert made(texts, Sent(b'{"id": 1}', b"k\xff", [("h", b"v"), ("n", None)])) == {
+        "value": {"id": 1},
+        "key": "k\ufffd",
+        "headers": [["h", "v"], ["n", None]],
+        "offset": 9,
+    }
+    assert made(RecordTexts(("key_bytes", "topic")), Sent(b"not JSON", b"\x01\xff")) == {
         "key_bytes": "\\x01ff",
         "topic": "t",
     }
-    assert json.loads(RecordTexts(("value->'a'",)).make(PLACE, 9, None, b"[1]", None)) == {"value": [1]}
+    assert made(RecordTexts(("value->'a'",)), Sent(b"[1]", None)) == {"value": [1]}
 
 
 def test_a_chunk_knows_where_its_records_are_and_falls_into_halves() -> None:
     chunk = Chunk()
     chunk.add(4, [1, 2], [b"a", b"b"])
     chunk.add(7, [9], [b"c"])
-    assert chunk.place_numbers == [4, 4, 7]
     first, second = chunk.halves()
-    assert (first.texts, first.offsets, first.place_numbers) == ([b"a"], [1], [4])
-    assert (second.texts, second.offsets, second.place_numbers) == ([b"b", b"c"], [2, 9], [4, 7])
+    assert (first.texts, first.offsets, first.places) == ([b"a"], [1], [4])
+    assert (second.texts, second.offsets, second.places) == ([b"b", b"c"], [2, 9], [4, 7])
     assert not chunk.full
     chunk.add(7, [10], [b"x" * CHUNK_BYTES_MAX])
     assert chunk.full
@@ -56,12 +92,11 @@ def test_a_nul_is_read_as_a_substitute_and_what_only_looks_like_one_is_not() -> 
 
 def test_what_an_encoding_lacks_stands_as_its_code_point() -> None:
     """So texts that differ go on to differ, and none is like a text of the table."""
-    texts = ['{"a": "ü€"}', '{"a": "ü₫"}', '{"a": "ü"}']
     chunk = Chunk()
-    chunk.add(1, [1, 2, 3], [text.encode() for text in texts])
+    chunk.add(1, [1, 2, 3], [text.encode() for text in ('{"a": "ü€"}', '{"a": "ü₫"}', '{"a": "ü"}')])
     spelled = chunk.spelled_in("iso8859_1")
     assert [json.loads(text)["a"] for text in spelled.texts] == ["ü\x1aU+20AC\x1a", "ü\x1aU+20AB\x1a", "ü"]
-    assert (spelled.place_numbers, spelled.offsets) == (chunk.place_numbers, chunk.offsets)
+    assert (spelled.places, spelled.offsets) == (chunk.places, chunk.offsets)
     assert chunk.spelled_in("utf_8").texts == chunk.texts
 
 
@@ -71,7 +106,7 @@ def test_a_role_without_temporary_tables_is_told_what_it_lacks() -> None:
     refused = InsufficientPrivilege('permission denied to create temporary tables in database "shop"')
     connection.cursor.return_value.__enter__.return_value.execute.side_effect = [None, refused]
     columns = ComparedColumns((ComparedColumn("id", "int8"),), given={"id": "key::bigint"})
-    sql = SideSql(TableName(name="t", schema=None), columns)
+    sql = Statements(TableName(name="t", schema=None), columns)
     with pytest.raises(StateStoreError, match="grant this role TEMPORARY on it"):
         StagingSession(connection, sql, statement_timeout_ms=1_000)
 

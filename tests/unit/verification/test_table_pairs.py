@@ -11,7 +11,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.outputs import Records, Rows, lanes_of
-from spark_2pc_sink.verification.claims import Claim, Claims
+from spark_2pc_sink.verification.history import Claim, Claims
 from spark_2pc_sink.verification.table_pairs import (
     NotedLayout,
     TablePair,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.verification.claims import OPEN_END, Claim
+from spark_2pc_sink.verification.history import OPEN_END, Claim, PartitionClaims, Stretch, Tally
 from spark_2pc_sink.verification.record_digest import content_of, digest_of
-from spark_2pc_sink.verification.tally import PartitionClaims, Stretch, Tally
 
 PLACE = TopicPartition("orders", 0)
 

@@ -1,38 +1,35 @@
-"""The target of a comparison: what the caller says, and what the sink has noted."""
+"""The target of a comparison: what the caller says, what the sink has noted, and whose row a tombstone means."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.kafka_client import client_settings
-from spark_2pc_sink.verification.places import Places
-from spark_2pc_sink.verification.table_shape import Column, TableShape
-from spark_2pc_sink.verification.target import GivenTarget, Target
+from spark_2pc_sink.verification.columns import Column, TableShape
+from spark_2pc_sink.verification.statements import MARK
+from spark_2pc_sink.verification.target import GivenTarget, NotRowsError, Target, Tombstones, parse_record_columns
+from spark_2pc_sink.verification.topic_reader import client_settings
 
 SHAPE = TableShape(
     TableName("t"), (Column("id", "bigint", "int8"), Column("b", "text", "text")), (("id",), ("id", "b"))
 )
 
 
-def test_the_sink_has_noted_what_nobody_says() -> None:
+def test_the_sink_has_noted_what_the_caller_does_not_say() -> None:
     layout = SinkLayout(table="shop.orders", topic="orders", mode="upsert", upsert_keys=("id",))
     found = GivenTarget().completed(layout)
     assert (found.table, found.mode, found.keys, found.order_by) == ("shop.orders", "upsert", ("id",), None)
     assert GivenTarget(table="other", mode="append").completed(layout).table == "other"
     assert GivenTarget().completed(None).table is None
-
-
-def test_the_order_matters_where_late_rows_are_passed_over() -> None:
-    layout = SinkLayout(
-        table="t", mode="upsert", upsert_keys=("id",), upsert_order_by="`at`", upsert_late_rows="keep_newer"
+    late = GivenTarget().completed(
+        SinkLayout(table="t", mode="upsert", upsert_keys=("id",), upsert_order_by="`at`", upsert_late_rows="keep_newer")
     )
-    found = GivenTarget().completed(layout)
-    assert (found.order_by, found.late_rows) == ('"at"', "keep_newer")
+    assert (late.order_by, late.late_rows) == ('"at"', "keep_newer")
 
 
 def test_a_key_is_the_given_one_or_a_unique_key_of_the_table() -> None:
@@ -50,14 +47,82 @@ def test_upserts_need_keys_and_an_order_needs_upserts() -> None:
         Target(order_by="at")
 
 
-def test_a_place_tells_partition_and_order() -> None:
-    partitions = [TopicPartition("b", 0), TopicPartition("a", 1)]
-    places = Places(partitions)
-    for order in (-1, 0, 7):
-        for partition in partitions:
-            place = places.number(order, partition)
-            assert places.partition(place) == partition
-            assert place // len(places) == places.order_number(order)
+# --- the user's expressions ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        (None, []),
+        ("id = key::bigint", [("id", "key::bigint")]),
+        (
+            "order_id = (value->>'id')::bigint, total = round((value->>'a')::numeric, 2)",
+            [("order_id", "(value->>'id')::bigint"), ("total", "round((value->>'a')::numeric, 2)")],
+        ),
+        (
+            "\"Order, no\" = value->>'a,b', B = (ARRAY[1, 2])[1]",
+            [("Order, no", "value->>'a,b'"), ("b", "(ARRAY[1, 2])[1]")],
+        ),
+        ("a = value->>'it''s, so', c = 1", [("a", "value->>'it''s, so'"), ("c", "1")]),
+        ("paid = (value->>'state') = 'paid'", [("paid", "(value->>'state') = 'paid'")]),
+    ],
+)
+def test_expressions_are_separated_by_commas(text: str | None, columns: list[tuple[str, str]]) -> None:
+    assert list(parse_record_columns(text)) == columns
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        *((text, "column = SQL expression") for text in ("id", "id =", "id == 3", "id = 1,")),
+        *((text, "is closed") for text in ("id = (1", "id = 1)", "id = 'x")),
+        ("id = 1, ID = 2", "occurs once"),
+    ],
+)
+def test_what_is_no_list_of_expressions_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        parse_record_columns(text)
+
+
+# --- tombstones ----------------------------------------------------------------------------------------------------
+
+
+def layout(key: str | None, columns: dict[str, str] | None = None) -> SinkLayout:
+    return SinkLayout(table="orders", key=key, columns=columns, mode="upsert", upsert_keys=("id",))
+
+
+@pytest.mark.parametrize(
+    ("noted", "known"),
+    [
+        (None, True),
+        (layout(None), True),
+        (layout("id"), True),
+        (layout("CAST(id AS STRING)"), True),
+        (layout("`id`"), True),
+        (layout("coalesce(a.id, b.id)", {"id": "coalesce(a.id, b.id)"}), True),
+        (layout("concat('o-', id)"), False),
+        (layout("name"), False),
+    ],
+)
+def test_the_key_of_a_tombstone_is_the_text_of_the_column(noted: SinkLayout | None, known: bool) -> None:
+    tombstones = Tombstones.of(noted, ["id"])
+    assert tombstones.column == ("id" if known else None)
+    if known:
+        assert json.loads(tombstones.text(b"7")) == {"id": "7", MARK: True}
+        return
+    with pytest.raises(NotRowsError, match=r"b'7' of a tombstone does not tell id; pass record_columns"):
+        tombstones.text(b"7")
+
+
+def test_the_key_of_a_tombstone_is_an_object_of_all_columns() -> None:
+    tombstones = Tombstones.of(None, ["a", "b"])
+    assert json.loads(tombstones.text(b'{"b": "x", "a": 1.50, "c": 0}')) == {"a": "1.50", "b": "x", MARK: True}
+    for key in (b'{"a": 1}', b"1", None):
+        with pytest.raises(NotRowsError):
+            tombstones.text(key)
+
+
+# --- librdkafka ----------------------------------------------------------------------------------------------------
 
 
 def test_librdkafka_gets_the_same_brokers_and_credentials() -> None:
@@ -84,8 +149,8 @@ def test_librdkafka_gets_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> Non
     """From where the sink has them; an older library would wait for one in vain."""
     login = {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: ("token", 4_102_444_800)}
     options = KafkaOptions.parse({"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL", **login})
-    monkeypatch.setattr("spark_2pc_sink.verification.kafka_client.version", lambda _: "2.13.0")
+    monkeypatch.setattr("spark_2pc_sink.verification.topic_reader.version", lambda _: "2.13.0")
     assert client_settings(options)["oauth_cb"]("") == ("token", 4_102_444_800, "", {})
-    monkeypatch.setattr("spark_2pc_sink.verification.kafka_client.version", lambda _: "2.12.2")
+    monkeypatch.setattr("spark_2pc_sink.verification.topic_reader.version", lambda _: "2.12.2")
     with pytest.raises(ConfigurationError, match=r"here 2\.12\.2, and only 2\.13 gets tokens"):
         client_settings(options)

@@ -1,4 +1,4 @@
-"""Value fields: which part of a record has the value of a column, read off the sink's expressions."""
+"""Which part of a record has the value of a column, and which key a record of a row has, by the sink's expressions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import pytest
 
 from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.record_sources import RecordSources
-from spark_2pc_sink.verification.table_shape import Column, TableShape
-from spark_2pc_sink.verification.value_fields import only_column, value_fields
+from spark_2pc_sink.verification.columns import Column, TableShape
+from spark_2pc_sink.verification.expressions import RecordKey, RecordSources, only_column, record_key, value_fields
 
 
 @pytest.mark.parametrize(
@@ -41,12 +40,7 @@ def test_a_field_has_the_value_of_the_same_expression(
 @pytest.mark.parametrize(
     "value",
     [
-        "name",
-        "to_json(m)",
-        "f(struct(a))",
-        "struct(a) || struct(b)",
-        "to_json(struct(a)) || (b)",
-        "struct()",
+        *("name", "to_json(m)", "f(struct(a))", "struct(a) || struct(b)", "to_json(struct(a)) || (b)", "struct()"),
         "named_struct(n, id)",
     ],
 )
@@ -74,3 +68,49 @@ def test_of_a_record_that_is_no_object_key_and_value_tell_columns() -> None:
 def test_a_column_that_is_taken_out_of_ready_json_has_its_name() -> None:
     sources = RecordSources(SinkLayout(columns={"id": "get_json_object(value, '$.id')", "name": "upper(name)"}))
     assert (sources.path_of("id"), sources.path_of("name"), sources.path_of("other")) == (("id",), (), ())
+
+
+# --- the key of a record that is made of a row ---------------------------------------------------------------------
+
+COLUMNS = ("order_id", "a b", "amount")
+
+
+def key_of(expression: str | None, columns: tuple[str, ...] = COLUMNS) -> RecordKey:
+    return record_key(SinkLayout(table="t", key=expression), columns=columns, row_key=("order_id",))
+
+
+@pytest.mark.parametrize(
+    ("expression", "column"),
+    [
+        *((each, "order_id") for each in ("order_id", "CAST(order_id AS STRING)", "cast( `order_id` as string )")),
+        ("`a b`", "a b"),
+        (None, None),
+    ],
+)
+def test_a_key_is_the_text_of_a_column_or_none(expression: str | None, column: str | None) -> None:
+    assert (key_of(expression).column, key_of(expression).unknown) == (column, "")
+
+
+def test_without_an_expression_the_column_key_is_the_key() -> None:
+    """As with Spark's own Kafka sink."""
+    assert key_of(None, (*COLUMNS, "key")).column == "key"
+
+
+@pytest.mark.parametrize(
+    "expression", ["concat(order_id, amount)", "customer", "CAST(order_id AS BINARY)", "upper(order_id)"]
+)
+def test_what_only_spark_can_make_is_not_guessed(expression: str) -> None:
+    assert expression in key_of(expression).unknown
+
+
+@pytest.mark.parametrize(
+    ("row_key", "column", "known"),
+    [((), None, True), (("order_id",), "order_id", True), (("order_id", "amount"), None, False)],
+)
+def test_without_a_note_of_the_sink_the_columns_that_name_a_row_tell(
+    row_key: tuple[str, ...], column: str | None, known: bool
+) -> None:
+    """And a person is told to make sure of it."""
+    found = record_key(None, columns=COLUMNS, row_key=row_key)
+    assert (found.column, not found.unknown) == (column, known)
+    assert ("Make sure" in found.note) is known

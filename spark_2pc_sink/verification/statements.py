@@ -11,13 +11,14 @@ but TEMPORARY on the database.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName, quote_identifier
-from spark_2pc_sink.verification.column_rules import ComparedColumn, ComparedColumns
-from spark_2pc_sink.verification.tombstones import MARK, OWN, Tombstones
+from spark_2pc_sink.verification.columns import ComparedColumns
 
 #: A power of two. Ten million rows leave some 600 in a bucket: few to look at, and the fingerprints are small.
 BUCKETS: Final = 16_384
@@ -33,6 +34,13 @@ RECORD_PARTS: Final = {
     "partition": "integer",
     "offset": "bigint",
 }
+#: Ends each name of ours among fields of records or columns of tables. Those may have any name, but none that was drawn
+#: after they were named.
+_OWN: Final = secrets.token_hex(8)
+#: The field that marks a tombstone where a record's fields are read.
+MARK: Final = f"tombstone {_OWN}"
+_PLACE, _OFFSET, _KEY, _MARK = map(quote_identifier, (f"place {_OWN}", f"offset {_OWN}", f"key {_OWN}", MARK))
+
 #: Hashes that one side has more often than the other.
 _COUNTS: Final = (
     "SELECT h, coalesce(r.n, 0) AS records, coalesce(t.n, 0) AS rows "
@@ -54,14 +62,11 @@ _PAIRS: Final = (
     "JOIN (SELECT *, row_number() OVER (PARTITION BY k ORDER BY at) AS n "
     "FROM pg_temp.verify_lone_rows WHERE NOT twice) AS t USING (k, n)"
 )
-#: SQL literal of an array of places, or of offsets, that nobody asks for.
-_NOTHING: Final = "'{}'"
-_PLACE, _OFFSET, _KEY, _MARK = map(quote_identifier, (f"place {OWN}", f"offset {OWN}", f"key {OWN}", MARK))
 
 
 @dataclass(frozen=True)
-class SideSql:
-    """The statements of one comparison.
+class Statements:
+    """The statements of one comparison. Parameters that are records, places and offsets are SQL literals.
 
     Attributes:
         table: the target.
@@ -70,8 +75,9 @@ class SideSql:
         upsert: the last record of each key counts, else all records.
         order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
         order_first: that order counts more than the order of batches.
-        places: how many numbers of places one batch has; see `staged_winners`.
-        tombstones: how records without a value are read; None where they are records as any.
+        partitions: of the records, in their order. A record's place is the number of its batch times their number, and
+            the index of its partition.
+        has_tombstones: records without a value say that their key has no row.
         first_batch: of one key the earliest batch counts, and not the latest.
     """
 
@@ -81,25 +87,27 @@ class SideSql:
     upsert: bool = False
     order_by: str | None = None
     order_first: bool = False
-    places: int = 1
-    tombstones: Tombstones | None = None
+    partitions: tuple[TopicPartition, ...] = ()
+    has_tombstones: bool = False
     first_batch: bool = False
 
     # --- records ---------------------------------------------------------------------------------------------------
 
-    def make_staged(self) -> str:
+    def place(self, order: int, partition: TopicPartition) -> int:
+        """The place of records of a partition; ``order`` is the index of their claim, or of that before them."""
+        return (order + 1) * len(self.partitions) + self.partitions.index(partition)
+
+    def partition(self, place: int) -> TopicPartition:
+        """The partition of a place."""
+        return self.partitions[place % len(self.partitions)]
+
+    def make_staged(self, name: str = "verify_staged") -> str:
         """An empty table for the hashes of records, with the place and offset of each."""
         nothing = self._staged_from("'[]'", "'{}'", "'{}'")
-        return f"{_made('verify_staged', nothing)} WITH NO DATA"
+        return f"{_made(name, nothing)} WITH NO DATA"
 
     def stage(self, records: str, places: str, offsets: str) -> str:
-        """Add records.
-
-        Args:
-            records: SQL literal of a JSON array of objects.
-            places: SQL literal of an array, the number of each record's place.
-            offsets: the same of offsets.
-        """
+        """Add records, a JSON array of objects."""
         return f"INSERT INTO pg_temp.verify_staged {self._staged_from(records, places, offsets)}"
 
     def stage_unreadable(self, place: int, offset: int) -> str:
@@ -111,14 +119,13 @@ class SideSql:
     def typed_records(self, records: str) -> str:
         """Records as rows of the compared columns, each as text in the form that COPY takes."""
         columns = ", ".join(f"({column.row_sql('s.')})::text" for column in self.compared.columns)
-        return f"SELECT {columns} FROM ({self._read(records, _NOTHING, _NOTHING)}) AS s"
+        return f"SELECT {columns} FROM ({self._read(records)}) AS s"
 
     def _staged_from(self, records: str, places: str, offsets: str) -> str:
-        columns = self.compared.columns
         order = f", ({self.order_by}) AS o" if self.order_by else ""
         # A tombstone is like no row: its hash is that of its place.
         gone = _hash(["'tombstone'::text", _PLACE, _OFFSET])
-        hashed = _hash([column.record_sql() for column in columns])
+        hashed = _hash([column.record_sql() for column in self.compared.columns])
         return (
             f"SELECT CASE WHEN {_MARK} THEN {gone} ELSE {hashed} END AS h, "
             f"{self._key_hash([column.record_sql() for column in self.compared.named(self.key)])} AS k, "
@@ -126,82 +133,64 @@ class SideSql:
             f"FROM ({self._read(records, places, offsets)}) AS s"
         )
 
-    def _read(self, records: str, places: str, offsets: str) -> str:
-        fields = _fields(self.compared.columns)
-        kinds = {name: each.spelt_type or each.field_type for name, each in fields.items()}
-        kinds = dict(RECORD_PARTS) if self.compared.given else kinds
+    def _read(self, records: str, places: str = "'{}'", offsets: str = "'{}'") -> str:
+        # All columns of one field read it as the same type.
+        fields = {column.field: column for column in self.compared.columns}
+        given = self.compared.given
+        kinds = (
+            {name: each.spelt_type or each.field_type for name, each in fields.items()} if not given else RECORD_PARTS
+        )
         typed = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in kinds.items())
         names = ", ".join(map(quote_identifier, [*kinds, MARK]))
-        rows = (
-            f"ROWS FROM (json_to_recordset({records}) AS ({typed}, {_MARK} boolean), "
+        made = (
+            [f"({given[each.name]})::{each.field_type} AS {quote_identifier(each.name)}" for each in fields.values()]
+            if given
+            else [f"{each.typed_sql()} AS {quote_identifier(name)}" for name, each in fields.items()]
+        )
+        return (
+            f"SELECT {', '.join(made)}, {_MARK}, {_PLACE}, {_OFFSET} "
+            f"FROM ROWS FROM (json_to_recordset({records}) AS ({typed}, {_MARK} boolean), "
             f"unnest({places}::bigint[]), unnest({offsets}::bigint[])) AS r ({names}, {_PLACE}, {_OFFSET})"
         )
-        if not self.compared.given:
-            made = ", ".join(f"{each.typed_sql()} AS {quote_identifier(name)}" for name, each in fields.items())
-            return f"SELECT {made}, {_MARK}, {_PLACE}, {_OFFSET} FROM {rows}"
-        made = ", ".join(
-            f"({self.compared.given[column.name]})::{column.field_type} AS {quote_identifier(column.name)}"
-            for column in self.compared.columns
-        )
-        return f"SELECT {made}, {_MARK}, {_PLACE}, {_OFFSET} FROM {rows}"
 
     # --- upserts ---------------------------------------------------------------------------------------------------
 
-    @property
-    def winners_order(self) -> str:
-        """The order in which the first record of a key is the one that the table keeps.
-
-        A place's number is that of its batch, times `places`, and then that of its partition.
-        """
+    def keep_winners(self, table: str) -> str:
+        """Leave in a table of staged records, of each key, the one whose row the table keeps."""
         order = ["o DESC NULLS LAST"] if self.order_by else []
-        batch = [f"place / {self.places} {'ASC' if self.first_batch else 'DESC'}"]
-        return ", ".join([*(order + batch if self.order_first else batch + order), "at DESC"])
-
-    def keep_winners(self, table: str) -> tuple[str, ...]:
-        """Leave the winner of each key in a table of staged records."""
-        winners = f"SELECT DISTINCT ON (k) * FROM pg_temp.{table} ORDER BY k, {self.winners_order}"
+        batch = [f"place / {len(self.partitions)} {'ASC' if self.first_batch else 'DESC'}"]
+        winning = ", ".join([*(order + batch if self.order_first else batch + order), "at DESC"])
+        winners = f"SELECT DISTINCT ON (k) * FROM pg_temp.{table} ORDER BY k, {winning}"
         return (
-            _made("verify_winners", winners),
-            f"DROP TABLE pg_temp.{table}",
-            f"ALTER TABLE pg_temp.verify_winners RENAME TO {table}",
+            f"{_made('verify_winners', winners)}; DROP TABLE pg_temp.{table}; "
+            f"ALTER TABLE pg_temp.verify_winners RENAME TO {table}"
         )
 
-    def count_batch(self, table: str, order: int) -> str:
-        """How many records of one batch there are."""
-        return f"SELECT count(*) FROM pg_temp.{table} WHERE place / {self.places} = {order}"
-
-    def keep_batch(self, table: str, order: int) -> str:
-        """Remove what is of another batch than the one whose places have these numbers."""
-        return f"DELETE FROM pg_temp.{table} WHERE place / {self.places} <> {order}"
+    def of_batch(self, order: int) -> str:
+        """A condition on staged records: they are of the claim with this index."""
+        return f"place / {len(self.partitions)} = {order + 1}"
 
     # --- fingerprints ----------------------------------------------------------------------------------------------
 
     @property
-    def bucket(self) -> str:
-        """The bucket of a hash."""
+    def _bucket(self) -> str:
         return f"({'k' if self.upsert else 'h'} & {BUCKETS - 1})"
 
     def staged_fingerprints(self) -> str:
         """Bucket, number of hashes and their sum."""
-        return f"SELECT {self.bucket} AS b, count(*), sum(h)::text FROM pg_temp.verify_staged GROUP BY 1"
+        return f"SELECT {self._bucket} AS b, count(*), sum(h)::text FROM pg_temp.verify_staged GROUP BY 1"
 
     def table_fingerprints(self) -> str:
         """The same of the table."""
-        return f"SELECT {self.bucket} AS b, count(*), sum(h)::text FROM ({self._hashed_table()}) AS t GROUP BY 1"
+        return f"SELECT {self._bucket} AS b, count(*), sum(h)::text FROM ({self._hashed_table()}) AS t GROUP BY 1"
 
-    def in_buckets(self, buckets: Sequence[int] | None) -> str:
-        """A condition on hashes; None for all."""
-        return "true" if buckets is None else f"{self.bucket} = ANY ('{{{','.join(map(str, buckets))}}}'::bigint[])"
+    def in_buckets(self, buckets: Sequence[int]) -> str:
+        """A condition on hashes."""
+        if 2 * len(buckets) > BUCKETS:
+            return "true"
+        return f"{self._bucket} = ANY ('{{{','.join(map(str, buckets))}}}'::bigint[])"
 
     # --- hashes ----------------------------------------------------------------------------------------------------
-
-    def copy_staged(self, condition: str) -> str:
-        """Write the staged records of some buckets to COPY's standard output."""
-        return f"COPY (SELECT * FROM pg_temp.verify_staged WHERE {condition}) TO STDOUT"
-
-    def make_records(self) -> str:
-        """The table that takes the staged records of all sessions."""
-        return self.make_staged().replace("verify_staged", "verify_records", 1)
 
     def make_rows(self, condition: str) -> str:
         """The hashes of the table's rows, and where each row is."""
@@ -221,47 +210,50 @@ class SideSql:
         )
 
     def drop_late_records(self) -> str:
-        """Remove those whose key has a row with a greater order, and answer how many: earlier records tell of it."""
-        forms = {column.field if not self.compared.given else column.name: column for column in self.compared.columns}
-        named = ", ".join(f"{_ordered(column)} AS {quote_identifier(name)}" for name, column in forms.items())
+        """Remove those whose key has a row with a greater order: records of earlier batches tell that row."""
+        columns = self.compared.columns
+        # By its type, as exactly as records tell it; the text of a column has another order.
+        forms = {
+            (column.name if self.compared.given else column.field): (
+                quote_identifier(column.name) if column.of_table.endswith("::text") else column.table_sql()
+            )
+            for column in columns
+        }
+        named = ", ".join(f"{form} AS {quote_identifier(name)}" for name, form in forms.items())
         key = self._key_hash([column.table_sql() for column in self.compared.named(self.key)])
         rows = (
             f"SELECT {_KEY} AS k, ({self.order_by}) AS o FROM (SELECT {key} AS {_KEY}, {named} FROM {self.table}) AS s"
         )
         newer = "t.o > r.o OR (r.o IS NULL AND t.o IS NOT NULL)"
-        return (
-            f"WITH late AS (DELETE FROM pg_temp.verify_records AS r USING ({rows}) AS t WHERE t.k = r.k AND ({newer}) "
-            "RETURNING 1) SELECT count(*) FROM late"
-        )
+        return f"DELETE FROM pg_temp.verify_records AS r USING ({rows}) AS t WHERE t.k = r.k AND ({newer})"
 
-    def make_lone(self) -> tuple[str, ...]:
+    def make_lone(self) -> str:
         """Records without a row, rows without a record, and pairs of both that have one key.
 
         Both sides are multisets: of what one side has more often, only what is too much; ``twice`` says that the other
         side has one.
         """
-        return (
+        made = (
             _made("verify_counts", _COUNTS),
             _made("verify_lone_records", _LONE.format(side="verify_records", own="place, at", other="rows")),
             _made("verify_lone_rows", _LONE.format(side="verify_rows", own="part, at", other="records")),
             _made("verify_pairs", f"{_PAIRS} WHERE {'true' if self.key else 'false'}"),
         )
+        return "; ".join(made)
 
     def compare_pair(self, records: str, row: str) -> str:
         """Of each column: whether record and row differ in it, and both in the form in which they are compared.
 
         Args:
-            records: SQL literal of a JSON array with the record alone.
+            records: the record alone.
             row: a condition that the row alone satisfies.
         """
-        names = [f"c{number}" for number in range(len(self.compared.columns))]
-        named = list(zip(self.compared.columns, names, strict=True))
+        named = [(column, f"c{number}") for number, column in enumerate(self.compared.columns)]
         of_record = ", ".join(f"{column.record_sql('s.')} AS {name}" for column, name in named)
         of_table = ", ".join(f"{column.table_sql()} AS {name}" for column, name in named)
-        asked = ", ".join(f"r.{name} IS DISTINCT FROM t.{name}, r.{name}::text, t.{name}::text" for name in names)
-        read = self._read(records, _NOTHING, _NOTHING)
+        asked = ", ".join(f"r.{name} IS DISTINCT FROM t.{name}, r.{name}::text, t.{name}::text" for _, name in named)
         return (
-            f"SELECT {asked} FROM (SELECT {of_record} FROM ({read}) AS s) AS r, "
+            f"SELECT {asked} FROM (SELECT {of_record} FROM ({self._read(records)}) AS s) AS r, "
             f"(SELECT {of_table} FROM {self.table} WHERE {row}) AS t"
         )
 
@@ -279,12 +271,9 @@ class SideSql:
         )
 
     def _hashed_table(self, more: str = "") -> str:
-        columns = self.compared.columns
-        return (
-            f"SELECT {_hash([column.table_sql() for column in columns])} AS h, "
-            f"{self._key_hash([column.table_sql() for column in self.compared.named(self.key)])} AS k{more} "
-            f"FROM {self.table}"
-        )
+        hashed = _hash([column.table_sql() for column in self.compared.columns])
+        key = self._key_hash([column.table_sql() for column in self.compared.named(self.key)])
+        return f"SELECT {hashed} AS h, {key} AS k{more} FROM {self.table}"
 
     def _key_hash(self, parts: Sequence[str]) -> str:
         return _hash(parts) if self.key else "0::bigint"
@@ -296,14 +285,3 @@ def _made(name: str, query: str) -> str:
 
 def _hash(parts: Sequence[str]) -> str:
     return f"hash_record_extended(ROW({', '.join(parts)}), 0)"
-
-
-def _ordered(column: ComparedColumn) -> str:
-    """A column of the table as records are ordered by it: by its type, as exactly as records tell it."""
-    spelt = column.of_table.endswith("::text")
-    return quote_identifier(column.name) if spelt else column.table_sql()
-
-
-def _fields(columns: Sequence[ComparedColumn]) -> dict[str, ComparedColumn]:
-    """Each field that is read, and a column that says of which type it is; all columns of one field say the same."""
-    return {column.field: column for column in columns}

@@ -1,0 +1,541 @@
+"""The columns that are compared: the table's shape, how records spell its values, and the rule for each column.
+
+Spark's to_json spells some types less exactly than the table keeps them (timestamps with three digits of their
+fraction), and some in another way (binary as base64). Both sides are brought to what the record can tell, so that equal
+means: nothing that the record says is different in the table. The rules are pure: they make SQL texts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX, TableName, quote_identifier
+from spark_2pc_sink.verification.report import NotChecked
+
+if TYPE_CHECKING:
+    from psycopg2.extensions import cursor as Cursor
+
+#: Of a column, the record's field that tells it, and what inside of that; () where no field does.
+Paths: TypeAlias = Callable[[str], tuple[str, ...]]
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+_FIND: Final = """
+SELECT c.oid::bigint, n.nspname, c.relname
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p')
+"""
+# What is stored in a domain is the type below it.
+_COLUMNS: Final = """
+WITH RECURSIVE layers AS (
+  SELECT a.attnum, a.attname, a.atttypid AS type_id, a.atttypmod AS modifier, 0 AS depth, a.attgenerated <> '' AS made,
+         a.attidentity AS identity, a.atthasdef AS preset, a.attcollation AS collation_id
+  FROM pg_catalog.pg_attribute a WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
+  UNION ALL
+  SELECT l.attnum, l.attname, t.typbasetype, t.typtypmod, l.depth + 1, l.made, l.identity, l.preset, l.collation_id
+  FROM layers l JOIN pg_catalog.pg_type t ON t.oid = l.type_id WHERE t.typtype = 'd'
+)
+SELECT DISTINCT ON (l.attnum) l.attname, pg_catalog.format_type(l.type_id, l.modifier),
+       CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN t.typname ELSE '' END,
+       t.typelem <> 0 AND t.typlen = -1 AND t.typcategory = 'A', l.made, l.identity <> '' OR l.preset,
+       coalesce(pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.collname), ''), l.identity = 'a'
+FROM layers l JOIN pg_catalog.pg_type t ON t.oid = l.type_id
+LEFT JOIN pg_catalog.pg_collation c ON c.oid = l.collation_id AND NOT c.collisdeterministic
+LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.collnamespace
+ORDER BY l.attnum, l.depth DESC
+"""
+_UNIQUE_KEYS: Final = """
+SELECT ARRAY(SELECT a.attname::text
+             FROM unnest(i.indkey::smallint[]) WITH ORDINALITY AS k(attnum, position)
+             JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+             WHERE k.position <= i.indnkeyatts ORDER BY k.position)
+FROM pg_catalog.pg_index i
+WHERE i.indrelid = %(table)s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+ORDER BY i.indisprimary DESC, i.indexrelid
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table.
+
+    Attributes:
+        type_name: of what is stored, as SQL, such as 'numeric(10,2)'; of a domain the type below it.
+        base: ``pg_type.typname`` of it; '' for a type that is not built in.
+        generated: the table computes it.
+        filled: the table fills it where a row leaves it out.
+        loose_collation: as SQL, a collation by which other texts are equal too, such as those of another case; '' for
+            none.
+        identity: an UPDATE cannot set it (GENERATED ALWAYS AS IDENTITY).
+    """
+
+    name: str
+    type_name: str
+    base: str
+    is_array: bool = False
+    generated: bool = False
+    filled: bool = False
+    loose_collation: str = ""
+    identity: bool = False
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """A table as the catalogue describes it; the primary key is the first of the unique keys."""
+
+    table: TableName
+    columns: tuple[Column, ...]
+    unique_keys: tuple[tuple[str, ...], ...] = ()
+
+    def key_among(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The first unique key that consists of these columns alone; () for none."""
+        return next((key for key in self.unique_keys if set(key) <= set(names)), ())
+
+
+def hides_rows(cursor: Cursor, table: TableName) -> str:
+    """The role from which row-level security may hide rows of a table; '' where it hides none."""
+    cursor.execute("SELECT current_user::text, pg_catalog.row_security_active(%s)", (str(table),))
+    [(role, active)] = cursor.fetchall()
+    return str(role) if active else ""
+
+
+def read_shape(cursor: Cursor, table: str) -> TableShape:
+    """Look up 'table' or 'schema.table', quoted as in SQL.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    cursor.execute(_FIND, (str(TableName.parse(table)),))
+    found = cursor.fetchone()
+    if found is None:
+        rule, remedy = "there is no such table in the database", "name it with its schema: 'schema.table'"
+        raise ConfigurationError(option="table", value=table, rule=rule, remedy=remedy)
+    oid, schema, name = found
+    cursor.execute(_COLUMNS, {"table": oid})
+    columns = tuple(Column(*row) for row in cursor.fetchall())
+    cursor.execute(_UNIQUE_KEYS, {"table": oid})
+    keys = tuple(tuple(row[0]) for row in cursor.fetchall())
+    return TableShape(TableName(name=name, schema=schema), columns, keys)
+
+
+# --- the records ---------------------------------------------------------------------------------------------------
+
+_FRACTION: Final = re.compile(r"T\d\d:\d\d:\d\d(?:\.(\d+))?")
+_ZONED: Final = re.compile(r"T\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:\d\d")
+
+
+class _Number(str):
+    """A number as the record spells it."""
+
+    __slots__ = ()
+
+
+@dataclass
+class FieldFacts:
+    """How the values of one field are spelt.
+
+    Attributes:
+        fraction_digits: of a text that is a timestamp, digits of the second's fraction; -1 where there is none.
+        point: some number has a decimal point or an exponent.
+        text: some value is a text.
+        other: some value is an object or an array.
+        zoned: in such a value some timestamp is in another time zone than UTC.
+    """
+
+    fraction_digits: int = -1
+    point: bool = False
+    text: bool = False
+    other: bool = False
+    zoned: bool = False
+
+    def note(self, value: object) -> None:
+        """Take one more value into account; a null tells nothing."""
+        if isinstance(value, _Number):
+            self.point |= any(mark in value for mark in ".eE")
+            return
+        if isinstance(value, (dict, list)):
+            self.other, value = True, json.dumps(value)
+            self.zoned |= _ZONED.search(value) is not None
+        elif isinstance(value, str):
+            self.text = True
+        if isinstance(value, str):
+            self.fraction_digits = max([self.fraction_digits, *map(len, _FRACTION.findall(value))])
+
+
+@dataclass
+class RecordFacts:
+    """What a sample shows: its fields, also those that are always null; how many are JSON objects, and how many not."""
+
+    fields: dict[str, FieldFacts] = field(default_factory=dict)
+    records: int = 0
+    others: int = 0
+
+    def note(self, values: Iterable[bytes | None]) -> None:
+        """Take the values of more records into account."""
+        for value in values:
+            found = as_object(value)
+            self.records += found is not None
+            self.others += found is None
+            for name, part in (found or {}).items():
+                self.fields.setdefault(name, FieldFacts()).note(part)
+
+
+def as_object(value: bytes | None) -> Mapping[str, Any] | None:
+    """The JSON object that a value is, its numbers as it spells them; None for any other value."""
+    if value is None:
+        return None
+    try:
+        found = json.loads(value, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+# --- the rules -----------------------------------------------------------------------------------------------------
+
+_TIMESTAMPS: Final = frozenset({"timestamp", "timestamptz"})
+_INTEGERS: Final = frozenset({"int2", "int4", "int8"})
+_OTHERS: Final = [
+    "numeric",
+    "float4",
+    "float8",
+    "bool",
+    "text",
+    "varchar",
+    "bpchar",
+    "date",
+    "time",
+    "uuid",
+    "bytea",
+    "jsonb",
+]
+#: Types that PostgreSQL hashes with 64 bits. Of any other the text is compared.
+_HASHED: Final = _TIMESTAMPS | _INTEGERS | {*_OTHERS}
+_HASHED_ELEMENTS: Final = frozenset({f"_{base}" for base in _HASHED - {"bytea", *_TIMESTAMPS}})
+#: Arrays whose elements JSON spells in another way.
+_OTHER_ELEMENTS: Final = ("_bytea", "_timestamp", "_timestamptz", "_json", "_jsonb")
+#: Digits of a timestamp's fraction that to_json writes by default.
+_USUAL_DIGITS: Final = 3
+#: In SQL with a ``?`` for a value, a question mark of a name; no SQL has this character.
+_QUESTION_MARK: Final = "\0"
+#: An interval by its months and its seconds, of which a day has 86400, as in Spark: by its own equality, a month has 30
+#: days.
+_MONTHS: Final = "(extract(year FROM ?) * 12 + extract(month FROM ?))::integer"
+_INTERVAL: Final = (
+    f"{_MONTHS} || ' months ' || extract(epoch FROM ? - make_interval(months => {_MONTHS})) || ' seconds'"
+)
+#: A float of Spark is written as 0.1, and a double precision column holds the real nearest to that. Within these bounds
+#: a double fits a real without an error.
+_FLOAT8: Final = "CASE WHEN abs(?) BETWEEN 1e-37 AND 1e38 AND ?::real::float8 = ? THEN ?::real::text::float8 ELSE ? END"
+
+
+@dataclass(frozen=True)
+class ComparedColumn:
+    """How one column is compared. In the SQL texts ``?`` stands for a value.
+
+    Attributes:
+        field_type: into which PostgreSQL reads the record's field.
+        of_record: brings the field to the compared form.
+        of_table: does the same to the column.
+        other_field: the record's field where it has another name than the column; '' where it has the same.
+        spelt_type: into which PostgreSQL reads the field before ``of_spelt`` makes a ``field_type`` of it; '' where it
+            reads that at once.
+        of_row: makes of the field what the column holds; '' where `of_record` does.
+    """
+
+    name: str
+    field_type: str
+    of_record: str = "?"
+    of_table: str = "?"
+    other_field: str = ""
+    spelt_type: str = ""
+    of_spelt: str = "?"
+    of_row: str = ""
+
+    @property
+    def field(self) -> str:
+        """The record's field."""
+        return self.other_field or self.name
+
+    def typed_sql(self) -> str:
+        """The record's field, as it is read, as a value of its type."""
+        return _filled(self.of_spelt, quote_identifier(self.field))
+
+    def record_sql(self, source: str = "") -> str:
+        """The compared form of the record's field."""
+        return _filled(self.of_record, f"{source}{quote_identifier(self.field)}")
+
+    def row_sql(self, source: str = "") -> str:
+        """What a row that is made of the record has."""
+        return _filled(self.of_row or self.of_record, f"{source}{quote_identifier(self.field)}")
+
+    def table_sql(self, source: str = "") -> str:
+        """The compared form of the table's column."""
+        return _filled(self.of_table, f"{source}{quote_identifier(self.name)}")
+
+
+@dataclass(frozen=True)
+class ComparedColumns:
+    """The columns that are compared, in the order of the table.
+
+    Attributes:
+        unseen: fields of columns that no record of the sample has: one that has must be looked for.
+        not_checked: columns and fields that are left out, and why.
+        given: the user's expressions by column; empty where the value's fields are taken.
+    """
+
+    columns: tuple[ComparedColumn, ...]
+    unseen: tuple[str, ...] = ()
+    not_checked: tuple[NotChecked, ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(column.name for column in self.columns)
+
+    def named(self, names: Sequence[str]) -> tuple[ComparedColumn, ...]:
+        """Those of these names, in this order."""
+        found = {column.name: column for column in self.columns}
+        return tuple(found[name] for name in names)
+
+
+class RecordColumn(NamedTuple):
+    """One column of the table, and the SQL expression over a record that makes it."""
+
+    name: str
+    expression: str
+
+
+def compared_columns(
+    shape: TableShape,
+    facts: RecordFacts,
+    given: Sequence[RecordColumn] = (),
+    *,
+    lacking: str = "record_columns has no expression for it",
+    paths: Paths | None = None,
+    keys: Collection[str] = (),
+) -> ComparedColumns:
+    """Which columns of a table are compared with records, and how.
+
+    Args:
+        shape: of the table.
+        facts: of a sample of the records.
+        given: the user's expressions, where the fields of the values are not the columns.
+        lacking: why a column has no expression among those given.
+        paths: of columns; None where the fields have their names.
+        keys: columns by which the table knows two rows as one.
+    """
+    if given:
+        return _given_columns(shape, given, lacking, keys)
+    compared: list[ComparedColumn] = []
+    unseen: list[str] = []
+    left: list[NotChecked] = []
+    types: dict[str, str] = {}
+    for column in shape.columns:
+        path = (column.name,) if paths is None else paths(column.name)
+        found = facts.fields.get(path[0]) if path else None
+        if found is None:
+            unseen += path[:1]
+            left.append(NotChecked(f"column {column.name}", _why_unseen(column, path)))
+            continue
+        if len(path) > 1:
+            found = FieldFacts(fraction_digits=_USUAL_DIGITS, zoned=found.zoned)
+        rule = _rule(column, found, path)
+        why = _why_left(column, found, path)
+        if not why and types.setdefault(path[0], rule.field_type) != rule.field_type:
+            why = f"another column of another type is compared with the same field {path[0]}"
+        if why:
+            left.append(NotChecked(f"column {column.name}", why))
+            continue
+        compared.append(_collated(rule, column, keys))
+        if column.base in _TIMESTAMPS and _kept_unit(found) is not None:
+            why = f"records tell {max(found.fraction_digits, 0)} digits of a second, and so many are compared"
+            left.append(NotChecked(f"finer parts of column {column.name}", why))
+    told = {column.field for column in compared}
+    columns = set() if paths is not None else {column.name for column in shape.columns}
+    unknown = [name for name in facts.fields if name not in told | columns]
+    if unknown:
+        why = (
+            "the table has no column of that name" if paths is None else "no column of the table is made of that alone"
+        )
+        left.append(NotChecked(f"fields {', '.join(unknown)} of the records", why))
+    return ComparedColumns(tuple(compared), tuple(unseen), tuple(left))
+
+
+def _given_columns(
+    shape: TableShape, given: Sequence[RecordColumn], lacking: str, keys: Collection[str]
+) -> ComparedColumns:
+    expressions = dict(given)
+    compared, left = [], []
+    for column in shape.columns:
+        if column.name not in expressions:
+            left.append(NotChecked(f"column {column.name}", lacking))
+            continue
+        if column.base in _TIMESTAMPS:
+            left.append(NotChecked(f"finer parts of column {column.name}", "milliseconds are compared"))
+        # The expression makes what the column holds, so nothing but the precision needs to be brought together. Without
+        # length or precision, into which a cast would cut or round.
+        bare = column.base in _HASHED | _HASHED_ELEMENTS
+        kind = f'pg_catalog."{column.base}"' if bare else column.type_name
+        rule = _rule(column, FieldFacts(fraction_digits=_USUAL_DIGITS), ()).of_table
+        compared.append(_collated(ComparedColumn(column.name, kind, rule, rule, of_row="?"), column, keys))
+    return ComparedColumns(tuple(compared), not_checked=tuple(left), given=expressions)
+
+
+def _filled(sql: str, value: str) -> str:
+    return sql.replace("?", value).replace(_QUESTION_MARK, "?")
+
+
+def _verbatim(text: str) -> str:
+    return text.replace("?", _QUESTION_MARK)
+
+
+def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> ComparedColumn:
+    """The rule for a column in whose collation other texts are equal too: both sides have one collation.
+
+    A key is the same one in each of its spellings. Of any other column the bytes are compared.
+    """
+    if column.name in keys and column.type_name.rpartition(".")[2] == "citext":
+        # By its own equality, which ignores case.
+        of_record, of_table = (sql.removesuffix("::text") for sql in (rule.of_record, rule.of_table))
+    elif column.loose_collation:
+        name = column.loose_collation if column.name in keys else 'pg_catalog."C"'
+        of_record, of_table = (f"({sql}) COLLATE {_verbatim(name)}" for sql in (rule.of_record, rule.of_table))
+    else:
+        return rule
+    return replace(rule, of_record=of_record, of_table=of_table)
+
+
+def _why_unseen(column: Column, path: Sequence[str]) -> str:
+    if path and path[0] != column.name:
+        return f"no record has the field {path[0]} that it is made of"
+    does = "computes it, and " if column.generated else "fills it, and " if column.filled else ""
+    return f"{'the table ' if does else ''}{does}no record has a field of that name"
+
+
+def _why_left(column: Column, found: FieldFacts, path: Sequence[str]) -> str:
+    """Why a column cannot be compared with its field; '' where it can."""
+    if len(path[0].encode()) > IDENTIFIER_BYTES_MAX:
+        return f"the name of its field {path[0]} is longer than a name in PostgreSQL ({IDENTIFIER_BYTES_MAX} bytes)"
+    if column.base == "_interval":
+        return "to_json writes intervals in a form of its own"
+    if column.is_array and (column.base in _OTHER_ELEMENTS or len(path) > 1):
+        return "the elements of such an array are spelt in another way in JSON"
+    if found.other and not column.is_array and column.base not in ("json", "jsonb"):
+        return f"records have an object or an array, and the column is {column.type_name}"
+    return ""
+
+
+def _rule(column: Column, found: FieldFacts, path: Sequence[str]) -> ComparedColumn:
+    """The rule of a column that a field tells, or a field inside of a field."""
+    rule = _rule_of_type(column, found)
+    if len(path) <= 1:
+        return replace(rule, other_field="" if (column.name,) == tuple(path) else "".join(path))
+    outer, inner = path
+    arrow = "->" if rule.field_type == "jsonb" else "->>"
+    name = _verbatim(inner.replace("'", "''"))
+    spelt = rule.of_spelt.replace("?", f"(?{arrow}'{name}')")
+    typed = f"({spelt})::{_verbatim(rule.field_type)}"
+    of_record, of_row = (sql.replace("?", typed) for sql in (rule.of_record, rule.of_row))
+    return ComparedColumn(rule.name, "json", of_record, rule.of_table, outer, of_row=of_row)
+
+
+def _rule_of_type(column: Column, found: FieldFacts) -> ComparedColumn:
+    kind = column.base
+    if kind == "bytea":
+        return ComparedColumn(column.name, "text", "decode(?, 'base64')")
+    if kind in ("json", "jsonb"):
+        return _json_rule(column, found)
+    if kind == "interval":
+        read = {"spelt_type": "text", "of_spelt": interval_sql("?")}
+        return ComparedColumn(column.name, 'pg_catalog."interval"', _INTERVAL, _INTERVAL, **read)
+    if kind in _INTEGERS and found.point:
+        # A decimal of Spark is written with all digits of its scale, which an integer does not take.
+        return ComparedColumn(column.name, "numeric", f"?::{column.type_name}")
+    if kind not in _HASHED | _HASHED_ELEMENTS:
+        return ComparedColumn(column.name, column.type_name, "?::text", "?::text")
+    unit = _kept_unit(found) if kind in _TIMESTAMPS else None
+    rule = f"date_trunc('{unit}', ?)" if unit is not None else _FLOAT8 if kind == "float8" else "?"
+    read = {"spelt_type": "text", "of_spelt": dated_sql("?", kind)} if kind in {"date", *_TIMESTAMPS} else {}
+    # Without a length or a precision: a field that does not fit differs, and is not cut to fit.
+    return ComparedColumn(column.name, f'pg_catalog."{kind}"', rule, rule, of_row="?", **read)
+
+
+def _json_rule(column: Column, found: FieldFacts) -> ComparedColumn:
+    """A text in the record is JSON in itself; nulls that a record leaves out say nothing, nor does one that is all."""
+    row = "CASE jsonb_typeof(?) WHEN 'string' THEN (? #>> '{}')::jsonb ELSE ? END" if found.text else "?"
+
+    def form(json_sql: str) -> str:
+        if found.fraction_digits >= 0:
+            # Timestamps with milliseconds at most, as to_json writes them.
+            json_sql = rf"regexp_replace(({json_sql})::text, '(T\d\d:\d\d:\d\d\.\d\d\d)\d+', '\1', 'g')::jsonb"
+        if found.zoned:
+            # Spark's JSON for the table is in UTC, and that of the record in the time zone of the session.
+            json_sql = _instants_sql(json_sql)
+        return f"NULLIF(jsonb_strip_nulls({json_sql}), 'null'::jsonb)"
+
+    table = "?" if found.fraction_digits >= 0 else "?::jsonb"
+    return ComparedColumn(column.name, "jsonb", form(row), form(table), of_row=row)
+
+
+def _kept_unit(found: FieldFacts) -> str | None:
+    """The unit for `date_trunc` to which both sides are cut; None where a record tells more than milliseconds."""
+    if found.fraction_digits > _USUAL_DIGITS:
+        return None
+    return "second" if found.fraction_digits <= 0 else "milliseconds"
+
+
+# --- dates, timestamps and intervals as Spark spells them, which PostgreSQL does not read, or not see to be equal ----
+# A question mark stands for a value in what these become part of, so no pattern has one.
+
+# Only days that there are, from 4700 BC to 199999: PostgreSQL would refuse the whole record for any other text that
+# looks like a timestamp.
+_YEAR: Final = r"(\d{4}|\+[1-9]\d{4}|\+1\d{5}|-[0-3]\d{3}|-4[0-6]\d\d)"
+_DAY: Final = r"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
+_LEAP_DAY: Final = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29"
+_TIME: Final = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+|)"
+_OFFSET: Final = r"(Z|[+-](0\d|1[0-5]):[0-5]\d(:[0-5]\d|))"
+_INSTANT: Final = f"({_YEAR}-{_DAY}|{_LEAP_DAY})T{_TIME}{_OFFSET}"
+
+
+def dated_sql(spelt: str, kind: str) -> str:
+    """A date or a timestamp, also of a year that PostgreSQL spells in another way than Java: +10000, 0000, -0100."""
+    year = rf"substring(ltrim({spelt}, '-') from '^\d+')"
+    rest = rf"substring(ltrim({spelt}, '-') from '^\d+(.*)$')"
+    before_christ = f"lpad((1 + {year}::bigint)::text, 4, '0') || {rest} || ' BC'"
+    return (
+        # The first look is cheap, and decides nearly all.
+        f"(CASE WHEN left({spelt}, 1) NOT IN ('+', '-', '0') THEN {spelt} "
+        rf"WHEN {spelt} ~ '^\+\d' THEN substr({spelt}, 2) "
+        rf"WHEN {spelt} ~ '^(-\d+|0000)-\d\d-\d\d' THEN {before_christ} "
+        f'ELSE {spelt} END)::pg_catalog."{kind}"'
+    )
+
+
+def interval_sql(spelt: str) -> str:
+    """An interval as PostgreSQL spells it, or as Spark does: ``INTERVAL '-1 02:03' DAY TO MINUTE``."""
+    sign = f"CASE WHEN {spelt} ~ '^INTERVAL ''-' THEN -1 ELSE 1 END"
+    hours = f"CASE WHEN {spelt} ~ 'MINUTE TO SECOND$' THEN '00:' END"
+    rest = (
+        f"CASE WHEN {spelt} ~ 'DAY TO HOUR$' THEN ':00' "
+        f"WHEN {spelt} !~ ' TO ' THEN substring({spelt} from ' [A-Z]+$') END"
+    )
+    of_spark = f"({sign}) * concat({hours}, substring({spelt} from '''-*([^'']*)'''), {rest})::interval"
+    return f"(CASE WHEN {spelt} ~ '^INTERVAL ' THEN {of_spark} ELSE {spelt}::interval END)"
+
+
+def _instants_sql(json_sql: str) -> str:
+    """JSON with the seconds since 1970 in place of each timestamp that has a time zone."""
+    # A timestamp stands between two quotes; a quote inside of a text only makes more pieces, on both sides alike.
+    seconds = f"extract(epoch FROM {dated_sql('piece', 'timestamptz')})::text"
+    made = f"CASE WHEN piece ~ '^{_INSTANT}$' THEN {seconds} ELSE piece END"
+    return (
+        f"(SELECT string_agg({made}, '\"' ORDER BY n)::jsonb "
+        f"FROM string_to_table(({json_sql})::text, '\"') WITH ORDINALITY AS p (piece, n))"
+    )

@@ -1,0 +1,264 @@
+"""Which part of a record tells a column of the table, and what key a record of a row has: read off the sink's own note.
+
+Pure. A record and a table row are made of the same batch row by expressions of Spark, which only Spark can compute. But
+where both sides have the same expression, they have the same value, and that can be compared. So only the forms are
+read in which a value shows the expressions that it is made of: ``to_json(struct(…))``, ``to_json(named_struct(…))``, a
+whole row, and a column alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Literal, TypeAlias
+
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.row_source import unquoted
+from spark_2pc_sink.verification.columns import Column, Paths, RecordColumn, TableShape
+
+Part: TypeAlias = Literal["key", "value"]
+
+_NAME: Final = r"(?:`[^`]+`|[A-Za-z_]\w*)"
+_PATH: Final = re.compile(rf"{_NAME}(?:\s*\.\s*{_NAME})*")
+_PART: Final = re.compile(_NAME)
+_CALL: Final = re.compile(r"(?P<function>[A-Za-z_]\w*)\s*\((?P<arguments>.*)\)", re.DOTALL)
+_SPREAD: Final = re.compile(rf"(?P<struct>{_NAME})\s*\.\s*\*")
+_NAMED: Final = re.compile(rf"(?P<expression>.+)\s+AS\s+(?P<name>{_NAME})", re.IGNORECASE | re.DOTALL)
+_TEXT: Final = re.compile(r"'(?P<text>[^'\\]*)'|\"(?P<double>[^\"\\]*)\"")
+_CAST: Final = re.compile(rf"CAST\s*\(\s*(?P<path>{_PATH.pattern})\s+AS\s+STRING\s*\)", re.IGNORECASE)
+#: A path of two parts is a column and a field of it.
+_TWO: Final = 2
+#: A column of the batch that is the value of the record where the sink has no expression for it.
+_VALUE_COLUMN: Final = re.compile(r"(?<!\w)value(?!\w)", re.IGNORECASE)
+#: The column that is the key where the sink was given no expression, as with Spark's own Kafka sink.
+_KEY_COLUMN: Final = "key"
+#: Types whose texts are the same in Spark and in PostgreSQL.
+_SAME_TEXT: Final = frozenset(
+    ["text", "varchar", "bpchar", "json", "jsonb", "uuid", "int2", "int4", "int8", "bool", "date"]
+)
+#: What PostgreSQL sees of a part of a record: its text, and its bytes.
+_PARTS: Final[Mapping[Part, tuple[str, str]]] = {"key": ("key", "key_bytes"), "value": ("value_text", "value_bytes")}
+
+
+def path_parts(expression: str) -> tuple[str, ...] | None:
+    """The parts of ``a.b``, without their quotes; None where it is no path."""
+    text = expression.strip()
+    return tuple(part.strip("`") for part in _PART.findall(text)) if _PATH.fullmatch(text) else None
+
+
+def _plain(expression: str) -> str:
+    """An expression without what does not matter: blanks around it, and the quotes and blanks of a plain path."""
+    path = path_parts(expression)
+    return expression.strip() if path is None else ".".join(path)
+
+
+def only_column(expression: str | None) -> str | None:
+    """The plain form of a column that an expression is, or is the text of; None for any other expression."""
+    if expression is None:
+        return None
+    cast = _CAST.fullmatch(expression.strip())
+    inner = expression if cast is None else cast["path"]
+    return None if path_parts(inner) is None else _plain(inner)
+
+
+# --- the fields of a value -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ValueFields:
+    """The fields of a value that is an object.
+
+    Attributes:
+        every_column: each column of the row is a field of its name.
+        named: the expression of a field, in its plain form, to the field's name.
+        spread: structs whose fields are fields of the value.
+    """
+
+    every_column: bool = False
+    named: Mapping[str, str] = field(default_factory=dict)
+    spread: tuple[str, ...] = ()
+
+    def path_of(self, expression: str) -> tuple[str, ...]:
+        """The field that has an expression's value, or the field and the field inside of it; () where none has."""
+        plain, path = _plain(expression), path_parts(expression) or ()
+        if plain in self.named:
+            return (self.named[plain],)
+        if len(path) == _TWO and path[0] in self.spread:
+            return path[1:]
+        if len(path) == _TWO and path[0] in self.named:
+            return (self.named[path[0]], path[1])
+        return path if self.every_column and len(path) <= _TWO else ()
+
+
+def value_fields(value: str | None) -> ValueFields | None:
+    """The fields of the value that an expression makes; None where the expression does not show them.
+
+    Args:
+        value: the sink's expression; None for the whole row.
+    """
+    if value is None:
+        return ValueFields(every_column=True)
+    call = _CALL.fullmatch(value.strip())
+    arguments = None if call is None else _arguments(call["arguments"])
+    if call is None or arguments is None:
+        return None
+    function = call["function"].lower()
+    if function == "to_json":
+        inner = _CALL.fullmatch(arguments[0])
+        is_struct = inner is not None and inner["function"].lower() in ("struct", "named_struct")
+        return value_fields(arguments[0]) if is_struct else None
+    if function == "struct":
+        return _of_struct(arguments)
+    return _of_named_struct(arguments) if function == "named_struct" else None
+
+
+def _of_struct(arguments: Sequence[str]) -> ValueFields:
+    named: dict[str, str] = {}
+    spread: list[str] = []
+    for argument in arguments:
+        stars, alias, path = _SPREAD.fullmatch(argument), _NAMED.fullmatch(argument), path_parts(argument)
+        if stars is not None:
+            spread.append(stars["struct"].strip("`"))
+        elif alias is not None:
+            named[_plain(alias["expression"])] = alias["name"].strip("`")
+        elif path is not None:
+            named[_plain(argument)] = path[-1]
+        # What Spark names by itself, as col1, is the field of no column.
+    return ValueFields("*" in arguments, named, tuple(spread))
+
+
+def _of_named_struct(arguments: Sequence[str]) -> ValueFields | None:
+    texts = [_TEXT.fullmatch(name) for name in arguments[::2]]
+    named = {
+        _plain(expression): text["double"] if text["text"] is None else text["text"]
+        for text, expression in zip(texts, arguments[1::2], strict=False)
+        if text is not None
+    }
+    return None if None in texts else ValueFields(named=named)
+
+
+def _arguments(text: str) -> list[str] | None:
+    """The arguments of a call; None where the text is no list of them, as of ``f(a) + g(b)``."""
+    parts, start, depth = [], 0, 0
+    for place, character in unquoted(text):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth < 0:
+            return None
+        if character == "," and depth == 0:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    parts.append(text[start:].strip())
+    return parts if depth == 0 and all(parts) else None
+
+
+# --- the columns of a table ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordSources:
+    """Answers for the columns of one table, by the layout of a lane with its table and its records."""
+
+    layout: SinkLayout
+
+    @cached_property
+    def _fields(self) -> ValueFields | None:
+        return value_fields(self.layout.value)
+
+    @property
+    def paths(self) -> Paths | None:
+        """The fields that tell columns; None where they have the names of the columns, as far as is known."""
+        by_name = self._fields is None or (self.layout.value is None and self.layout.columns is None)
+        return None if by_name else self.path_of
+
+    @property
+    def breadth(self) -> int:
+        """How many columns are told, as a rank among topics with the same rows."""
+        columns, fields = self.layout.columns, self._fields
+        every = len(columns) if columns is not None else 1_000
+        if fields is None:
+            alone = only_column(self.layout.value) is not None
+            return sum(self._part_of(name) is not None for name in columns or ()) if alone else every
+        if columns is None:
+            return every if fields.every_column else len(fields.named)
+        return sum(bool(self.path_of(name)) for name in columns)
+
+    def path_of(self, column: str) -> tuple[str, ...]:
+        """The field of the value that tells a column, and what inside of it; () for none."""
+        expression = self._expression(column)
+        if expression is None:
+            return ()
+        path = (self._fields or ValueFields(every_column=True)).path_of(expression)
+        # The batch may have its JSON ready, and the table's columns taken out of it.
+        ready = self.layout.value is None and not path and _VALUE_COLUMN.search(expression)
+        return (column,) if ready else path
+
+    def alone(self, shape: TableShape) -> tuple[RecordColumn, ...]:
+        """The columns of a table that are a record's key or its value as they are."""
+        found = ((column, self._part_of(column.name)) for column in shape.columns)
+        made = ((column.name, _sql(part, column)) for column, part in found if part is not None)
+        return tuple(RecordColumn(name, expression) for name, expression in made if expression is not None)
+
+    def _expression(self, column: str) -> str | None:
+        """Of a column of the table; None where it is not written."""
+        return f"`{column}`" if self.layout.columns is None else self.layout.columns.get(column)
+
+    def _part_of(self, column: str) -> Part | None:
+        expression = self._expression(column)
+        if expression is None:
+            return None
+        written: dict[Part, str | None] = {"value": self.layout.value, "key": self.layout.key}
+        plain = _plain(expression)
+        return next((part for part, of_part in written.items() if plain == only_column(of_part)), None)
+
+
+def _sql(part: Part, column: Column) -> str | None:
+    """What PostgreSQL reads the column from; None where the text is spelt in another way there."""
+    text, content = _PARTS[part]
+    if column.base == "bytea":
+        return content
+    return text if column.base in _SAME_TEXT else None
+
+
+# --- the key of a record -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordKey:
+    """Where the key of a record comes from that is made of a row.
+
+    Attributes:
+        column: whose text it is; None for a record without a key.
+        note: what a person has to know about it; a sentence.
+        unknown: why it, or the rest of the record, cannot be made; '' where it can.
+    """
+
+    column: str | None
+    note: str = ""
+    unknown: str = ""
+
+
+def record_key(layout: SinkLayout | None, *, columns: Sequence[str], row_key: Sequence[str]) -> RecordKey:
+    """The key of a record that is made of a row.
+
+    Args:
+        layout: as the sink has noted it; None where it has not.
+        columns: of the row.
+        row_key: those that name a row; () where nothing does.
+    """
+    if layout is None:
+        if len(row_key) > 1:
+            return RecordKey(None, unknown=f"which key the columns {', '.join(row_key)} make is not known")
+        if not row_key:
+            note = "The records have no key, as no column names a row. Make sure that the sink sends none."
+            return RecordKey(None, note)
+        note = f"The key of each record is the text of column {row_key[0]}. Make sure that it is what the sink sends."
+        return RecordKey(row_key[0], note)
+    if layout.key is None and _KEY_COLUMN not in columns:
+        return RecordKey(None, "The records have no key, like those of the sink.")
+    expression = layout.key or _KEY_COLUMN
+    column = only_column(expression)
+    if column not in columns:
+        return RecordKey(None, unknown=f"the sink's key is {expression}, which only Spark can make")
+    return RecordKey(column, f"The key of each record is the text of column {column}, like that of the sink.")

@@ -1,0 +1,468 @@
+"""The history of the state row against the topics: which offsets each batch says are its own, and what is there.
+
+Pure: it is fed with lines of the history and with records, and keeps no record. The lines of a history are not all
+batches of one query: a person may have let another query have the row (its batches count from 0 again), or gone on
+without batches that are lost. Such lines say nothing that could be compared, but they explain records that would look
+foreign otherwise.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from jdbc_state import DECIDED, DONE, OWED, HistoryLine, StateRow
+from jdbc_state.history import ACCEPTED, ADOPTED, PASSED
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.plural import counted
+from spark_2pc_sink.verification.record_digest import MODULUS, digest_of, digest_text
+from spark_2pc_sink.verification.report import BatchResult, Difference, DifferenceKind, Differences
+
+#: First and last offset, or first offset and end, by partition.
+Ranges = Mapping[TopicPartition, tuple[int, int]]
+
+#: Where the end of a range is not known.
+OPEN_END: Final = 2**63 - 1
+
+# --- what the history says -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One batch of the history.
+
+    Attributes:
+        batch: Spark's id.
+        decision: number of its line.
+        records: how many it wrote.
+        digest: over them, as text; '' where a person has accepted any.
+        ranges: the first and the last offset in each partition.
+        topic_ids: of its topics when it was written.
+        decided_at: by the database's clock; None where that is not known.
+        rows: how many it wrote to all tables.
+        outputs: rows or records of each output by its text; empty where the history does not have them.
+        in_doubt: the database has decided it, and as far as the row knows, Kafka lacks it.
+        unknown: why nothing of it can be compared; '' where it can. Its ranges explain records all the same.
+    """
+
+    batch: int | None
+    decision: int
+    records: int = 0
+    digest: str = ""
+    ranges: Ranges = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    decided_at: datetime | None = None
+    rows: int = 0
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    in_doubt: bool = False
+    unknown: str = ""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that it wrote to."""
+        return frozenset(partition.topic for partition in self.ranges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """All batches that the history knows, the oldest first, the last try of each.
+
+    Attributes:
+        newest_query: index of the first claim of the query that the row belongs to: batch ids are its own from there.
+        from_the_start: no batch of the sink is older than these.
+        skipped: pairs of batches that follow each other and should not: (3, 5) where 4 is not there.
+    """
+
+    claims: tuple[Claim, ...] = ()
+    newest_query: int = 0
+    from_the_start: bool = False
+    skipped: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """All topics that are named."""
+        return frozenset().union(*(claim.topics | claim.topic_ids.keys() for claim in self.claims))
+
+    @property
+    def batch_ids(self) -> list[int]:
+        """Those of the query that the row belongs to."""
+        return [claim.batch for claim in self.claims[self.newest_query :] if claim.batch is not None]
+
+
+def claims_of(row: StateRow | None, lines: Sequence[HistoryLine], *, cluster_id: str) -> Claims:
+    """What a history says of batches.
+
+    Args:
+        row: the state row; None where it is lost.
+        lines: of its history, the oldest first; where none is kept, the row stands for itself.
+        cluster_id: of the Kafka cluster that is asked; lines about another one explain nothing here.
+    """
+    if not lines and row is not None:
+        lines = [HistoryLine("", row)]
+    claims: list[Claim] = []
+    skipped: list[tuple[int, int]] = []
+    newest_query = 0
+    for number, line in enumerate(lines):
+        if line.event == ADOPTED:
+            # A copy of the row with another owner. Where that is another query, it has written nothing yet.
+            newest_query = len(claims) if line.row.batch_id is None else newest_query
+            continue
+        if line.row.batch_id is None and line.event != PASSED:
+            continue
+        claim = _claim(line, claims, newest=number == len(lines) - 1, cluster_id=cluster_id)
+        before = claims[-1].batch if len(claims) > newest_query else None
+        if before is not None and claim.batch == before:
+            # What was sent again has its records in the newer line; those of the older one were aborted.
+            claims.pop()
+        elif before is not None and claim.batch not in (None, before + 1) and line.event != PASSED:
+            skipped.append((before, int(claim.batch or 0)))
+        claims.append(claim)
+    first = lines[0].row if lines else None
+    whole = first is not None and (first.batch_id is None or (first.batch_id == 0 and lines[0].event != ADOPTED))
+    return Claims(claims=tuple(claims), newest_query=newest_query, from_the_start=whole, skipped=tuple(skipped))
+
+
+def _claim(line: HistoryLine, before: Sequence[Claim], *, newest: bool, cluster_id: str) -> Claim:
+    row = line.row
+    claim = Claim(
+        batch=row.batch_id,
+        decision=row.decision,
+        records=row.record_count,
+        digest=row.digest,
+        ranges={TopicPartition.parse(name): at for name, at in row.kafka_offsets.items()},
+        topic_ids=dict(row.topic_ids),
+        # A batch without records is settled by its decision, which is then no time of its own.
+        decided_at=row.decided_at if row.record_count else row.settled_at,
+        rows=row.row_count,
+        outputs=dict(line.figures.get("outputs", {})),
+        in_doubt=newest and row.status in (DECIDED, OWED),
+    )
+    if row.cluster_id not in (None, cluster_id):
+        return replace(claim, ranges={}, unknown=f"it was written to another Kafka cluster, {row.cluster_id}")
+    if line.event == PASSED:
+        # The offsets of batches that were passed over: those that the row knows now and did not know before.
+        known = {at: last for earlier in before for at, (_, last) in earlier.ranges.items()}
+        fresh = {at: (known.get(at, first - 1) + 1, last) for at, (first, last) in claim.ranges.items()}
+        fresh = {at: (first, last) for at, (first, last) in fresh.items() if first <= last}
+        return replace(claim, ranges=fresh, unknown="a person went on without it, as the database had lost it")
+    if line.event == ACCEPTED:
+        why = "a person named it when row and history were lost: how many records it has is not known"
+        return replace(claim, ranges={at: (first, OPEN_END) for at, (first, _) in claim.ranges.items()}, unknown=why)
+    if claim.records and not claim.digest and row.status in (DONE, OWED):
+        return replace(claim, unknown="a person gave up its records in Kafka, or let any replay of it pass")
+    if claim.records and not claim.ranges:
+        return replace(claim, unknown="the history does not say where its records are")
+    return claim
+
+
+# --- what the topics hold ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Logs:
+    """The topics of a sink as Kafka describes them.
+
+    Attributes:
+        topic_ids: of the topics that exist; '' where the brokers have no ids.
+        starts: the first offset that each partition still has.
+        ends: one past the last offset that a reader of committed records sees.
+        written: one past the last offset of each log, those of open transactions with them.
+        compacted: topics whose superseded records the brokers remove.
+    """
+
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    written: Mapping[TopicPartition, int] = field(default_factory=dict)
+    compacted: frozenset[str] = frozenset()
+
+    def replaced(self, claim: Claim) -> list[str]:
+        """The claim's topics that do not exist any more, or are others of the same name; only ids can tell."""
+        return [
+            topic
+            for topic in sorted(claim.topics)
+            if (now := self.topic_ids.get(topic)) is None or (now and claim.topic_ids.get(topic, now) not in ("", now))
+        ]
+
+
+def gone_claims(claims: Claims, logs: Logs) -> dict[str, frozenset[int]]:
+    """By topic, the claims that are about an earlier topic of its name."""
+    gone: dict[str, set[int]] = {}
+    for index, claim in enumerate(claims.claims):
+        for topic in logs.replaced(claim):
+            gone.setdefault(topic, set()).add(index)
+    return {topic: frozenset(indexes) for topic, indexes in gone.items()}
+
+
+@dataclass
+class Found:
+    """What the ranges of one batch hold; ``seen`` has the first and the last offset of a record in each partition."""
+
+    records: int = 0
+    digest: int = 0
+    seen: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Unclaimed:
+    """Consecutive records that no batch claims; ``after`` is the index of the claim before them, -1 for none."""
+
+    partition: TopicPartition
+    first: int
+    last: int
+    records: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive records that are of one claim, or of none.
+
+    Attributes:
+        start, stop: their places in what was fed.
+        claim: index; -1 for none.
+        order: index of the claim that they are of, or follow; -1 before all.
+    """
+
+    start: int
+    stop: int
+    claim: int
+    order: int
+
+
+class PartitionClaims:
+    """The ranges of one partition, in the order of offsets.
+
+    Args:
+        ranges: first and last offset, and index of the claim; those that overlap end where the next begins.
+    """
+
+    def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
+        ordered = sorted(ranges)
+        self._firsts = [first for first, _, _ in ordered]
+        nexts = [*self._firsts[1:], OPEN_END + 1]
+        self._lasts = [min(last, after - 1) for (_, last, _), after in zip(ordered, nexts, strict=False)]
+        self._claims = [claim for _, _, claim in ordered]
+
+    def claim_at(self, offset: int) -> int:
+        """Index of the claim that has an offset; -1 for none."""
+        return self.stretches([offset])[0].claim
+
+    def stretches(self, offsets: Sequence[int], start: int = 0) -> list[Stretch]:
+        """Cut offsets, which ascend, where one claim ends and another begins; those before ``start`` are left out."""
+        found = []
+        while start < len(offsets):
+            at = bisect_right(self._firsts, offsets[start]) - 1
+            inside = at >= 0 and offsets[start] <= self._lasts[at]
+            end = self._lasts[at] if inside else [*self._firsts[at + 1 : at + 2], OPEN_END + 1][0] - 1
+            stop = bisect_right(offsets, end, start)
+            order = self._claims[at] if at >= 0 else -1
+            found.append(Stretch(start, stop, order if inside else -1, order))
+            start = stop
+        return found
+
+
+class Tally:
+    """Counts records of claims, and those of none; what is read again is not counted again.
+
+    Args:
+        claims: all that the history knows, the oldest first.
+        gone: topics whose claims are about another topic of that name: by topic and index of the claim.
+    """
+
+    def __init__(self, claims: Sequence[Claim], gone: Mapping[str, frozenset[int]]) -> None:
+        #: By partition, the offset up to which records were counted, without it.
+        self.reached: dict[TopicPartition, int] = {}
+        self.found: list[Found] = [Found() for _ in claims]
+        self.unclaimed: list[Unclaimed] = []
+        self.records: int = 0
+        ranges: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+        for index, claim in enumerate(claims):
+            for partition, (first, last) in claim.ranges.items():
+                if index not in gone.get(partition.topic, ()):
+                    ranges.setdefault(partition, []).append((first, last, index))
+        self._partitions = {partition: PartitionClaims(found) for partition, found in ranges.items()}
+        self._nothing = PartitionClaims([])
+
+    def of(self, partition: TopicPartition) -> PartitionClaims:
+        """The claims on one partition."""
+        return self._partitions.get(partition, self._nothing)
+
+    def take(self, partition: TopicPartition, offsets: Sequence[int], contents: Sequence[bytes]) -> None:
+        """Count records of one partition, whose offsets ascend."""
+        new = bisect_right(offsets, self.reached.get(partition, 0) - 1)
+        self.reached[partition] = max(self.reached.get(partition, 0), offsets[-1] + 1)
+        self.records += len(offsets) - new
+        for stretch in self.of(partition).stretches(offsets, new):
+            first, last = offsets[stretch.start], offsets[stretch.stop - 1]
+            if stretch.claim < 0:
+                self._leave(partition, first, last, stretch)
+                continue
+            found = self.found[stretch.claim]
+            found.records += stretch.stop - stretch.start
+            found.digest += digest_of(partition.topic, contents[stretch.start : stretch.stop])
+            found.digest %= MODULUS
+            found.seen[partition] = (found.seen.get(partition, (first, last))[0], last)
+
+    def _leave(self, partition: TopicPartition, first: int, last: int, stretch: Stretch) -> None:
+        records = stretch.stop - stretch.start
+        before = next((left for left in reversed(self.unclaimed) if left.partition == partition), None)
+        if before is not None and before.after == stretch.order:
+            before.last = last
+            before.records += records
+        else:
+            self.unclaimed.append(Unclaimed(partition, first, last, records, stretch.order))
+
+
+# --- both compared -------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class HistoryCheck:
+    """Judges the batches of a scope.
+
+    Attributes:
+        known: all that the history knows.
+        chosen: indexes of those in the scope.
+        logs: the topics now.
+        differences: takes what is found.
+        digests: whether those of the history are of records alone.
+        hidden: indexes of those that readers of committed records cannot see yet, and why.
+        locate: finds the record of a batch that has a hash.
+    """
+
+    known: Claims
+    chosen: Collection[int]
+    logs: Logs
+    differences: Differences
+    digests: bool = True
+    hidden: Mapping[int, str]
+    locate: Callable[[Claim, int], tuple[TopicPartition, int] | None]
+
+    def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
+        """Compare every batch of the scope with what was read; what differs goes to the differences."""
+        for before, after in self.known.skipped:
+            text = f"the history goes from batch {before} to batch {after}"
+            self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
+        if not self.digests:
+            self.differences.skip("digests of batches", "they are of rows too that go to a table and to no topic")
+        results = tuple(
+            self._result(self.known.claims[index], index, tally.found[index]) for index in sorted(self.chosen)
+        )
+        for left in tally.unclaimed:
+            self._unclaimed(left)
+        return results
+
+    def _result(self, claim: Claim, index: int, found: Found) -> BatchResult:
+        result = BatchResult(batch=claim.batch, decision=claim.decision, records=claim.records, found=found.records)
+        why = claim.unknown or self.hidden.get(index, "")
+        if why:
+            self.differences.skip(f"batch {claim.batch} against the history", why)
+            return replace(result, found=None, checked=False)
+        lost = self._lost(claim)
+        packed = sorted(claim.topics & self.logs.compacted)
+        if packed:
+            why = "log compaction removes records that later ones supersede"
+            self.differences.skip(f"record counts and digests of batches in {', '.join(packed)}", why)
+            return replace(result, same=not lost)
+        if lost:
+            return replace(result, same=False)
+        digest_same = digest_text(found.digest) == claim.digest or not claim.records if self.digests else None
+        return replace(result, digest_same=digest_same, same=self._compare(claim, found, digest_same=digest_same))
+
+    def _lost(self, claim: Claim) -> bool:
+        """Whether a part of the batch is gone with its topic or log; says so."""
+        before = self.differences.counts.total()
+        replaced = self.logs.replaced(claim)
+        for topic in replaced:
+            was, now = claim.topic_ids.get(topic, ""), self.logs.topic_ids.get(topic)
+            place = min(at for at in claim.ranges if at.topic == topic)
+            if now is None:
+                text = (
+                    f"topic {topic} had the id {was or 'unknown'} when the batch was written, and it does not exist now"
+                )
+                self._say(claim, "topic_deleted", text, place)
+            else:
+                text = f"topic {topic} was deleted and made again: its id was {was}, and is {now} now"
+                self._say(claim, "topic_remade", text, place)
+        for partition, (first, last) in sorted(claim.ranges.items()):
+            start, end = self.logs.starts.get(partition), self.logs.written.get(partition)
+            if partition.topic in replaced:
+                continue
+            if start is None or end is None:
+                text = f"there is no partition {partition} any more"
+            elif start > first:
+                text = f"the log begins at offset {start}"
+            elif end <= last:
+                text = f"the log ends at offset {end}"
+            else:
+                continue
+            text += f"; the batch had offsets {first} to {last}"
+            self._say(claim, "truncated", text, partition, (first, last))
+        return self.differences.counts.total() > before
+
+    def _compare(self, claim: Claim, found: Found, *, digest_same: bool | None) -> bool:
+        """Hold count, digest and offsets of a batch against the history; whether all are as it says."""
+        before = self.differences.counts.total()
+        if found.records != claim.records:
+            text = f"the topics hold {counted(found.records, 'record')} in its offsets, and it wrote {claim.records}"
+            self._say(claim, "batch_count", text)
+            if found.records > claim.records and self.digests:
+                self._strangers(claim, found)
+        elif digest_same is False:
+            text = f"the digest of its records is {digest_text(found.digest)}, and was {claim.digest}"
+            self._say(claim, "digest", text)
+        for partition, (first, last) in sorted(claim.ranges.items()):
+            seen = found.seen.get(partition)
+            if seen != (first, last):
+                there = "no record" if seen is None else f"records from offset {seen[0]} to {seen[1]}"
+                text = f"the batch had offsets {first} to {last}, of which readers find {there}"
+                self._say(claim, "offsets", text, partition, (first, last))
+        return self.differences.counts.total() == before
+
+    def _strangers(self, claim: Claim, found: Found) -> None:
+        """Name the record that is not the batch's own: of one, its hash is what the digest has too much."""
+        many = found.records - claim.records
+        wanted = (found.digest - int(claim.digest, 16)) % MODULUS
+        place = self.locate(claim, wanted) if many == 1 else None
+        if place is not None:
+            self._say(claim, "stranger", "this record is not the batch's own", place[0], (place[1], place[1]))
+            return
+        partition = min(claim.ranges)
+        text = f"{many} of the {counted(found.records, 'record')} in its offsets are not its own"
+        self._say(claim, "stranger", text, partition, claim.ranges[partition])
+
+    def _unclaimed(self, left: Unclaimed) -> None:
+        records = counted(left.records, "record")
+        if left.after < 0 and not self.known.from_the_start:
+            what = f"{records} of {left.partition} before offset {left.last + 1}"
+            self.differences.skip(f"{what} against the history", "it does not reach back so far")
+            return
+        after = self.known.claims[left.after].batch if left.after >= 0 else None
+        where = "before the first batch" if left.after < 0 else f"after batch {after}"
+        text = f"{records} {where} {'is' if left.records == 1 else 'are'} of no batch that the history knows"
+        self._say(None, "gap", text, left.partition, (left.first, left.last))
+
+    def _say(
+        self,
+        claim: Claim | None,
+        kind: DifferenceKind,
+        text: str,
+        partition: TopicPartition | None = None,
+        at: tuple[int, int] | None = None,
+    ) -> None:
+        first, last = at or (None, None)
+        self.differences.add(
+            Difference(
+                kind=kind,
+                text=text,
+                batch=None if claim is None else claim.batch,
+                topic=None if partition is None else partition.topic,
+                partition=None if partition is None else partition.partition,
+                offset=first,
+                last_offset=None if last == OPEN_END else last,
+            )
+        )

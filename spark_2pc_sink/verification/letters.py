@@ -1,0 +1,276 @@
+"""Dead letters: whether the dead-letter topic has the letters that the dead-letter table has, as multisets.
+
+The form of a letter is written down again here on purpose, as that of a digest is: a fault of the code that writes
+must not be repeated by the code that checks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import text
+
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.plural import counted
+from spark_2pc_sink.verification.evidence import Evidence
+from spark_2pc_sink.verification.history import Ranges, Tally
+from spark_2pc_sink.verification.report import Difference, Differences, LetterResult
+from spark_2pc_sink.verification.table_pairs import layout_at
+
+#: The columns by which a letter is known, and those that are compared.
+KEY: Final = ("query_id", "batch_id", "identity")
+COMPARED: Final = ("occurrences", "output", "reason", "sqlstate", "row")
+#: Query, batch and identity.
+LetterKey: TypeAlias = tuple[str, int, str]
+
+#: PostgreSQL's own refusal would end the transaction.
+_READABLE: Final = text("SELECT to_regclass(:table) IS NOT NULL AND has_table_privilege(to_regclass(:table), 'SELECT')")
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One dead letter on one side.
+
+    Attributes:
+        key: by which it is known.
+        columns: those of `COMPARED`; without the row where it was left out as too large for the topic.
+        partition, offset: of the record; None in the table.
+    """
+
+    key: LetterKey
+    columns: Mapping[str, Any] = field(hash=False)
+    partition: TopicPartition | None = None
+    offset: int | None = None
+
+
+def check_letters(transactional_id: str, evidence: Evidence, differences: Differences) -> tuple[LetterResult, ...]:
+    """Compare the dead letters of the batches of a scope; a result for each topic and table that could be compared."""
+    places: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for index in sorted(evidence.chosen):
+        claim = evidence.claims.claims[index]
+        if evidence.noted and not claim.unknown and index not in evidence.hidden:
+            layout = evidence.noted[layout_at(evidence.noted, claim.decided_at)].layout
+            topic, table = layout.dead_letter_topic, layout.dead_letter_table
+            if topic is not None and table is not None and index not in evidence.gone.get(topic, ()):
+                places[topic, table].append(index)
+    results = []
+    for (topic, table), indexes in places.items():
+        if topic in evidence.logs.compacted:
+            why = "log compaction removes letters that later ones supersede"
+        elif not _is_readable(evidence, table):
+            why = f"table {table} is not there, or this role may not read it"
+        else:
+            letters = _compare(transactional_id, evidence, differences, (topic, table), indexes)
+            results.append(LetterResult(topic=topic, table=table, letters=letters))
+            continue
+        differences.skip(f"the dead letters of topic {topic}", why)
+    return tuple(results)
+
+
+def _compare(
+    transactional_id: str, evidence: Evidence, differences: Differences, place: tuple[str, str], indexes: Sequence[int]
+) -> int:
+    """Compare the letters of some claims, and say what differs; how many letters the topic has."""
+    topic, table = place
+    claims = evidence.claims.claims
+    in_topic = list(_in_topic(transactional_id, evidence, differences, topic, indexes))
+    # The letters of the same batches: of the query that the row belongs to, and of those that letters name.
+    own = None if evidence.row is None else evidence.row.query_id
+    batches = {(own, claims[index].batch) for index in indexes if index >= evidence.claims.newest_query}
+    batches |= {letter.key[:2] for letter in in_topic}
+    found = _in_table(evidence, table, transactional_id, {batch for _, batch in batches})
+    in_table = [letter for letter in found if letter.key[:2] in batches]
+    newest = len(claims) - 1
+    deleted = deleted_batches(in_topic, in_table, newest=claims[newest].batch if newest in indexes else None)
+    if deleted:
+        names = ", ".join(str(batch) for _, batch in deleted)
+        why = "the table has none of them any more: a person may have deleted them"
+        differences.skip(f"the dead letters of batch {names}", why)
+    with differences.about(table):
+        for difference in compared_letters(in_topic, in_table, deleted=frozenset(deleted)):
+            differences.add(difference)
+    return len(in_topic)
+
+
+def _in_topic(
+    transactional_id: str, evidence: Evidence, differences: Differences, topic: str, indexes: Sequence[int]
+) -> Iterator[Letter]:
+    """The letters of some claims; a record in their ranges that is none is said."""
+    claims = evidence.claims.claims
+    cut = Tally(claims, evidence.gone)
+    rows = [line.row for line in evidence.snapshot.lines] + ([] if evidence.row is None else [evidence.row])
+    queries = {row.query_id for row in rows if row.query_id is not None}
+    bounds = evidence.bounds_of(indexes, evidence.ends)
+    for at, offset, key, value in _records(evidence, {at: each for at, each in bounds.items() if at.topic == topic}):
+        index = cut.of(at).claim_at(offset)
+        if index not in indexes:
+            continue
+        letter = letter_of_record(key, value, transactional_id, at, offset, queries=queries)
+        batch = claims[index].batch
+        if letter is not None and letter.key[1] == batch:
+            yield letter
+            continue
+        why = "this record is no dead letter of the batch"
+        differences.add(Difference(kind="stranger", text=why, batch=batch, offset=offset, **asdict(at)))
+
+
+def count_open_letters(evidence: Evidence, transactional_id: str, bounds: Ranges) -> tuple[int, int | None]:
+    """How many letters an open transaction has, and how many of them the dead-letter table has.
+
+    Args:
+        evidence: of both sides.
+        transactional_id: the sink.
+        bounds: of the open transaction, in topics of dead letters.
+
+    Returns:
+        The second is None where the table cannot be read.
+    """
+    records = _records(evidence, bounds, committed=False)
+    letters = [letter_of_record(key, value, transactional_id, at, offset) for at, offset, key, value in records]
+    table = None if evidence.layout is None else evidence.layout.dead_letter_table
+    if not letters:
+        return 0, 0
+    if table is None or not _is_readable(evidence, table):
+        return len(letters), None
+    known = [letter.key for letter in letters if letter is not None]
+    in_table = _in_table(evidence, table, transactional_id, {batch for _, batch, _ in known})
+    keys = {letter.key for letter in in_table}
+    return len(letters), sum(key in keys for key in known)
+
+
+# --- the sides -----------------------------------------------------------------------------------------------------
+
+
+def _records(
+    evidence: Evidence, bounds: Ranges, *, committed: bool = True
+) -> Iterator[tuple[TopicPartition, int, bytes | None, bytes | None]]:
+    """Partition, offset, key and value of each record."""
+    for at, messages in evidence.reader.read(bounds, committed=committed):
+        for message in messages:
+            yield at, message.offset() or 0, message.key(), message.value()
+
+
+def _is_readable(evidence: Evidence, table: str) -> bool:
+    return evidence.snapshot.connection.scalar(_READABLE, {"table": table}) is True
+
+
+def _in_table(
+    evidence: Evidence, table: str, transactional_id: str, batches: Collection[int | None]
+) -> Iterator[Letter]:
+    """The letters of a sink in some batches, of any query."""
+    # A colon in a name is no parameter.
+    quoted = table.replace(":", r"\:")
+    query = text(
+        f'SELECT {", ".join((*KEY, *COMPARED[:-1]))}, CAST("row" AS text) AS "row" FROM {quoted} '
+        "WHERE transactional_id = :id AND batch_id = ANY(:batches)"
+    )
+    wanted = {"id": transactional_id, "batches": sorted(batch for batch in batches if batch is not None)}
+    for query_id, batch_id, identity, *columns, row in evidence.snapshot.connection.execute(query, wanted):
+        yield Letter((query_id, batch_id, identity), dict(zip(COMPARED, [*columns, parsed(row)], strict=True)))
+
+
+def letter_of_record(
+    key: bytes | None,
+    value: bytes | None,
+    transactional_id: str,
+    partition: TopicPartition,
+    offset: int,
+    *,
+    queries: Collection[str] = (),
+) -> Letter | None:
+    """The letter that a record is; None where it is none of this sink.
+
+    Args:
+        key: of the record.
+        value: of the record.
+        transactional_id: of the sink.
+        partition: where the record is.
+        offset: where in it.
+        queries: those of the sink's batches. Their letters are its own under another id too, which it had before.
+    """
+    try:
+        told = parsed(value or b"")
+        letter_key = (told["query_id"], told["batch_id"], told["identity"])
+        columns = {name: told[name] for name in COMPARED}
+        own = told["transactional_id"] == transactional_id or told["query_id"] in queries
+        own = own and (key or b"").decode() == told["identity"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    if told.get("row_left_out"):
+        del columns["row"]
+    return Letter(letter_key, columns, partition, offset) if own else None
+
+
+def parsed(json_text: bytes | str) -> Any:
+    """JSON with all digits of its numbers."""
+    return json.loads(json_text, parse_float=Decimal)
+
+
+# --- the comparison ------------------------------------------------------------------------------------------------
+
+
+def compared_letters(
+    in_topic: Sequence[Letter], in_table: Iterable[Letter], *, deleted: Collection[tuple[str, int]]
+) -> Iterator[Difference]:
+    """What differs.
+
+    Args:
+        in_topic: the letters of some batches.
+        in_table: those of the same batches, each key once.
+        deleted: query and batch of those whose letters may have been deleted from the table, all of them.
+    """
+    rows = {letter.key: letter for letter in in_table}
+    counts = Counter(letter.key for letter in in_topic)
+    seen: set[LetterKey] = set()
+    for letter in in_topic:
+        if letter.key in seen:
+            why = f"the topic has this dead letter {counted(counts[letter.key], 'time')}"
+            yield _difference(letter, kind="twice", text=why, side="kafka")
+            continue
+        seen.add(letter.key)
+        row = rows.get(letter.key)
+        if row is None and letter.key[:2] not in deleted:
+            why = "the topic has this dead letter, and the table does not"
+            yield _difference(letter, kind="missing_in_table", text=why, record=_shown(letter, COMPARED))
+        elif row is not None:
+            names = [name for name, column in letter.columns.items() if column != row.columns[name]]
+            why = f"the dead letter differs in {', '.join(names)}"
+            shown = {"record": _shown(letter, names), "row": _shown(row, names)}
+            if names:
+                yield _difference(letter, kind="differing", text=why, **shown)
+    for key, row in rows.items():
+        if key not in seen:
+            why = "the table has this dead letter, and the topic does not"
+            yield _difference(row, kind="missing_in_kafka", text=why, row=_shown(row, COMPARED))
+
+
+def deleted_batches(
+    in_topic: Iterable[Letter], in_table: Iterable[Letter], *, newest: int | None
+) -> list[tuple[str, int]]:
+    """Query and batch of those with letters in the topic and none in the table, which a person may have deleted.
+
+    Args:
+        in_topic: the letters of some batches.
+        in_table: those of the same batches.
+        newest: the newest batch, whose letters must be there, as the sink needs them; None where it is none of these.
+    """
+    there = {letter.key[:2] for letter in in_table}
+    return sorted({letter.key[:2] for letter in in_topic if letter.key[1] != newest} - there)
+
+
+def _shown(letter: Letter, names: Iterable[str]) -> dict[str, Any]:
+    """As a report has them, which is JSON."""
+    columns = {name: letter.columns[name] for name in names if name in letter.columns}
+    shown: dict[str, Any] = json.loads(json.dumps(columns, default=str))
+    return shown
+
+
+def _difference(letter: Letter, **told: Any) -> Difference:
+    _, batch, identity = letter.key
+    place = {} if letter.partition is None else asdict(letter.partition)
+    return Difference(key=f"identity={identity}", batch=batch, offset=letter.offset, **place, **told)

@@ -1,0 +1,223 @@
+"""Values of records that have a schema, as JSON: decoded by the libraries of their formats, with the schema that wrote.
+
+A value that cannot be decoded becomes no JSON object, and is then reported as what it is: a record that is no row.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import importlib
+import io
+import json
+import math
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from spark_2pc_sink.errors import SchemaRegistryError
+from spark_2pc_sink.extras import extra
+from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
+from spark_2pc_sink.verification.report import Refusal
+
+#: Makes JSON of the value of a record of a topic.
+ValueReader: TypeAlias = Callable[[str, bytes | None], bytes | None]
+_HEADER: Final = struct.Struct(">bI")
+#: Around a number that JSON is to spell with all its digits; no text of PostgreSQL has this character.
+_NUMBER_MARK: Final = "\0number:"
+_MARKED: Final = re.compile(rb'"\\u0000number:([^"]*)"')
+_COMPILE_S_MAX: Final = 60
+_FILE: Final = "written.proto"
+
+
+def formats_of(layout: SinkLayout | None) -> dict[str | None, str]:
+    """By topic, the format of its values where that is not JSON; None for topics that rows name."""
+    lanes = () if layout is None else layout.each
+    return {lane.topic: lane.value_format for lane in lanes if lane.records and lane.value_format != "json"}
+
+
+def no_registry(formats: Mapping[str | None, str]) -> Refusal:
+    """Why records are not compared with the table where no registry is named."""
+    why = f"values are {' and '.join(sorted(set(formats.values())))}, and their schemas are not known"
+    return Refusal(why, "pass --schema-registry URL (schema_registry)")
+
+
+def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | None) -> ValueReader:
+    """How values of the sink's records become JSON: with the schemas of the registry; as they are where none is named.
+
+    Args:
+        layout: of the sink's newest claim; None where none is known.
+        registry: None where none is named; values with a schema are then no JSON.
+    """
+    formats = formats_of(layout)
+    if not formats or registry is None:
+        return as_it_is
+    avro, protobuf = _readers(registry)
+
+    def read(topic: str, value: bytes | None) -> bytes | None:
+        """The JSON of a value; the value itself where it is none of its topic's format."""
+        found = formats.get(topic) or formats.get(None)
+        if found is None or value is None or len(value) < _HEADER.size or value[0]:
+            return value
+        _, schema_id = _HEADER.unpack_from(value)
+        decoded = (avro if found == "avro" else protobuf)(schema_id, value[_HEADER.size :])
+        return value if decoded is None else _json(decoded)
+
+    return read
+
+
+def as_it_is(topic: str, value: bytes | None) -> bytes | None:
+    """The value, which is JSON."""
+    del topic
+    return value
+
+
+# --- Avro and Protobuf ---------------------------------------------------------------------------------------------
+
+_Decode: TypeAlias = Callable[[int, bytes], Any]
+
+
+def _readers(options: SchemaRegistryOptions) -> tuple[_Decode, _Decode]:
+    """Decoders of Avro and of Protobuf, by the id of a schema, which is asked for once; None for other bytes."""
+    with extra("avro"):
+        library: Any = importlib.import_module("confluent_kafka.schema_registry")
+    client = library.SchemaRegistryClient.new_client(dict(options.client))
+
+    def text_of(schema_id: int) -> str:
+        try:
+            return str(client.get_schema(schema_id).schema_str)
+        except Exception as error:
+            # Of the client, of its HTTP library, or of the login: for the reader they all mean this.
+            operation, detail = f"reading schema {schema_id}", f"{type(error).__name__}: {error}"
+            raise SchemaRegistryError(url=options.shown_url, operation=operation, detail=detail) from error
+
+    @cache
+    def schema(schema_id: int) -> Any:
+        with extra("avro"):
+            schemas: Any = importlib.import_module("fastavro.schema")
+        return schemas.parse_schema(json.loads(text_of(schema_id)))
+
+    @cache
+    def message(schema_id: int, indexes: tuple[int, ...]) -> Any:
+        return _message_class(text_of(schema_id), indexes)
+
+    def avro(schema_id: int, body: bytes) -> Any:
+        parsed = schema(schema_id)
+        try:
+            return importlib.import_module("fastavro").schemaless_reader(io.BytesIO(body), parsed)
+        except (EOFError, ValueError, IndexError, OverflowError):
+            return None
+
+    def protobuf(schema_id: int, body: bytes) -> Any:
+        indexes, start = _message_indexes(body)
+        made = message(schema_id, indexes)
+        try:
+            return _fields(made.FromString(body[start:]))
+        except importlib.import_module("google.protobuf.message").DecodeError:
+            return None
+
+    return avro, protobuf
+
+
+def _message_class(text: str, indexes: tuple[int, ...]) -> Any:
+    """The class of a message of a .proto text, compiled by Google's compiler with all that it imports."""
+    with extra("protobuf"):
+        pools: Any = importlib.import_module("google.protobuf.descriptor_pool")
+        files: Any = importlib.import_module("google.protobuf.descriptor_pb2")
+        factory: Any = importlib.import_module("google.protobuf.message_factory")
+        roots = [
+            Path(str(importlib.import_module("grpc_tools").__file__)).parent / "_proto",
+            Path(str(importlib.import_module("google.type.date_pb2").__file__)).parents[2],
+        ]
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / _FILE, Path(folder) / "descriptors"
+        source.write_text(text)
+        command = [sys.executable, "-m", "grpc_tools.protoc", "--include_imports", f"--descriptor_set_out={target}"]
+        command += [*(f"--proto_path={root}" for root in [folder, *roots]), str(source)]
+        subprocess.run(command, check=True, timeout=_COMPILE_S_MAX)
+        compiled = target.read_bytes()
+    pool = pools.DescriptorPool()
+    for file in files.FileDescriptorSet.FromString(compiled).file:
+        pool.Add(file)
+    described: Any = list(pool.FindFileByName(_FILE).message_types_by_name.values())[indexes[0]]
+    for index in indexes[1:]:
+        described = described.nested_types[index]
+    return factory.GetMessageClass(described)
+
+
+def _message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
+    """Where the message is in its file, and where its bytes begin (Confluent, "Wire format")."""
+    count, position = _zigzag(body, 0)
+    indexes = []
+    for _ in range(count):
+        index, position = _zigzag(body, position)
+        indexes.append(index)
+    return tuple(indexes) or (0,), position
+
+
+def _zigzag(body: bytes, position: int) -> tuple[int, int]:
+    """A varint, and where it ends."""
+    number = shift = 0
+    for byte in body[position:]:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:  # noqa: PLR2004 - no more bytes follow
+            break
+    return number >> 1 ^ -(number & 1), position + shift // 7
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    """The fields of a message; one with presence that is not there is left out, as a null of JSON is."""
+    found: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            # JSON spells the keys of a map as texts.
+            found[field.name] = {
+                str(key).lower() if isinstance(key, bool) else str(key): _plain(value[key]) for key in sorted(value)
+            }
+        elif field.is_repeated:
+            found[field.name] = [_plain(each) for each in value]
+        elif not field.has_presence or message.HasField(field.name):
+            found[field.name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    descriptor = getattr(value, "DESCRIPTOR", None)
+    if descriptor is None:
+        return value
+    if descriptor.full_name == "google.protobuf.Timestamp":
+        return value.ToDatetime(tzinfo=dt.timezone.utc)
+    if descriptor.full_name == "google.type.Date":
+        return dt.date(value.year, value.month, value.day)
+    return _fields(value)
+
+
+def _json(decoded: Any) -> bytes:
+    """As Spark's to_json writes it, but for nulls and finer parts of seconds, which are there."""
+    return _MARKED.sub(rb"\1", json.dumps(_spelled(decoded), ensure_ascii=False).encode())
+
+
+def _spelled(value: Any) -> Any:  # noqa: PLR0911 - one line for each kind
+    if isinstance(value, dict):
+        return {name: _spelled(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_spelled(part) for part in value]
+    if isinstance(value, Decimal):
+        return f"{_NUMBER_MARK}{value:f}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime):
+        return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, dt.date) else value

@@ -221,62 +221,27 @@ _HASHED_ELEMENTS: Final = frozenset({f"_{base}" for base in _HASHED - {"bytea", 
 _OTHER_ELEMENTS: Final = ("_bytea", "_timestamp", "_timestamptz", "_json", "_jsonb")
 #: Digits of a timestamp's fraction that to_json writes by default.
 _USUAL_DIGITS: Final = 3
-#: In SQL with a ``?`` for a value, a question mark of a name; no SQL has this character.
-_QUESTION_MARK: Final = "\0"
-#: An interval by its months and its seconds, of which a day has 86400, as in Spark: by its own equality, a month has 30
-#: days.
-_MONTHS: Final = "(extract(year FROM ?) * 12 + extract(month FROM ?))::integer"
-_INTERVAL: Final = (
-    f"{_MONTHS} || ' months ' || extract(epoch FROM ? - make_interval(months => {_MONTHS})) || ' seconds'"
-)
-#: A float of Spark is written as 0.1, and a double precision column holds the real nearest to that. Within these bounds
-#: a double fits a real without an error.
-_FLOAT8: Final = "CASE WHEN abs(?) BETWEEN 1e-37 AND 1e38 AND ?::real::float8 = ? THEN ?::real::text::float8 ELSE ? END"
 
 
 @dataclass(frozen=True)
 class ComparedColumn:
-    """How one column is compared. In the SQL texts ``?`` stands for a value.
+    """How one column is compared.
 
     Attributes:
-        field_type: into which PostgreSQL reads the record's field.
-        of_record: brings the field to the compared form.
-        of_table: does the same to the column.
-        other_field: the record's field where it has another name than the column; '' where it has the same.
-        spelt_type: into which PostgreSQL reads the field before ``of_spelt`` makes a ``field_type`` of it; '' where it
-            reads that at once.
-        of_row: makes of the field what the column holds; '' where `of_record` does.
+        field: of the record.
+        field_type: into which PostgreSQL reads the field.
+        read: SQL that makes of the field, as it is read, what the next two see under its name.
+        of_record, of_table: SQL for the forms of both sides that are compared.
+        of_row: SQL for what the column holds of a row that is made of the record.
     """
 
     name: str
+    field: str
     field_type: str
-    of_record: str = "?"
-    of_table: str = "?"
-    other_field: str = ""
-    spelt_type: str = ""
-    of_spelt: str = "?"
-    of_row: str = ""
-
-    @property
-    def field(self) -> str:
-        """The record's field."""
-        return self.other_field or self.name
-
-    def typed_sql(self) -> str:
-        """The record's field, as it is read, as a value of its type."""
-        return _filled(self.of_spelt, quote_identifier(self.field))
-
-    def record_sql(self, source: str = "") -> str:
-        """The compared form of the record's field."""
-        return _filled(self.of_record, f"{source}{quote_identifier(self.field)}")
-
-    def row_sql(self, source: str = "") -> str:
-        """What a row that is made of the record has."""
-        return _filled(self.of_row or self.of_record, f"{source}{quote_identifier(self.field)}")
-
-    def table_sql(self, source: str = "") -> str:
-        """The compared form of the table's column."""
-        return _filled(self.of_table, f"{source}{quote_identifier(self.name)}")
+    read: str
+    of_record: str
+    of_table: str
+    of_row: str
 
 
 @dataclass(frozen=True)
@@ -348,7 +313,7 @@ def compared_columns(
             found = FieldFacts(fraction_digits=_USUAL_DIGITS, zoned=found.zoned)
         rule = _rule(column, found, path)
         why = _why_left(column, found, path)
-        if not why and types.setdefault(path[0], rule.field_type) != rule.field_type:
+        if not why and types.setdefault(path[0], rule.field_type + rule.read) != rule.field_type + rule.read:
             why = f"another column of another type is compared with the same field {path[0]}"
         if why:
             left.append(NotChecked(f"column {column.name}", why))
@@ -383,17 +348,12 @@ def _given_columns(
         # length or precision, into which a cast would cut or round.
         bare = column.base in _HASHED | _HASHED_ELEMENTS
         kind = f'pg_catalog."{column.base}"' if bare else column.type_name
-        rule = _rule(column, FieldFacts(fraction_digits=_USUAL_DIGITS), ()).of_table
-        compared.append(_collated(ComparedColumn(column.name, kind, rule, rule, of_row="?"), column, keys))
+        read = f"({expressions[column.name]})::{kind}"
+        own = quote_identifier(column.name)
+        form = _form(column, FieldFacts(fraction_digits=_USUAL_DIGITS)).table(own)
+        rule = ComparedColumn(column.name, column.name, "", read, form, form, own)
+        compared.append(_collated(rule, column, keys))
     return ComparedColumns(tuple(compared), not_checked=tuple(left), given=expressions)
-
-
-def _filled(sql: str, value: str) -> str:
-    return sql.replace("?", value).replace(_QUESTION_MARK, "?")
-
-
-def _verbatim(text: str) -> str:
-    return text.replace("?", _QUESTION_MARK)
 
 
 def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> ComparedColumn:
@@ -406,7 +366,7 @@ def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> Co
         of_record, of_table = (sql.removesuffix("::text") for sql in (rule.of_record, rule.of_table))
     elif column.loose_collation:
         name = column.loose_collation if column.name in keys else 'pg_catalog."C"'
-        of_record, of_table = (f"({sql}) COLLATE {_verbatim(name)}" for sql in (rule.of_record, rule.of_table))
+        of_record, of_table = (f"({sql}) COLLATE {name}" for sql in (rule.of_record, rule.of_table))
     else:
         return rule
     return replace(rule, of_record=of_record, of_table=of_table)
@@ -432,56 +392,92 @@ def _why_left(column: Column, found: FieldFacts, path: Sequence[str]) -> str:
     return ""
 
 
+class _Form(NamedTuple):
+    """How values of a type are brought to the compared form.
+
+    Attributes:
+        kind: into which PostgreSQL reads the field.
+        record, table: bring each side to the form.
+        row: makes what the column holds; None where ``record`` does.
+        spell: makes a ``kind`` of the field's text; None where PostgreSQL reads that as it is.
+    """
+
+    kind: str
+    record: Callable[[str], str] = str
+    table: Callable[[str], str] = str
+    row: Callable[[str], str] | None = None
+    spell: Callable[[str], str] | None = None
+
+
 def _rule(column: Column, found: FieldFacts, path: Sequence[str]) -> ComparedColumn:
     """The rule of a column that a field tells, or a field inside of a field."""
-    rule = _rule_of_type(column, found)
-    if len(path) <= 1:
-        return replace(rule, other_field="" if (column.name,) == tuple(path) else "".join(path))
-    outer, inner = path
-    arrow = "->" if rule.field_type == "jsonb" else "->>"
-    name = _verbatim(inner.replace("'", "''"))
-    spelt = rule.of_spelt.replace("?", f"(?{arrow}'{name}')")
-    typed = f"({spelt})::{_verbatim(rule.field_type)}"
-    of_record, of_row = (sql.replace("?", typed) for sql in (rule.of_record, rule.of_row))
-    return ComparedColumn(rule.name, "json", of_record, rule.of_table, outer, of_row=of_row)
+    form = _form(column, found)
+    spell = form.spell or str
+    value = read = quote_identifier(path[0])
+    if len(path) == 1:
+        field_type, read = "text" if form.spell else form.kind, spell(value)
+    else:
+        name = path[1].replace("'", "''")
+        inner = f"({value}{'->' if form.kind == 'jsonb' else '->>'}'{name}')"
+        field_type, value = "json", f"({spell(inner)})::{form.kind}"
+    of_table = form.table(quote_identifier(column.name))
+    of_row = (form.row or form.record)(value)
+    return ComparedColumn(column.name, path[0], field_type, read, form.record(value), of_table, of_row)
 
 
-def _rule_of_type(column: Column, found: FieldFacts) -> ComparedColumn:
+def _form(column: Column, found: FieldFacts) -> _Form:
     kind = column.base
     if kind == "bytea":
-        return ComparedColumn(column.name, "text", "decode(?, 'base64')")
+        return _Form("text", lambda value: f"decode({value}, 'base64')")
     if kind in ("json", "jsonb"):
-        return _json_rule(column, found)
+        return _json_form(found)
     if kind == "interval":
-        read = {"spelt_type": "text", "of_spelt": interval_sql("?")}
-        return ComparedColumn(column.name, 'pg_catalog."interval"', _INTERVAL, _INTERVAL, **read)
+        return _Form('pg_catalog."interval"', _interval_parts, _interval_parts, spell=interval_sql)
     if kind in _INTEGERS and found.point:
         # A decimal of Spark is written with all digits of its scale, which an integer does not take.
-        return ComparedColumn(column.name, "numeric", f"?::{column.type_name}")
+        return _Form("numeric", lambda value: f"{value}::{column.type_name}")
     if kind not in _HASHED | _HASHED_ELEMENTS:
-        return ComparedColumn(column.name, column.type_name, "?::text", "?::text")
+        return _Form(column.type_name, lambda value: f"{value}::text", lambda value: f"{value}::text")
     unit = _kept_unit(found) if kind in _TIMESTAMPS else None
-    rule = f"date_trunc('{unit}', ?)" if unit is not None else _FLOAT8 if kind == "float8" else "?"
-    read = {"spelt_type": "text", "of_spelt": dated_sql("?", kind)} if kind in {"date", *_TIMESTAMPS} else {}
+    rule: Callable[[str], str] = _shortest_float if kind == "float8" else str
+    if unit is not None:
+        rule = lambda value: f"date_trunc('{unit}', {value})"  # noqa: E731 - one of three
+    spell = (lambda text: dated_sql(text, kind)) if kind in {"date", *_TIMESTAMPS} else None
     # Without a length or a precision: a field that does not fit differs, and is not cut to fit.
-    return ComparedColumn(column.name, f'pg_catalog."{kind}"', rule, rule, of_row="?", **read)
+    return _Form(f'pg_catalog."{kind}"', rule, rule, str, spell)
 
 
-def _json_rule(column: Column, found: FieldFacts) -> ComparedColumn:
+def _shortest_float(value: str) -> str:
+    """A float of Spark is written as 0.1, and a double precision column holds the real nearest to that."""
+    # Within these bounds a double fits a real without an error.
+    real = f"abs({value}) BETWEEN 1e-37 AND 1e38 AND {value}::real::float8 = {value}"
+    return f"CASE WHEN {real} THEN {value}::real::text::float8 ELSE {value} END"
+
+
+def _interval_parts(value: str) -> str:
+    """An interval by its months and its seconds: its own equality has 30 days in a month, and Spark's has not."""
+    months = f"(extract(year FROM {value}) * 12 + extract(month FROM {value}))::integer"
+    seconds = f"extract(epoch FROM {value} - make_interval(months => {months}))"
+    return f"{months} || ' months ' || {seconds} || ' seconds'"
+
+
+def _json_form(found: FieldFacts) -> _Form:
     """A text in the record is JSON in itself; nulls that a record leaves out say nothing, nor does one that is all."""
-    row = "CASE jsonb_typeof(?) WHEN 'string' THEN (? #>> '{}')::jsonb ELSE ? END" if found.text else "?"
 
-    def form(json_sql: str) -> str:
+    def row(value: str) -> str:
+        parsed = f"CASE jsonb_typeof({value}) WHEN 'string' THEN ({value} #>> '{{}}')::jsonb ELSE {value} END"
+        return parsed if found.text else value
+
+    def form(value: str) -> str:
         if found.fraction_digits >= 0:
             # Timestamps with milliseconds at most, as to_json writes them.
-            json_sql = rf"regexp_replace(({json_sql})::text, '(T\d\d:\d\d:\d\d\.\d\d\d)\d+', '\1', 'g')::jsonb"
+            value = rf"regexp_replace(({value})::text, '(T\d\d:\d\d:\d\d\.\d\d\d)\d+', '\1', 'g')::jsonb"
         if found.zoned:
             # Spark's JSON for the table is in UTC, and that of the record in the time zone of the session.
-            json_sql = _instants_sql(json_sql)
-        return f"NULLIF(jsonb_strip_nulls({json_sql}), 'null'::jsonb)"
+            value = _instants_sql(value)
+        return f"NULLIF(jsonb_strip_nulls({value}), 'null'::jsonb)"
 
-    table = "?" if found.fraction_digits >= 0 else "?::jsonb"
-    return ComparedColumn(column.name, "jsonb", form(row), form(table), of_row=row)
+    return _Form("jsonb", lambda value: form(row(value)), lambda value: form(f"{value}::jsonb"), row)
 
 
 def _kept_unit(found: FieldFacts) -> str | None:
@@ -492,7 +488,6 @@ def _kept_unit(found: FieldFacts) -> str | None:
 
 
 # --- dates, timestamps and intervals as Spark spells them, which PostgreSQL does not read, or not see to be equal ----
-# A question mark stands for a value in what these become part of, so no pattern has one.
 
 # Only days that there are, from 4700 BC to 199999: PostgreSQL would refuse the whole record for any other text that
 # looks like a timestamp.

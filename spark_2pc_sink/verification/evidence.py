@@ -170,6 +170,11 @@ class Evidence:
         return letter_topics(self.noted)
 
     @property
+    def has_several(self) -> bool:
+        """Whether the sink has several outputs, which are then named."""
+        return self.layout is not None and bool(self.layout.lanes)
+
+    @property
     def up_to(self) -> int | None:
         """The newest batch that is compared."""
         seen = (index for index in sorted(self.chosen, reverse=True) if index not in self.hidden)
@@ -188,10 +193,6 @@ class Evidence:
             return {at: (starts[at], end) for at, end in self.ends.items()}
         found = self.bounds_of(self.chosen, self.ends)
         return {at: (first, self.ends[at] if to_the_end else end) for at, (first, end) in found.items()}
-
-    def hidden_bounds(self) -> Ranges:
-        """Where the records of hidden claims are, as far as the logs still have them."""
-        return self.bounds_of(self.hidden, self.logs.written)
 
     def bounds_of(self, claims: Iterable[int], ends: Mapping[TopicPartition, int]) -> Ranges:
         """First offset and end of the records of some claims in each partition, as far as the logs go."""
@@ -232,8 +233,12 @@ def gathered(request: Request) -> Iterator[Evidence]:
         with _taken_snapshot(store.database, request) as snapshot:
             claims = claims_of(snapshot.row, snapshot.lines, cluster_id=cluster_id)
             wanted = request.scope.of(claims.batch_ids)
-            _await_newest(reader, claims, wait_ms=request.wait_ms)
-            logs = reader.describe(_topics(claims, layout, request))
+            topics, deadline = _topics(claims, layout, request), time.monotonic() + request.wait_ms / 1000
+            logs = reader.describe(topics)
+            # Readers of committed records get some time to see the newest batch.
+            while any(_held(claim, logs) for claim in claims.claims[-1:]) and time.monotonic() < deadline:
+                time.sleep(_PAUSE_S)
+                logs = reader.describe(topics)
             gone = gone_claims(claims, logs)
             hidden = dict(_hidden(reader, claims, logs, gone, snapshot.row))
             yield Evidence(
@@ -263,19 +268,10 @@ def _topics(claims: Claims, layout: SinkLayout | None, request: Request) -> froz
     return claims.topics | {topic for topic in noted if topic is not None}
 
 
-def _await_newest(reader: TopicReader, claims: Claims, *, wait_ms: int) -> None:
-    """Give readers of committed records some time to see the newest batch."""
-    newest = claims.claims[-1] if claims.claims else None
-    if newest is None or newest.unknown or not newest.ranges:
-        return
-    there = reader.describe(newest.topics)
-    wanted = {at: last for at, (_, last) in newest.ranges.items() if last < there.written.get(at, 0)}
-    deadline = time.monotonic() + wait_ms / 1000
-    while wanted and time.monotonic() < deadline:
-        ends = reader.committed_ends(wanted)
-        wanted = {at: last for at, last in wanted.items() if ends[at] <= last}
-        if wanted:
-            time.sleep(_PAUSE_S)
+def _held(claim: Claim, logs: Logs) -> list[TopicPartition]:
+    """The partitions in which an open transaction holds back readers of a batch that is known."""
+    ranges = () if claim.unknown else sorted(claim.ranges.items())
+    return [at for at, (_, last) in ranges if logs.ends.get(at, 0) <= last < logs.written.get(at, 0)]
 
 
 def _hidden(
@@ -285,11 +281,7 @@ def _hidden(
     for index, claim in enumerate(claims.claims):
         if claim.unknown or any(index in gone.get(topic, ()) for topic in claim.topics):
             continue
-        held = [
-            at
-            for at, (_, last) in sorted(claim.ranges.items())
-            if logs.ends.get(at, 0) <= last < logs.written.get(at, 0)
-        ]
+        held = _held(claim, logs)
         why = f"an open transaction holds back readers of {held[0]} at offset {logs.ends[held[0]]}" if held else ""
         if claim.in_doubt:
             why = _why_in_doubt(reader, claim, row, logs, held)

@@ -124,7 +124,7 @@ class MissingFiles:
         self._columns = [name for name in compared.names if name not in made]
         self._updated = [name for name in compared.names if name not in fixed]
         self._key = key
-        other = [column.name for column in compared.columns if column.other_field]
+        other = [column.name for column in compared.columns if column.field != column.name]
         renamed = f"the fields of the record have other names than the columns {', '.join(other)}" if other else ""
         self._unknown = renamed or record_key.unknown
         self._record_key = record_key

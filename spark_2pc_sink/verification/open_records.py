@@ -22,7 +22,7 @@ from spark_2pc_sink.verification.evidence import Evidence, gathered
 from spark_2pc_sink.verification.history import Claim, Claims, Ranges, Tally
 from spark_2pc_sink.verification.letters import count_open_letters
 from spark_2pc_sink.verification.report import Differences, OpenTable, OpenTransactionRows, Verdict, VerifyReport
-from spark_2pc_sink.verification.verification import compare_tables, has_several
+from spark_2pc_sink.verification.verification import compare_tables
 
 
 def run_open(request: Request) -> VerifyReport:
@@ -96,7 +96,7 @@ def _compare(request: Request, evidence: Evidence, differences: Differences, ran
     )
     alone = replace(request, scope=Scope(last=1), write_missing=None)
     tables = []
-    if rows or has_several(evidence):
+    if rows or evidence.has_several:
         with translated(evidence.database.named("verify")):
             tables = list(_tables(alone, only, differences))
     told = defaultdict(list)
@@ -112,7 +112,7 @@ def _compare(request: Request, evidence: Evidence, differences: Differences, ran
         records=records or written,
         in_table=sum(there for _, there in compared) if records or not written else None,
         partitions=described,
-        tables=tuple(tables) if has_several(evidence) else (),
+        tables=tuple(tables) if evidence.has_several else (),
     )
 
 
@@ -126,5 +126,5 @@ def _tables(request: Request, evidence: Evidence, differences: Differences) -> I
         untold -= comparison.topics
         topics = tuple(sorted(comparison.topics))
         yield OpenTable(table=comparison.table, topics=topics, records=found.records, in_table=found.in_table)
-    if untold and has_several(evidence):
+    if untold and evidence.has_several:
         differences.skip(f"records of {', '.join(sorted(untold))}", "no table that is compared has their rows")

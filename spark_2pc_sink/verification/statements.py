@@ -118,35 +118,29 @@ class Statements:
 
     def typed_records(self, records: str) -> str:
         """Records as rows of the compared columns, each as text in the form that COPY takes."""
-        columns = ", ".join(f"({column.row_sql('s.')})::text" for column in self.compared.columns)
+        columns = ", ".join(f"({column.of_row})::text" for column in self.compared.columns)
         return f"SELECT {columns} FROM ({self._read(records)}) AS s"
 
     def _staged_from(self, records: str, places: str, offsets: str) -> str:
         order = f", ({self.order_by}) AS o" if self.order_by else ""
         # A tombstone is like no row: its hash is that of its place.
         gone = _hash(["'tombstone'::text", _PLACE, _OFFSET])
-        hashed = _hash([column.record_sql() for column in self.compared.columns])
+        hashed = _hash([column.of_record for column in self.compared.columns])
         return (
             f"SELECT CASE WHEN {_MARK} THEN {gone} ELSE {hashed} END AS h, "
-            f"{self._key_hash([column.record_sql() for column in self.compared.named(self.key)])} AS k, "
+            f"{self._key_hash([column.of_record for column in self.compared.named(self.key)])} AS k, "
             f"{_PLACE} AS place, {_OFFSET} AS at, coalesce({_MARK}, false) AS gone{order} "
             f"FROM ({self._read(records, places, offsets)}) AS s"
         )
 
     def _read(self, records: str, places: str = "'{}'", offsets: str = "'{}'") -> str:
-        # All columns of one field read it as the same type.
+        # All columns of one field read it in the same way.
         fields = {column.field: column for column in self.compared.columns}
         given = self.compared.given
-        kinds = (
-            {name: each.spelt_type or each.field_type for name, each in fields.items()} if not given else RECORD_PARTS
-        )
+        kinds = RECORD_PARTS if given else {name: each.field_type for name, each in fields.items()}
         typed = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in kinds.items())
         names = ", ".join(map(quote_identifier, [*kinds, MARK]))
-        made = (
-            [f"({given[each.name]})::{each.field_type} AS {quote_identifier(each.name)}" for each in fields.values()]
-            if given
-            else [f"{each.typed_sql()} AS {quote_identifier(name)}" for name, each in fields.items()]
-        )
+        made = [f"{each.read} AS {quote_identifier(name)}" for name, each in fields.items()]
         return (
             f"SELECT {', '.join(made)}, {_MARK}, {_PLACE}, {_OFFSET} "
             f"FROM ROWS FROM (json_to_recordset({records}) AS ({typed}, {_MARK} boolean), "
@@ -214,13 +208,11 @@ class Statements:
         columns = self.compared.columns
         # By its type, as exactly as records tell it; the text of a column has another order.
         forms = {
-            (column.name if self.compared.given else column.field): (
-                quote_identifier(column.name) if column.of_table.endswith("::text") else column.table_sql()
-            )
+            column.field: quote_identifier(column.name) if column.of_table.endswith("::text") else column.of_table
             for column in columns
         }
         named = ", ".join(f"{form} AS {quote_identifier(name)}" for name, form in forms.items())
-        key = self._key_hash([column.table_sql() for column in self.compared.named(self.key)])
+        key = self._key_hash([column.of_table for column in self.compared.named(self.key)])
         rows = (
             f"SELECT {_KEY} AS k, ({self.order_by}) AS o FROM (SELECT {key} AS {_KEY}, {named} FROM {self.table}) AS s"
         )
@@ -249,8 +241,8 @@ class Statements:
             row: a condition that the row alone satisfies.
         """
         named = [(column, f"c{number}") for number, column in enumerate(self.compared.columns)]
-        of_record = ", ".join(f"{column.record_sql('s.')} AS {name}" for column, name in named)
-        of_table = ", ".join(f"{column.table_sql()} AS {name}" for column, name in named)
+        of_record = ", ".join(f"{column.of_record} AS {name}" for column, name in named)
+        of_table = ", ".join(f"{column.of_table} AS {name}" for column, name in named)
         asked = ", ".join(f"r.{name} IS DISTINCT FROM t.{name}, r.{name}::text, t.{name}::text" for _, name in named)
         return (
             f"SELECT {asked} FROM (SELECT {of_record} FROM ({self._read(records)}) AS s) AS r, "
@@ -271,8 +263,8 @@ class Statements:
         )
 
     def _hashed_table(self, more: str = "") -> str:
-        hashed = _hash([column.table_sql() for column in self.compared.columns])
-        key = self._key_hash([column.table_sql() for column in self.compared.named(self.key)])
+        hashed = _hash([column.of_table for column in self.compared.columns])
+        key = self._key_hash([column.of_table for column in self.compared.named(self.key)])
         return f"SELECT {hashed} AS h, {key} AS k{more} FROM {self.table}"
 
     def _key_hash(self, parts: Sequence[str]) -> str:

@@ -97,7 +97,7 @@ class TableComparison:
         request: of the caller, with the form of this table.
         evidence: all but records and rows.
         differences: takes what is found.
-        pair: the table and the topics that tell its rows; None where all topics do.
+        pair: the table and the topics that tell its rows.
         directory: for files with what either side lacks; None for none.
     """
 
@@ -106,34 +106,30 @@ class TableComparison:
         request: Request,
         evidence: Evidence,
         differences: Differences,
-        pair: TablePair | None = None,
-        directory: Path | None = None,
+        pair: TablePair,
+        directory: Path | None,
     ) -> None:
         self._request = request
         self._evidence = evidence
         self._differences = differences
         self._pair = pair
         self._directory = directory
-        self._layout = evidence.layout if pair is None else pair.layout
-        self._target: Target = request.target.completed(self._layout, unordered=pair is not None and pair.unordered)
+        self._layout = pair.layout
+        self._target: Target = request.target.completed(self._layout, unordered=pair.unordered)
         self._read: ValueReader = value_reader(self._layout, request.registry)
         self._keyed = self._target.mode != "append"
         #: With upserts and one batch, its index: records of later ones are staged too.
         self._only = min(evidence.chosen) if self._keyed and request.scope.batch is not None else None
         bounds = evidence.bounds(everything=request.scope.is_all, to_the_end=self._only is not None)
-        self._bounds: Ranges = {at: bound for at, bound in bounds.items() if self._has(at)}
-        self._hidden: Ranges = {at: bound for at, bound in evidence.hidden_bounds().items() if self._has(at)}
+        self.topics: frozenset[str] = pair.all_topics
+        self._bounds: Ranges = {at: bound for at, bound in bounds.items() if at.topic in self.topics}
+        hidden = evidence.bounds_of(evidence.hidden, evidence.logs.written)
+        self._hidden: Ranges = {at: bound for at, bound in hidden.items() if at.topic in self.topics}
 
     @property
     def table(self) -> str:
         """As it is spelt."""
         return self._target.table or ""
-
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics that tell its rows."""
-        evidence = self._evidence
-        return evidence.claims.topics - evidence.letter_topics if self._pair is None else self._pair.all_topics
 
     def run(self, tally: Tally) -> ComparedTable | None:
         """Compare, and say what differs; None where that cannot be done, which is said.
@@ -167,7 +163,7 @@ class TableComparison:
         why = self._why_untold()
         shape = self._shape() if why is None else None
         if shape is not None and (why := self._why_unreadable()) is None:
-            partitions = {at for at in {*self._evidence.ends, *self._hidden} if self._has(at)}
+            partitions = {at for at in {*self._evidence.ends, *self._hidden} if at.topic in self.topics}
             plan = TablePlan(self._target, shape, self._sample(), partitions, whole=self._is_whole())
             why = plan.refusal()
             if why is None:
@@ -178,7 +174,7 @@ class TableComparison:
         return None
 
     def _why_untold(self) -> Refusal | None:
-        if self._pair is not None and self._pair.why:
+        if self._pair.why:
             return Refusal(self._pair.why, NO_TOPIC)
         return None if self.table else Refusal("the sink has noted none", "pass --table TABLE (table)")
 
@@ -188,7 +184,7 @@ class TableComparison:
                 shape = read_shape(cursor, self.table)
                 role = hides_rows(cursor, shape.table)
         except ConfigurationError as error:
-            if self._pair is None or self._request.target.table is not None:
+            if not self._evidence.has_several or self._request.target.table is not None:
                 raise
             self._differences.skip(THE_TABLE, error.rule, error.remedy)
             return None
@@ -225,11 +221,6 @@ class TableComparison:
                     facts.note(self._read(at.topic, value) for value in values if value is not None or not self._keyed)
         return facts
 
-    def _has(self, partition: TopicPartition) -> bool:
-        if self._pair is None:
-            return partition.topic not in self._evidence.letter_topics
-        return partition.topic in self._pair.all_topics
-
     def _is_whole(self) -> bool:
         """Whether every row must have a record; where it need not, says why."""
         if not self._request.scope.is_all:
@@ -242,8 +233,8 @@ class TableComparison:
     def _why_partial(self) -> Iterable[str]:
         evidence, pair = self._evidence, self._pair
         claims = evidence.claims.claims
-        untold = [] if pair is None else [claims[index].batch for index in pair.untold]
-        if untold or (pair is not None and pair.before is None and not evidence.claims.from_the_start):
+        untold = [claims[index].batch for index in pair.untold]
+        if untold or (pair.before is None and not evidence.claims.from_the_start):
             batches = f"batch {untold[0]} to {untold[-1]}" if untold else "batches that the history has forgotten"
             yield f"no topic had the rows of {batches}: the sink had other outputs, or tables of other names, then"
         if others := other_writers(evidence, self.table):
@@ -252,10 +243,10 @@ class TableComparison:
         for at, start in sorted(evidence.logs.starts.items()):
             firsts = [claim.ranges[at][0] for claim in claims if at in claim.ranges]
             # Where a claim shows what is lost, that is a difference.
-            if start and self._has(at) and not any(first < start for first in firsts):
+            if start and at.topic in self.topics and not any(first < start for first in firsts):
                 yield f"the log of {at} begins at offset {start}, and what was before is not known"
                 break
-        packed = {at.topic for at in evidence.logs.starts if self._has(at)} & evidence.logs.compacted
+        packed = self.topics & evidence.logs.compacted
         if packed and self._target.mode != "upsert":
             topics = ", ".join(sorted(packed))
             yield f"log compaction of {topics} removes records that later ones of their key supersede"
@@ -296,7 +287,7 @@ class TableComparison:
     def _is_staged(self, at: TopicPartition, part: Stretch, *, seen: bool) -> bool:
         """Whether records are compared with the table: those that readers of committed records see, or the hidden."""
         hidden = part.claim in self._evidence.hidden
-        if hidden is seen or not (self._pair is None or self._pair.tells(part.order, at.topic)):
+        if hidden is seen or not self._pair.tells(part.order, at.topic):
             return False
         if hidden or self._request.scope.is_all:
             return True

@@ -71,7 +71,7 @@ class TablePair:
     @property
     def table(self) -> str:
         """As the sink spells it."""
-        return "" if self.layout is None else str(self.layout.table)
+        return "" if self.layout is None else self.layout.table or ""
 
     @property
     def all_topics(self) -> frozenset[str]:
@@ -212,8 +212,8 @@ def _joined(lane: SinkLayout, records: SinkLayout) -> SinkLayout:
 # --- the choice ----------------------------------------------------------------------------------------------------
 
 
-def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair | None, ...]:
-    """The tables to compare; None is the one of a sink whose topics all have the records of its rows.
+def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair, ...]:
+    """The tables to compare; all topics of a sink with one table have the records of its rows.
 
     Raises:
         ConfigurationError: the table, the topic, or what else is said of a table, is none of the sink's, or of no one
@@ -227,15 +227,16 @@ def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair | None
             rule="it is a topic that the sink writes, and there is none of this name",
             remedy=f"its topics are {', '.join(sorted(claims.topics)) or 'not known'}",
         )
-    if layout is None and topic is not None:
-        return (TablePair(None, "", (frozenset({topic}),) * len(claims.claims), frozenset({topic})),)
-    if layout is None or (
-        not layout.lanes and topic is None and not _has_replaced_its_table(request, evidence, layout)
-    ):
-        return (None,)
+    of_rows = (claims.topics | evidence.logs.topic_ids.keys()) - evidence.letter_topics
+    topics = frozenset(of_rows if topic is None else {topic})
+    alone = (TablePair(layout, "", (topics,) * len(claims.claims), topics),)
+    if layout is None:
+        return alone
+    if not layout.lanes and topic is None and not _has_replaced_its_table(request, evidence, layout):
+        return alone
     pairs = table_pairs(evidence.noted, claims, topic=topic)
     if not layout.lanes:
-        return pairs or (None,)
+        return pairs or alone
     if request.target.table is not None:
         return (chosen_pair(pairs, request.target.table),)
     for name, value in request.shape.items() if len(pairs) > 1 else ():

@@ -142,14 +142,10 @@ class TopicReader:
         return Logs(
             topic_ids=ids,
             starts=self._offsets(partitions, _EARLIEST),
-            ends=self.committed_ends(partitions),
+            ends=self._offsets(partitions, _LATEST),
             written=self._offsets(partitions, _LATEST, IsolationLevel.READ_UNCOMMITTED),
             compacted=frozenset(topic for topic, policy in policies.items() if "compact" in str(policy)),
         )
-
-    def committed_ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """One past the last offset that a reader of committed records sees."""
-        return self._offsets(partitions, _LATEST)
 
     def _offsets(
         self,

@@ -35,23 +35,18 @@ def run(request: Request) -> VerifyReport:
 
 def compare_tables(
     request: Request, evidence: Evidence, differences: Differences, tally: Tally
-) -> list[tuple[TablePair | None, TableComparison, ComparedTable | None]]:
+) -> list[tuple[TablePair, TableComparison, ComparedTable | None]]:
     """Compare each table that the request is about; None for one that cannot be compared, which is said."""
     found = []
     pairs = chosen_pairs(request, evidence)
     for pair in pairs:
         directory = request.write_missing
-        if pair is not None and directory is not None and len(pairs) > 1:
+        if directory is not None and len(pairs) > 1:
             directory /= str(TableName.parse(pair.table)).replace('"', "").replace("/", "_")
-        with differences.about(pair.table if pair is not None and has_several(evidence) else None):
+        with differences.about(pair.table if evidence.has_several else None):
             comparison = TableComparison(request, evidence, differences, pair, directory)
             found.append((pair, comparison, comparison.run(tally)))
     return found
-
-
-def has_several(evidence: Evidence) -> bool:
-    """Whether the sink has several outputs, which are then named."""
-    return evidence.layout is not None and bool(evidence.layout.lanes)
 
 
 @dataclass
@@ -95,7 +90,7 @@ class _Verification:
             topics = tuple(sorted(comparison.topics))
             self.tables.append(TableResult(table=comparison.table, topics=topics, **told))  # type: ignore[arg-type]
             self.written += () if found is None else found.written
-            if pair is not None and pair.why:
+            if pair.why:
                 with self.differences.about(pair.table):
                     count_rows(pair, self.evidence, self.request, self.differences)
 
@@ -134,7 +129,7 @@ class _Verification:
             records=self.records,
             rows=sum(table.rows or 0 for table in compared) if compared else None,
             columns=compared[0].columns if len(compared) == 1 else (),
-            tables=tuple(self.tables) if has_several(self.evidence) else (),
+            tables=tuple(self.tables) if self.evidence.has_several else (),
             letters=self.letters,
             batches=self.batches,
             counts=dict(self.differences.counts),
@@ -148,7 +143,7 @@ class _Verification:
         compared: Sequence[TableResult] = [table for table in self.tables if table.rows is not None]
         if len(compared) < len(self.tables):
             return True
-        named = has_several(self.evidence) and self.request.target.table is not None
+        named = self.evidence.has_several and self.request.target.table is not None
         lonely = self.evidence.claims.topics - {topic for table in compared for topic in table.topics}
         lonely -= {letters.topic for letters in self.letters}
         # What a person has asked for by name is compared. Of a topic that tells no table's rows there is the history.

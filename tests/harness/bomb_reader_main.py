@@ -50,16 +50,17 @@ def _read_markers(_options: KafkaOptions, _partition: TopicPartition) -> str:
 def _verify(options: KafkaOptions, partition: TopicPartition) -> str:
     """Read every record."""
     reader = TopicReader(options)
-    bounds = {partition: (0, reader.committed_ends([partition])[partition])}
+    bounds = {partition: (0, reader.describe([partition.topic]).ends[partition])}
     return f"{sum(len(records) for _, records in reader.read(bounds))} records"
 
 
 def _late(options: KafkaOptions, partition: TopicPartition) -> str:
     """Read two partitions, and put a batch behind the end of the one while the other is being read."""
     reader = TopicReader(options)
-    partitions = [partition, TopicPartition(partition.topic, 1)]
+    ends = reader.describe([partition.topic]).ends
+    bounds = {at: (0, ends[at]) for at in (partition, TopicPartition(partition.topic, 1))}
     read, late = 0, False
-    for at, records in reader.read({at: (0, end) for at, end in reader.committed_ends(partitions).items()}):
+    for at, records in reader.read(bounds):
         if at == partition:
             with RawClient(options.bootstrap_servers[0]) as client:
                 late = code_of(client, cut_off(Compression.LZ4, left_bytes=100), partition.topic) == Code.NONE

@@ -45,7 +45,7 @@ def files_in(
     return MissingFiles(
         folder,
         shape=TableShape(TableName("orders", "public"), tuple(columns)),
-        compared=ComparedColumns(tuple(ComparedColumn(name, "text") for name in names)),
+        compared=ComparedColumns(tuple(ComparedColumn(name, name, *["text"] * 5) for name in names)),
         key=key,
         record_key=record_key(None, columns=names, row_key=key),
         topics=topics,

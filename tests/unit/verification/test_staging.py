@@ -105,7 +105,7 @@ def test_a_role_without_temporary_tables_is_told_what_it_lacks() -> None:
     connection = mock.MagicMock()
     refused = InsufficientPrivilege('permission denied to create temporary tables in database "shop"')
     connection.cursor.return_value.__enter__.return_value.execute.side_effect = [None, refused]
-    columns = ComparedColumns((ComparedColumn("id", "int8"),), given={"id": "key::bigint"})
+    columns = ComparedColumns((ComparedColumn("id", "id", *["int8"] * 5),), given={"id": "key::bigint"})
     sql = Statements(TableName(name="t", schema=None), columns)
     with pytest.raises(StateStoreError, match="grant this role TEMPORARY on it"):
         StagingSession(connection, sql, statement_timeout_ms=1_000)

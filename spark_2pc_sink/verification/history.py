@@ -268,9 +268,7 @@ class PartitionClaims:
 class Tally:
     """Counts records of claims, and those of none; what is read again is not counted again.
 
-    Args:
-        claims: all that the history knows, the oldest first.
-        gone: topics whose claims are about another topic of that name: by topic and index of the claim.
+    Claims that are ``gone`` are about another topic of that name, see `gone_claims`.
     """
 
     def __init__(self, claims: Sequence[Claim], gone: Mapping[str, frozenset[int]]) -> None:
@@ -322,15 +320,10 @@ class Tally:
 
 @dataclass(kw_only=True)
 class HistoryCheck:
-    """Judges the batches of a scope.
+    """Judges the batches of a scope, see `Evidence`.
 
     Attributes:
-        known: all that the history knows.
-        chosen: indexes of those in the scope.
-        logs: the topics now.
-        differences: takes what is found.
         digests: whether those of the history are of records alone.
-        hidden: indexes of those that readers of committed records cannot see yet, and why.
         locate: finds the record of a batch that has a hash.
     """
 

@@ -120,16 +120,7 @@ def _in_topic(
 
 
 def count_open_letters(evidence: Evidence, transactional_id: str, bounds: Ranges) -> tuple[int, int | None]:
-    """How many letters an open transaction has, and how many of them the dead-letter table has.
-
-    Args:
-        evidence: of both sides.
-        transactional_id: the sink.
-        bounds: of the open transaction, in topics of dead letters.
-
-    Returns:
-        The second is None where the table cannot be read.
-    """
+    """How many letters an open transaction has, and how many of them the dead-letter table; None if unreadable."""
     records = _records(evidence, bounds, committed=False)
     letters = [letter_of_record(key, value, transactional_id, at, offset) for at, offset, key, value in records]
     table = None if evidence.layout is None else evidence.layout.dead_letter_table
@@ -185,13 +176,7 @@ def letter_of_record(
 ) -> Letter | None:
     """The letter that a record is; None where it is none of this sink.
 
-    Args:
-        key: of the record.
-        value: of the record.
-        transactional_id: of the sink.
-        partition: where the record is.
-        offset: where in it.
-        queries: those of the sink's batches. Their letters are its own under another id too, which it had before.
+    The letters of its own ``queries`` are so under another transactional id too, which it had before.
     """
     try:
         told = parsed(value or b"")
@@ -217,13 +202,7 @@ def parsed(json_text: bytes | str) -> Any:
 def compared_letters(
     in_topic: Sequence[Letter], in_table: Iterable[Letter], *, deleted: Collection[tuple[str, int]]
 ) -> Iterator[Difference]:
-    """What differs.
-
-    Args:
-        in_topic: the letters of some batches.
-        in_table: those of the same batches, each key once.
-        deleted: query and batch of those whose letters may have been deleted from the table, all of them.
-    """
+    """What differs in the letters of some batches; those of ``deleted`` ones may be gone from the table."""
     rows = {letter.key: letter for letter in in_table}
     counts = Counter(letter.key for letter in in_topic)
     seen: set[LetterKey] = set()
@@ -254,10 +233,7 @@ def deleted_batches(
 ) -> list[tuple[str, int]]:
     """Query and batch of those with letters in the topic and none in the table, which a person may have deleted.
 
-    Args:
-        in_topic: the letters of some batches.
-        in_table: those of the same batches.
-        newest: the newest batch, whose letters must be there, as the sink needs them; None where it is none of these.
+    Not those of the newest batch, as the sink needs them; ``newest`` is None where it is none of these batches.
     """
     there = {letter.key[:2] for letter in in_table}
     return sorted({letter.key[:2] for letter in in_topic if letter.key[1] != newest} - there)

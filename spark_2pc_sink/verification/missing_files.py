@@ -89,15 +89,6 @@ def why_unsayable(key: str | None, value: str) -> str:
 class MissingFiles:
     """A directory of such files. It is made if it is not there.
 
-    Args:
-        directory: the directory.
-        shape: of the table.
-        compared: its columns that are compared.
-        key: those that name a row; () where nothing does.
-        record_key: of a record that is made of a row.
-        topics: of the sink.
-        commands: what the commands on the page begin with.
-
     Raises:
         ConfigurationError: see `checked_directory`.
         OSError: it cannot be made.

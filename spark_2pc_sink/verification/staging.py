@@ -210,13 +210,7 @@ def cancel(connection: DriverConnection) -> None:
 
 
 class StagingSession:
-    """One session with its staged records, in one transaction that is never committed.
-
-    Args:
-        connection: of psycopg2; the caller closes it.
-        sql: of the comparison.
-        statement_timeout_ms: longest single statement.
-    """
+    """One session with its staged records, in one transaction that is never committed; the caller closes it."""
 
     def __init__(self, connection: DriverConnection, sql: Statements, *, statement_timeout_ms: int) -> None:
         self.connection = connection
@@ -297,14 +291,7 @@ class StagingSession:
 
 
 class Staging:
-    """All sessions, and the threads that feed them. Use it as a context manager.
-
-    Args:
-        database: opens the sessions.
-        sql: of the comparison.
-        texts: makes what PostgreSQL reads of a record.
-        statement_timeout_ms: longest single statement.
-    """
+    """All sessions, and the threads that feed them. Use it as a context manager."""
 
     def __init__(self, database: Database, sql: Statements, texts: RecordTexts, *, statement_timeout_ms: int) -> None:
         self._database = database

@@ -91,15 +91,7 @@ class ComparedTable:
 
 
 class TableComparison:
-    """Compares one table.
-
-    Args:
-        request: of the caller, with the form of this table.
-        evidence: all but records and rows.
-        differences: takes what is found.
-        pair: the table and the topics that tell its rows.
-        directory: for files with what either side lacks; None for none.
-    """
+    """Compares one table; ``directory`` is for files with what either side lacks, None for none."""
 
     def __init__(
         self,
@@ -132,11 +124,7 @@ class TableComparison:
         return self._target.table or ""
 
     def run(self, tally: Tally) -> ComparedTable | None:
-        """Compare, and say what differs; None where that cannot be done, which is said.
-
-        Args:
-            tally: takes what the topics of the table hold.
-        """
+        """Compare, count the records, and say what differs; None where that cannot be done, which is said."""
         if self._evidence.is_open and not self._hidden and self._why_untold() is None:
             return ComparedTable(0, ())
         plan = self._plan()

@@ -47,15 +47,9 @@ _KINDS: Final[Mapping[Reason, DifferenceKind]] = {
 
 
 class Unmatched:
-    """Names what a comparison has left.
+    """Names what a comparison has left in the session of the snapshot.
 
-    Args:
-        request: of the caller.
-        evidence: has the snapshot, in whose session it was left.
-        sql: of the comparison.
-        read: makes JSON of a value.
-        tally: knows the batches of offsets.
-        rows_too: also rows without a record, where all records were compared.
+    Where all records were compared, ``rows_too`` names rows without a record too.
     """
 
     def __init__(

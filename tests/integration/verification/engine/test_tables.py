@@ -15,6 +15,7 @@ from jdbc_state import SqlStateStore
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.layout import SinkLayout
+from spark_2pc_sink.verification import staging
 from spark_2pc_sink.verification.topic_reader import TopicReader
 from tests.harness.providers import Broker, Database
 from tests.integration.verification.written_sides import Sides, rows
@@ -25,7 +26,10 @@ UPSERT = (
 )
 
 
-def test_the_last_record_of_a_key_is_its_row(sides: Sides) -> None:
+@pytest.mark.parametrize("chunk", [staging.CHUNK_RECORDS_MAX, 1])
+def test_the_last_record_of_a_key_is_its_row(sides: Sides, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    """Also where several sessions have staged the records of a key."""
+    monkeypatch.setattr(staging, "CHUNK_RECORDS_MAX", chunk)
     for turn in range(3):
         changed = [{**row, "name": f"turn {turn}"} for row in rows(turn * 10, 20)]
         sides.write(changed, statement=UPSERT)

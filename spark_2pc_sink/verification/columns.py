@@ -311,11 +311,11 @@ def compared_columns(
             continue
         if len(path) > 1:
             found = FieldFacts(fraction_digits=_USUAL_DIGITS, zoned=found.zoned)
-        rule = _rule(column, found, path)
         why = _why_left(column, found, path)
-        if not why and types.setdefault(path[0], rule.field_type + rule.read) != rule.field_type + rule.read:
+        rule = None if why else _rule(column, found, path)
+        if rule is not None and types.setdefault(path[0], rule.field_type + rule.read) != rule.field_type + rule.read:
             why = f"another column of another type is compared with the same field {path[0]}"
-        if why:
+        if rule is None or why:
             left.append(NotChecked(f"column {column.name}", why))
             continue
         compared.append(_collated(rule, column, keys))

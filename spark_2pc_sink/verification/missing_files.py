@@ -19,9 +19,10 @@ import javaproperties
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.verification.columns import ComparedColumns, TableShape
+from spark_2pc_sink.verification.columns import TableShape
 from spark_2pc_sink.verification.expressions import RecordKey
 from spark_2pc_sink.verification.next_steps import PAGE, Commands
+from spark_2pc_sink.verification.statements import Statements
 
 #: Why a side lacks it: the other side alone has it, has it in another form, or has it once more.
 Reason = Literal["missing", "differing", "twice"]
@@ -99,8 +100,7 @@ class MissingFiles:
         directory: Path,
         *,
         shape: TableShape,
-        compared: ComparedColumns,
-        key: Sequence[str],
+        sql: Statements,
         record_key: RecordKey,
         topics: Sequence[str],
         commands: Commands,
@@ -108,14 +108,14 @@ class MissingFiles:
         self._directory = checked_directory(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._table = str(shape.table)
-        self._compared = compared.names
+        self._compared = sql.compared.names
         made = {column.name for column in shape.columns if column.generated}
-        fixed = {column.name for column in shape.columns if column.identity} | made | {*key}
+        fixed = {column.name for column in shape.columns if column.identity} | made | {*sql.key}
         #: The table computes the others. COPY may set identity columns, and UPDATE may not.
-        self._columns = [name for name in compared.names if name not in made]
-        self._updated = [name for name in compared.names if name not in fixed]
-        self._key = key
-        other = [column.name for column in compared.columns if column.field != column.name]
+        self._columns = [name for name in self._compared if name not in made]
+        self._updated = [name for name in self._compared if name not in fixed]
+        self._key = sql.key
+        other = [column.name for column in sql.compared.columns if column.field != column.name]
         renamed = f"the fields of the record have other names than the columns {', '.join(other)}" if other else ""
         self._unknown = renamed or record_key.unknown
         self._record_key = record_key

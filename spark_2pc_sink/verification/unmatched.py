@@ -93,8 +93,7 @@ class Unmatched:
         files = MissingFiles(
             directory,
             shape=shape,
-            compared=self._sql.compared,
-            key=self._sql.key,
+            sql=self._sql,
             record_key=record_key(layout, columns=self._sql.compared.names, row_key=self._sql.key),
             topics=topics,
             commands=Commands.of(self._request.options, self._request.shape),

@@ -24,6 +24,7 @@ from spark_2pc_sink.verification.missing_files import (
     why_unsayable,
 )
 from spark_2pc_sink.verification.next_steps import PAGE, Commands
+from spark_2pc_sink.verification.statements import Statements
 
 COMMANDS = Commands.of(
     RecoveryOptions.parse(
@@ -42,11 +43,12 @@ def files_in(
     columns: Sequence[Column] = COLUMNS,
 ) -> MissingFiles:
     names = [column.name for column in columns]
+    table = TableName("orders", "public")
+    compared = ComparedColumns(tuple(ComparedColumn(name, name, *["text"] * 5) for name in names))
     return MissingFiles(
         folder,
-        shape=TableShape(TableName("orders", "public"), tuple(columns)),
-        compared=ComparedColumns(tuple(ComparedColumn(name, name, *["text"] * 5) for name in names)),
-        key=key,
+        shape=TableShape(table, tuple(columns)),
+        sql=Statements(table, compared, key=tuple(key)),
         record_key=record_key(None, columns=names, row_key=key),
         topics=topics,
         commands=COMMANDS,

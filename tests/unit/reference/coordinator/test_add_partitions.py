@@ -8,14 +8,20 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.reference.coordinator.add_partitions import batch_allowed
 from spark_2pc_sink.reference.coordinator.events import (
+    CLUSTER_NAME,
+    FULL_ACCESS,
     AddOffsetsToTxn,
     AddPartitionsToTxn,
     InitProducerId,
+    Operation,
+    Resource,
 )
 from spark_2pc_sink.reference.coordinator.plans import AddOffsetsReply, AddPartitionsReply
 from spark_2pc_sink.reference.coordinator.states import TransactionState
 
+from .access import denied
 from .driver import RELEASED, T0, T1, T2, TID, Driver, metadata
 
 
@@ -33,6 +39,24 @@ def refused(driver: Driver, event: AddPartitionsToTxn) -> dict[TopicPartition, i
     reply = driver.refused(event)
     assert isinstance(reply, AddPartitionsReply)
     return reply.codes
+
+
+INTERNAL = TopicPartition("__consumer_offsets", 0)
+
+
+class TestFrontDoorOfClients:
+    """v<4: all partitions or none."""
+
+    def test_without_write_on_the_id_every_partition_is_53(self) -> None:
+        access = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
+        codes = refused(Driver.of(), add(T0, INTERNAL, version=3, access=access))
+        assert codes == dict.fromkeys((T0, INTERNAL), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+    def test_only_brokers_may_send_a_batch(self) -> None:
+        """CLUSTER_ACTION else top-level 31; a batch has per-transaction results, top-level 0."""
+        access = denied((Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME))
+        assert batch_allowed(access) == Code.CLUSTER_AUTHORIZATION_FAILED
+        assert batch_allowed(FULL_ACCESS) == Code.NONE
 
 
 #: The pair is right unless the case says otherwise; the order of the cases is the order of the checks.
@@ -77,6 +101,13 @@ def test_a_client_of_transaction_version_2_does_not_fit_a_log_of_version_0() -> 
 
 class TestAddOffsets:
     """AddOffsetsToTxn adds `__consumer_offsets`-partitionFor(group), with a single error code."""
+
+    def test_rights_are_asked_in_kafkas_order(self) -> None:
+        """WRITE on the id else 53, then group READ else 30."""
+        write = (Operation.WRITE, Resource.TRANSACTIONAL_ID, TID)
+        read = (Operation.READ, Resource.GROUP, "g")
+        assert Driver.of().refused(offsets(access=denied(write, read))) == AddOffsetsReply(53)
+        assert Driver.of().refused(offsets(access=denied(read))) == AddOffsetsReply(30)
 
     def test_a_failed_append_is_answered(self) -> None:
         driver = Driver.of(metadata(TransactionState.EMPTY))

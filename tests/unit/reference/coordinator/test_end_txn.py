@@ -12,10 +12,11 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK
-from spark_2pc_sink.reference.coordinator.events import AbortTimedOut
+from spark_2pc_sink.reference.coordinator.events import AbortTimedOut, Operation, Resource
 from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, EndTxnReply, SendMarkers
 from spark_2pc_sink.reference.coordinator.states import NO_PAIR, Pair, TransactionState
 
+from .access import denied
 from .driver import RELEASED, T0, TID, Driver, end, metadata
 
 
@@ -35,6 +36,14 @@ def check(state: TransactionState, commit: bool, epoch: int, word: str, version:
         assert driver.refused(event) == EndTxnReply(Code.NONE, Pair(42, 5) if bumped else NO_PAIR)
     else:
         assert driver.refused(event) == EndTxnReply(int(word))
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_write_on_the_id_is_asked_first(version: int) -> None:
+    access = denied((Operation.WRITE, Resource.TRANSACTIONAL_ID, TID))
+    driver = Driver.of(metadata(TransactionState.ONGOING))
+    event = end((42, 5), version=version, access=access)
+    assert driver.refused(event) == EndTxnReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 @pytest.mark.parametrize(("version", "marker_epoch", "transaction_version"), [(5, 6, 2), (4, 5, 0)])

@@ -19,7 +19,7 @@ from spark_2pc_sink.reference.coordinator.events import (
     Resource,
 )
 from spark_2pc_sink.reference.coordinator.plans import AddOffsetsReply, AddPartitionsReply
-from spark_2pc_sink.reference.coordinator.states import TransactionState
+from spark_2pc_sink.reference.coordinator.states import STATES_BY_LABEL, TransactionState
 
 from .access import denied
 from .driver import RELEASED, T0, T1, T2, TID, Driver, metadata
@@ -41,6 +41,7 @@ def refused(driver: Driver, event: AddPartitionsToTxn) -> dict[TopicPartition, i
     return reply.codes
 
 
+AT_REST = ["Empty", "CompleteCommit", "CompleteAbort"]
 INTERNAL = TopicPartition("__consumer_offsets", 0)
 
 
@@ -52,11 +53,37 @@ class TestFrontDoorOfClients:
         codes = refused(Driver.of(), add(T0, INTERNAL, version=3, access=access))
         assert codes == dict.fromkeys((T0, INTERNAL), Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
+    @pytest.mark.parametrize("version", [4, 5])
+    def test_brokers_pass_it(self, version: int) -> None:
+        """v4/5: no topic auth; the group coordinator adds __consumer_offsets this way."""
+        access = denied((Operation.WRITE, Resource.TOPIC, "*"), (Operation.WRITE, Resource.TRANSACTIONAL_ID, "*"))
+        driver = Driver.of(metadata(TransactionState.ONGOING))
+        driver.run(add(INTERNAL, version=version, access=access))
+        assert driver.get().partitions == {T0, INTERNAL}
+
+    @pytest.mark.parametrize("version", [4, 5])
+    @pytest.mark.parametrize("verify_only", [False, True])
+    def test_brokers_name_partitions_that_exist(self, version: int, verify_only: bool) -> None:
+        """Measured on Kafka 4.4.0: an unknown partition -> 3 and every other one 55, as for clients."""
+        event = add(T0, T1, version=version, verify_only=verify_only, unknown=frozenset({T1}))
+        assert refused(Driver.of(metadata(TransactionState.ONGOING)), event) == {
+            T0: Code.OPERATION_NOT_ATTEMPTED,
+            T1: Code.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+
     def test_only_brokers_may_send_a_batch(self) -> None:
         """CLUSTER_ACTION else top-level 31; a batch has per-transaction results, top-level 0."""
         access = denied((Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME))
         assert batch_allowed(access) == Code.CLUSTER_AUTHORIZATION_FAILED
         assert batch_allowed(FULL_ACCESS) == Code.NONE
+
+    def test_each_transaction_of_a_batch_is_answered_by_itself(self) -> None:
+        driver = Driver.of(metadata(TransactionState.EMPTY))
+        replies = [driver.run(each) for each in (add(), replace(add(), transactional_id="other"))]
+        assert replies == [
+            AddPartitionsReply(TID, ((T0, 0),)),
+            AddPartitionsReply("other", ((T0, Code.INVALID_PRODUCER_ID_MAPPING),)),
+        ]
 
 
 #: The pair is right unless the case says otherwise; the order of the cases is the order of the checks.
@@ -88,6 +115,22 @@ def test_who_may_not_add(known: object, fields: dict[str, object], code: int, ve
     expected = Code.INVALID_PRODUCER_EPOCH if code == 90 and version < 2 else code
     assert refused(driver, add(T1, T2, version=version, **fields)) == {T1: expected, T2: expected}
     assert driver.refused(offsets(version=min(version, 4), **fields)) == AddOffsetsReply(expected)
+
+
+@pytest.mark.parametrize("label", AT_REST)
+@pytest.mark.parametrize(("version", "client_version"), [(3, 0), (4, 2), (5, 2)])
+def test_the_first_partition_opens_the_transaction(label: str, version: int, client_version: int) -> None:
+    """Any of Empty/CompleteCommit/CompleteAbort is fine; Ongoing from a non-Ongoing state: start := now."""
+    driver = Driver.of(metadata(STATES_BY_LABEL[label], client_transaction_version=1))
+    driver.now_ms += 5
+    assert driver.add((42, 5), T1, version=version) == {0}
+    assert driver.get() == metadata(
+        TransactionState.ONGOING,
+        start_ms=driver.now_ms,
+        last_update_ms=driver.now_ms,
+        partitions=frozenset({T1}),
+        client_transaction_version=client_version,
+    )
 
 
 def test_a_client_of_transaction_version_2_does_not_fit_a_log_of_version_0() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock
+from spark_2pc_sink.reference.coordinator.coordinator_state import NO_BLOCK, ProducerIdBlock, Settings
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, FULL_ACCESS, InitProducerId, Operation, Resource
 from spark_2pc_sink.reference.coordinator.init_producer_id import INIT_GRID, Claim, Standing
 from spark_2pc_sink.reference.coordinator.plans import AllocateProducerIdBlock, InitProducerIdReply
@@ -48,6 +48,20 @@ def test_refusals_before_the_id_is_looked_at(fields: dict[str, object], code: in
     driver = Driver.of(*((metadata(TransactionState.ONGOING),) if known else ()))
     event = InitProducerId(**({"transactional_id": TID} | fields))  # type: ignore[arg-type]
     assert driver.refused(event) == InitProducerIdReply(code, NO_PAIR, NO_PAIR)
+
+
+def test_two_phase_commit_needs_the_broker_property() -> None:
+    """enable2Pc & transaction.two.phase.commit.enable=false: 53, before keepPrepared's 35 and the timeout's 50."""
+    driver = Driver.of(settings=Settings())
+    event = InitProducerId(transactional_id=TID, enable_2pc=True, keep_prepared=True, timeout_ms=0)
+    assert driver.refused(event) == InitProducerIdReply(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 900_000])
+def test_the_bounds_of_the_timeout_are_allowed(timeout_ms: int) -> None:
+    driver = Driver.of()
+    assert driver.init(timeout_ms=timeout_ms).code == 0
+    assert driver.get().timeout_ms == timeout_ms
 
 
 @pytest.mark.parametrize("rules", [(NO_CLUSTER,), (NO_TOPIC,)])

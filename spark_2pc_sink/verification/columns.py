@@ -200,22 +200,14 @@ def as_object(value: bytes | None) -> Mapping[str, Any] | None:
 
 _TIMESTAMPS: Final = frozenset({"timestamp", "timestamptz"})
 _INTEGERS: Final = frozenset({"int2", "int4", "int8"})
-_OTHERS: Final = [
-    "numeric",
-    "float4",
-    "float8",
-    "bool",
-    "text",
-    "varchar",
-    "bpchar",
-    "date",
-    "time",
-    "uuid",
-    "bytea",
-    "jsonb",
-]
 #: Types that PostgreSQL hashes with 64 bits. Of any other the text is compared.
-_HASHED: Final = _TIMESTAMPS | _INTEGERS | {*_OTHERS}
+_HASHED: Final = frozenset(
+    {
+        *_TIMESTAMPS,
+        *_INTEGERS,
+        *("numeric", "float4", "float8", "bool", "text", "varchar", "bpchar", "date", "time", "uuid", "bytea", "jsonb"),
+    }
+)
 _HASHED_ELEMENTS: Final = frozenset({f"_{base}" for base in _HASHED - {"bytea", *_TIMESTAMPS}})
 #: Arrays whose elements JSON spells in another way.
 _OTHER_ELEMENTS: Final = ("_bytea", "_timestamp", "_timestamptz", "_json", "_jsonb")

@@ -36,7 +36,7 @@ _VALUE_COLUMN: Final = re.compile(r"(?<!\w)value(?!\w)", re.IGNORECASE)
 _KEY_COLUMN: Final = "key"
 #: Types whose texts are the same in Spark and in PostgreSQL.
 _SAME_TEXT: Final = frozenset(
-    ["text", "varchar", "bpchar", "json", "jsonb", "uuid", "int2", "int4", "int8", "bool", "date"]
+    {*("text", "varchar", "bpchar", "json", "jsonb", "uuid"), *("int2", "int4", "int8", "bool", "date")}
 )
 #: What PostgreSQL sees of a part of a record: its text, and its bytes.
 _PARTS: Final[Mapping[Part, tuple[str, str]]] = {"key": ("key", "key_bytes"), "value": ("value_text", "value_bytes")}

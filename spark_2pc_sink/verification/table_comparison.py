@@ -355,8 +355,8 @@ class TableComparison:
         }
         for what, count in replaced.items():
             if count:
-                why = f"{count} of its records {what}"
-                self._differences.skip(f"a part of {self._request.scope} against the table", why)
+                scope = "the open transaction" if self._evidence.is_open else self._request.scope
+                self._differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
 
     def _name(self, sql: Statements, plan: TablePlan, tally: Tally) -> tuple[int, tuple[str, ...]]:
         """Name what differs, and write it to files where these are wanted; how many records differ, and the paths."""

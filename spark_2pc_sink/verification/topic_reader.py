@@ -57,6 +57,12 @@ _END: Final = _codes("_PARTITION_EOF")
 #: What a reader is told at the end of a log, and where its beginning has moved past what was asked for.
 _NOT_THERE: Final = _END | _codes("_AUTO_OFFSET_RESET")
 _TOKENS_SINCE: Final = (2, 13)
+#: Options that librdkafka has by the same name.
+_SAME_SETTINGS: Final = (
+    *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "reconnect.backoff.ms"),
+    *("reconnect.backoff.max.ms", "ssl.ca.location", "ssl.certificate.location", "ssl.key.password"),
+    "ssl.crl.location",
+)
 #: librdkafka prints topic ids in the other alphabet of Base64 than Kafka does.
 _BASE64_OF_KAFKA: Final = str.maketrans("+/", "-_")
 #: What librdkafka holds of records that were not asked for yet.
@@ -392,25 +398,15 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
             rule=f"topics are read by confluent-kafka, here {installed}, and only 2.13 gets tokens without help",
             remedy="pip install 'confluent-kafka>=2.13'",
         )
-    settings: dict[str, Any] = {
+    settings: dict[str, Any] = {name: getattr(options, name.replace(".", "_")) for name in _SAME_SETTINGS} | {
         "bootstrap.servers": ",".join(options.bootstrap_servers),
         "client.id": f"{options.client_id}-verify",
-        "security.protocol": options.security_protocol,
         "socket.timeout.ms": max(options.request_timeout_ms, 10),
         "socket.connection.setup.timeout.ms": max(options.socket_connection_setup_timeout_ms, 1_000),
-        "reconnect.backoff.ms": options.reconnect_backoff_ms,
-        "reconnect.backoff.max.ms": options.reconnect_backoff_max_ms,
-        "sasl.mechanism": options.sasl_mechanism,
-        "sasl.username": options.sasl_username,
-        "sasl.password": options.sasl_password,
         "sasl.kerberos.service.name": options.kerberos_service_name,
         "oauth_cb": None if source is None else confluent_callback(source),
-        "ssl.ca.location": options.ssl_ca_location,
-        "ssl.certificate.location": options.ssl_certificate_location,
         # Where the certificate's file holds the key too, librdkafka has to be told so.
         "ssl.key.location": options.ssl_key_location or options.ssl_certificate_location,
-        "ssl.key.password": options.ssl_key_password,
-        "ssl.crl.location": options.ssl_crl_location,
         "ssl.endpoint.identification.algorithm": None if options.ssl_check_hostname else "none",
     }
     return {name: value for name, value in settings.items() if value is not None}

@@ -9,14 +9,10 @@ from unittest import mock
 
 import pytest
 from psycopg2 import OperationalError
-from psycopg2.errors import InsufficientPrivilege
 
-from spark_2pc_sink.errors import StateStoreError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.options.names import TableName
-from spark_2pc_sink.verification.columns import ComparedColumn, ComparedColumns
-from spark_2pc_sink.verification.staging import CHUNK_BYTES_MAX, Chunk, RecordTexts, StagingSession, cancel, without_nul
-from spark_2pc_sink.verification.statements import MARK, Statements
+from spark_2pc_sink.verification.staging import CHUNK_BYTES_MAX, Chunk, RecordTexts, cancel, without_nul
+from spark_2pc_sink.verification.statements import MARK
 from spark_2pc_sink.verification.target import NotRowsError, Tombstones
 
 PLACE = TopicPartition("t", 3)
@@ -98,17 +94,6 @@ def test_what_an_encoding_lacks_stands_as_its_code_point() -> None:
     assert [json.loads(text)["a"] for text in spelled.texts] == ["ü\x1aU+20AC\x1a", "ü\x1aU+20AB\x1a", "ü"]
     assert (spelled.places, spelled.offsets) == (chunk.places, chunk.offsets)
     assert chunk.spelled_in("utf_8").texts == chunk.texts
-
-
-def test_a_role_without_temporary_tables_is_told_what_it_lacks() -> None:
-    """It is no fault of expressions that somebody has given."""
-    connection = mock.MagicMock()
-    refused = InsufficientPrivilege('permission denied to create temporary tables in database "shop"')
-    connection.cursor.return_value.__enter__.return_value.execute.side_effect = [None, refused]
-    columns = ComparedColumns((ComparedColumn("id", "id", *["int8"] * 5),), given={"id": "key::bigint"})
-    sql = Statements(TableName(name="t", schema=None), columns)
-    with pytest.raises(StateStoreError, match="grant this role TEMPORARY on it"):
-        StagingSession(connection, sql, statement_timeout_ms=1_000)
 
 
 @pytest.mark.parametrize("closed", [True, False])

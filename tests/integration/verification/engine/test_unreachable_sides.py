@@ -86,6 +86,16 @@ def test_a_role_that_may_not_read_the_table_is_told_so(written: Sides, reader: s
     assert "permission denied for table target" in report.not_checked[0].why
 
 
+def test_a_role_without_temporary_tables_is_told_what_it_lacks(written: Sides, reader: str) -> None:
+    """And not that the expressions of the caller are wrong."""
+    reading, name = make_url(reader), make_url(written.database).database
+    written.sql(f"GRANT SELECT ON target TO {reading.username}")
+    written.sql(f'REVOKE TEMPORARY ON DATABASE "{name}" FROM PUBLIC')
+    report = written.verify(database=reader, record_columns="id = key::bigint")
+    assert report.verdict == "inconclusive", str(report)
+    assert "grant this role TEMPORARY on it" in report.not_checked[0].why
+
+
 def test_rows_that_policies_hide_are_told(written: Sides, reader: str) -> None:
     """The role sees a part of the table, whether that looks the same or not."""
     name = make_url(reader).username

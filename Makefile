@@ -311,7 +311,7 @@ $(LOWEST_PYTHON)/stamp: pyproject.toml | .venv/stamp
 	@echo "setup: the lowest versions into $(LOWEST_PYTHON)/"
 	@$(BIN)/python -m venv --clear $(LOWEST_PYTHON)
 	@$(BIN)/uv pip compile --quiet --resolution lowest-direct --no-header pyproject.toml \
-	    $(addprefix --extra ,avro coordinator dashboard embedded metrics msk oidc protobuf verify) \
+	    $(addprefix --extra ,avro coordinator dashboard embedded metrics msk oidc openlineage otel protobuf verify) \
 	    --output-file $(LOWEST_PYTHON)/constraints.txt
 	@$(BIN)/uv pip install --quiet --no-cache --compile-bytecode --python $(LOWEST_PYTHON)/bin/python \
 	    --constraints $(LOWEST_PYTHON)/constraints.txt --editable '.[dev]'

@@ -44,6 +44,7 @@ class SinkCounts:
         bad_rows: that went to the dead letters in their place, likewise.
         seconds: of a batch, from Spark's call until Kafka's commit, likewise.
         steps: the same by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
+        source_lag, event_delay_s: of the newest batch, see `BatchReport`; None where its line has none.
     """
 
     batches: int = 0
@@ -54,6 +55,8 @@ class SinkCounts:
     bad_rows: int = 0
     seconds: Sum = field(default_factory=Sum)
     steps: dict[str, Sum] = field(default_factory=lambda: defaultdict(Sum))
+    source_lag: float | None = None
+    event_delay_s: float | None = None
 
     def add(self, line: HistoryLine) -> None:
         """Count one line."""
@@ -71,6 +74,7 @@ class SinkCounts:
             self.seconds.add(float(figures["seconds"]))
         for step, seconds in figures.get("step_seconds", {}).items():
             self.steps[step].add(float(seconds))
+        self.source_lag, self.event_delay_s = figures.get("source_lag"), figures.get("event_delay_s")
 
 
 class BatchCounters:
@@ -98,7 +102,7 @@ class BatchCounters:
         """Count those of a sink's newest lines that are new and settled."""
         counted = self._counted[transactional_id]
         new = [line for line in lines if line.row.decision > counted and line.row.status != DECIDED]
-        for line in new:
+        for line in sorted(new, key=lambda line: line.row.decision):
             self._counts[transactional_id].add(line)
         self._counted[transactional_id] = max([counted, *(line.row.decision for line in new)])
 

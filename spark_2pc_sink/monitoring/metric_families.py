@@ -74,6 +74,19 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[SinkCounts], int]], ...]] = (
     ),
     ("spark_2pc_sink_bad_rows", "Bad rows of these batches, in the dead letters.", lambda done: done.bad_rows),
 )
+#: Of the newest batch.
+_LAGS: Final[tuple[tuple[str, str, Callable[[SinkCounts], float | None]], ...]] = (
+    (
+        "spark_2pc_sink_source_lag_records",
+        "Records that Kafka sources had beyond what the query had read, before its newest batch.",
+        lambda done: done.source_lag,
+    ),
+    (
+        "spark_2pc_sink_event_delay_seconds",
+        "How old the newest event was when both sides had it, before the newest batch.",
+        lambda done: done.event_delay_s,
+    ),
+)
 
 
 def families(found: StatusReport, counts: Mapping[str, SinkCounts], *, took_s: float) -> Iterator[Metric]:
@@ -132,6 +145,13 @@ def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
 
 def _batches(counts: Mapping[str, SinkCounts]) -> Iterator[Metric]:
     """What the history says of batches since the first look."""
+    for name, text, newest in _LAGS:
+        gauge = GaugeMetricFamily(name, text, labels=[_SINK])
+        for sink, done in counts.items():
+            value = newest(done)
+            if value is not None:
+                gauge.add_metric([sink], value)
+        yield gauge
     for name, text, count in _COUNTERS:
         counter = CounterMetricFamily(name, text, labels=[_SINK])
         for sink, done in counts.items():

@@ -82,6 +82,7 @@ _SINK_GROUPS: Final[Mapping[str, str]] = {
     "Write several topics and tables": "writes",
     "Handle bad rows": "bad_rows max_bad_rows dead_letter_table dead_letter_topic",
     "Run your own code with a batch": "on_batch on_decide",
+    "Tell other tools": "openlineage_namespace",
     "Continue after a restart that needs a decision": "adopt accept_loss accept_replay reason query_name",
     "Keep state and history": "state_schema state_table history_table history_batches",
     "Tune batches": "batch_attempts_max driver_port driver_port_range",

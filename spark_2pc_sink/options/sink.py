@@ -194,6 +194,11 @@ class SinkOptions(CommonOptions):
         why="SQL texts, or a function, in the transaction that decides a batch: behind its rows, once, and never for a "
         "replay. An exception of it fails the attempt, and nothing is written",
     )
+    openlineage_namespace: str | None = setting(
+        None,
+        why="of the job in OpenLineage, to which the run and its batches send events with topics, tables and counts; "
+        "pip install 'spark-2pc-sink[openlineage]', whose client has its own configuration. None: no events",
+    )
     query_name: str | None = setting(
         None,
         why="of a stream on Spark Connect, which tells a foreachBatch function nothing of its query: a name that stays "

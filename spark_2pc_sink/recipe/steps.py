@@ -8,7 +8,7 @@ processing recipe": send, prepare, write data and prepared state in one database
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,5 +45,5 @@ class Observer(Protocol):
         """Called after ``step`` is complete, on the driver."""
 
     @property
-    def by_step(self) -> Mapping[str, float]:
-        """Seconds that each step of this batch has taken so far, for the history."""
+    def figures(self) -> Mapping[str, Any]:
+        """Figures of this batch for the history, as far as they are known: ``step_seconds`` and others."""

@@ -14,6 +14,7 @@ from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.bad_rows.bad_row import identity_sql
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_spans import BatchSpans
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
 from spark_2pc_sink.sink.driver.on_decide import OnDecide
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
@@ -27,6 +28,7 @@ from spark_2pc_sink.sink.job.session_facts import install_log_filter
 from spark_2pc_sink.sink.job.spark_batch import RunSides, SparkBatch
 from spark_2pc_sink.sink.job.table_loader import LaneTables
 from spark_2pc_sink.sink.job.task_jobs import TaskJobs
+from spark_2pc_sink.sink.lineage import Lineage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +77,10 @@ class QueryRun:
             clock,
         )
         self._lanes = LaneExpressions(options, self._sides.jobs.facts, self._sides.tables.loaders)
-        self._times = StepTimes(clock)
+        self._spans = BatchSpans(options.transactional_id)
+        self._times = StepTimes(clock, self._spans.reached)
+        namespace = options.openlineage_namespace
+        self._lineage = None if namespace is None else Lineage(namespace, options, query.ids, clock)
         self._driver = self._new_driver(clock)
 
     def _new_driver(self, clock: Clock) -> BatchDriver:
@@ -123,9 +128,12 @@ class QueryRun:
             if given is not None and given is not False:
                 once = "is meant for one start only: it disables a safety check for as long as it is set. Remove it"
                 self._log.warning("%s=%s %s", name, given, once)
-        recovered = self._driver.recover()
+        with self._spans.span("start"):
+            recovered = self._driver.recover()
         if self.query.comes_straight(batch, jobs.facts.tasks_at_once()):
             jobs.small_batches.try_first()
+        if self._lineage is not None:
+            self._lineage.begin(batch, lanes)
         initialized = recovered.initialized
         self._log.info(
             "claim %d, next pair %s; %s",
@@ -141,16 +149,27 @@ class QueryRun:
         """Take one batch through the recipe."""
         self._sides.jobs.facts.check_repeatable(batch, "the batch")
         split = BatchSplit(batch, batch_id, self._options, self._dead_letters)
-        self._times.begin()
-        try:
-            report = self._driver.write(batch_id, SparkBatch(split, self._lanes.of(batch), self._sides))
-        except Exception:
-            self._sides.jobs.note_failure()
-            raise
-        return replace(report, seconds=self._times.total_s, step_seconds=self._times.by_step)
+        lag = self.query.lag()
+        self._times.begin(**lag)
+        with self._spans.span("batch", batch_id=batch_id):
+            try:
+                lanes = self._lanes.of(batch)
+                written = self._driver.write(batch_id, SparkBatch(split, lanes, self._sides))
+            except Exception:
+                self._sides.jobs.note_failure()
+                if self._lineage is not None:
+                    self._lineage.end(failed=True)
+                raise
+            report = replace(written, seconds=self._times.total_s, step_seconds=self._times.by_step, **lag)
+            self._spans.report(report)
+        if self._lineage is not None:
+            self._lineage.wrote(batch, lanes, report)
+        return report
 
     def close(self) -> None:
         """Close the connections of this run."""
+        if self._lineage is not None:
+            self._lineage.end(failed=False)
         self._sides.jobs.close()
         self._sides.records.close()
         self._store.close()

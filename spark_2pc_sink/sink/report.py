@@ -69,6 +69,11 @@ class BatchReport:
         step_seconds: the same by steps, as in ``{"produce": 0.8, …}`` with the names of `recipe.steps.Step` in
             lower case. Each is the time since the step that was reached before it; so ``recover`` has, where an attempt
             has failed, all of it since its last step.
+        source_lag: records that Kafka sources of the query had, when Spark planned the batch before, beyond what it
+            read for that. None where Spark does not show it: for the first batch of a run, for other sources, for a
+            backfill, and with ``query_name`` on Spark Connect. Markers that end transactions are counted as records.
+        event_delay_s: how old the newest event of the batch before was when the query had finished it. None as above,
+            and for a query without a watermark.
     """
 
     transactional_id: str
@@ -85,6 +90,8 @@ class BatchReport:
     seconds: float = 0.0
     step_seconds: Mapping[str, float] = field(default_factory=dict)
     outputs: Mapping[str, int] = field(default_factory=dict)
+    source_lag: int | None = None
+    event_delay_s: float | None = None
 
     def __str__(self) -> str:
         """One line for a log."""

@@ -84,6 +84,10 @@ class DualWriteSink:
     All options are keywords. docs/reference/options.md has their types and ranges too.
     """
 
+    _options: SinkOptions
+    _run: QueryRun | None
+    _started_in: str | None
+
     # The keywords, which a test compares with `SinkOptions`: types and defaults are written here for readers.
     @checks_keywords
     def __init__(
@@ -129,6 +133,7 @@ class DualWriteSink:
         accept_replay: int | None = None,
         on_batch: Callable[[BatchReport], object] | None = None,
         on_decide: Callable[[Connection, DecidingBatch], object] | list[str] | tuple[str, ...] | None = None,
+        openlineage_namespace: str | None = None,
         query_name: str | None = None,
         decision_margin_ms: int = 10_000,
         database_password: Callable[[], str] | None = None,
@@ -152,10 +157,8 @@ class DualWriteSink:
         commit_timeout_ms: int = 60_000,
         settle_deadline_ms: int = 120_000,
     ) -> None:
-        self._options = SinkOptions.parse(**{name: value for name, value in locals().items() if name != "self"})
-        self._run: QueryRun | None = None
-        self._started_in: str | None = None
-        self._calls = threading.Lock()
+        options = SinkOptions.parse(**{name: value for name, value in locals().items() if name != "self"})
+        DualWriteSink.__setstate__(self, {"_options": options, "_started_in": None})
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], **more: Any) -> DualWriteSink:

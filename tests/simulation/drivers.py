@@ -60,7 +60,7 @@ MISFITS: Final = (TypeError, AttributeError, NameError)
 class _NoTimes:
     """An observer of steps that takes no time: no schedule looks at them."""
 
-    by_step: ClassVar[dict[str, float]] = {}
+    figures: ClassVar[dict[str, float]] = {}
 
     def __call__(self, step: Step) -> None:
         """Nothing."""

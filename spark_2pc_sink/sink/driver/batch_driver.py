@@ -249,7 +249,7 @@ class BatchDriver:
         if not produced.counts.record_count:
             self._write_rows(produced)
             # The last statement about this batch: the times of its steps end here.
-            figures = attempt.outcome.for_history(self._observer.by_step)
+            figures = attempt.outcome.for_history(self._observer.figures)
             return attempt.commit(produced, produced.decision(claim.row, figures=figures))
         self._observer(Step.PREPARE)
         if not attempt.ticket.kafka_only:
@@ -289,7 +289,7 @@ class BatchDriver:
             )
         self._observer(Step.COMPLETE)
         self._verify_present(decided.written)
-        figures = decided.outcome.for_history(self._observer.by_step)
+        figures = decided.outcome.for_history(self._observer.figures)
         row = self._store.mark_done(
             self._transactional_id, self._claimed.generation, str(answer.producer or producer), figures=figures
         )
@@ -307,7 +307,7 @@ class BatchDriver:
             did = {"did": f"batch {batch_id} was owed, and has no records as Spark replays it now"}
             row = self._store.drop_batch(self._transactional_id, row.generation, row.settled, detail=did)
         else:
-            figures = produced.attempt.outcome.for_history(self._observer.by_step)
+            figures = produced.attempt.outcome.for_history(self._observer.figures)
             row = self._store.take_empty_batch(
                 self._transactional_id, row.generation, batch_id, row.prepared_transaction_state, figures=figures
             )

@@ -351,16 +351,14 @@ class Outcome:
         counted = self.produced
         return replace(report, record_bytes=counted.record_bytes, outputs=counted.outputs, bad_rows=counted.bad_rows)
 
-    def for_history(self, step_seconds: Mapping[str, float]) -> dict[str, Any]:
+    def for_history(self, figures: Mapping[str, Any]) -> dict[str, Any]:
         """For the batch's line in the history.
 
         Args:
-            step_seconds: how long each step has taken; written to the millisecond.
+            figures: the observer's.
         """
-        steps = {name: round(seconds, 3) for name, seconds in step_seconds.items()}
-        times = {"seconds": round(sum(steps.values()), 3), "step_seconds": steps} if steps else {}
         if self.produced is None:
-            return {"record_bytes": 0, **times}
+            return {"record_bytes": 0, **figures}
         bad_rows = {"bad_rows": self.produced.bad_rows} if self.produced.bad_rows else {}
         outputs = {"outputs": dict(self.produced.outputs)} if self.produced.outputs else {}
-        return {"record_bytes": self.produced.record_bytes, **outputs, **bad_rows, **times}
+        return {"record_bytes": self.produced.record_bytes, **outputs, **bad_rows, **figures}

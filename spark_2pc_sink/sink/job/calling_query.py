@@ -11,11 +11,13 @@ exactly one, that is the query; else the user names it (``query_name``).
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, ParamSpec, TypeVar
 from uuid import uuid4
@@ -26,6 +28,8 @@ from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, beside_server, is_connect
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
@@ -124,6 +128,10 @@ class CallingQuery(ABC):
         del batch, tasks
         return False
 
+    def lag(self) -> dict[str, Any]:
+        """How far the query is behind its sources, as far as Spark shows it: ``source_lag`` and ``event_delay_s``."""
+        return {}
+
     def look_back(self, missing: range) -> RunRecord:
         """What Spark shows of batches for which the sink was not called.
 
@@ -132,6 +140,38 @@ class CallingQuery(ABC):
         """
         del missing
         return NOTHING_SHOWN
+
+
+def lag_of(progress: str) -> dict[str, Any]:
+    """``source_lag`` and ``event_delay_s`` after the batch of a progress, as far as it shows them; see `BatchReport`.
+
+    Args:
+        progress: its JSON.
+    """
+    shown = json.loads(progress)
+    found: dict[str, Any] = {}
+    behind = [lag for source in shown["sources"] for lag in _records_behind(source)]
+    if behind:
+        found["source_lag"] = sum(behind)
+    newest = shown.get("eventTime", {}).get("max")
+    if newest is not None:
+        finished_s = _seconds(shown["timestamp"]) + shown["durationMs"].get("triggerExecution", 0) / 1000
+        found["event_delay_s"] = round(finished_s - _seconds(newest), 3)
+    return found
+
+
+def _records_behind(source: Mapping[str, Any]) -> Iterator[int]:
+    """By partition of a Kafka source, whose offsets are ``{topic: {partition: offset}}``; other sources have none."""
+    end, latest = source.get("endOffset"), source.get("latestOffset")
+    if isinstance(end, dict) and isinstance(latest, dict):
+        for topic, partitions in latest.items():
+            if isinstance(partitions, dict):
+                yield from (last - end.get(topic, {}).get(each, last) for each, last in partitions.items())
+
+
+def _seconds(moment: str) -> float:
+    """Since 1970, of Spark's spelling of a time in UTC."""
+    return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
 
 
 #: Of this process: all its sinks of one transactional id are one run, and are compared with each other.
@@ -268,6 +308,11 @@ class ConnectQuery(CallingQuery):
     def is_stopping(self) -> bool:
         """See `CallingQuery.is_stopping`."""
         return self._query is not None and not self._query.isActive
+
+    def lag(self) -> dict[str, Any]:
+        """See `CallingQuery.lag`."""
+        progress: Any = None if self._query is None else self._query.lastProgress
+        return {} if progress is None else lag_of(progress.json)
 
 
 def session_id_here() -> str | None:

@@ -13,7 +13,7 @@ from uuid import UUID
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import HIDDEN
-from spark_2pc_sink.sink.job.calling_query import CallingQuery, RunIds, current_query
+from spark_2pc_sink.sink.job.calling_query import CallingQuery, RunIds, current_query, lag_of
 from spark_2pc_sink.sink.job.session_facts import Repeatability, elements_of
 
 if TYPE_CHECKING:
@@ -276,6 +276,11 @@ class ClassicQuery(CallingQuery):
     def comes_straight(self, batch: DataFrame, tasks: int) -> bool:
         """See `CallingQuery.comes_straight`."""
         return self._execution is not None and comes_straight(batch, self._execution.logicalPlan(), tasks)
+
+    def lag(self) -> dict[str, Any]:
+        """See `CallingQuery.lag`."""
+        progress = None if self._execution is None else self._execution.lastProgress()
+        return {} if progress is None else lag_of(progress.json())
 
     def look_back(self, missing: range) -> RunRecord:
         """See `CallingQuery.look_back`."""

@@ -121,11 +121,19 @@ def test_the_example_writes_both_sides_and_goes_on_after_a_restart(orders: Order
     ]
 
 
-def test_the_job_of_the_page(orders: Orders, server: ConnectServer) -> None:
-    """docs/connect.md, with a stream of the reader's, and a place to wait until it has written what is there."""
-    [block] = [each for each in blocks("python") if each.page == "docs/connect.md"]
-    orders.add(10)
-    lines = ast.unparse(without_dots(block.text.replace("sc://spark.internal:15002", server.remote))).splitlines()
+@pytest.mark.parametrize("named", [True, False])
+def test_the_job_of_the_page(orders: Orders, server: ConnectServer, named: bool) -> None:
+    """docs/connect.md, with a stream of the reader's, and a place to wait until it has written what is there.
+
+    Without a name the query is found, and its progress says how old events are: from the second batch on.
+    """
+    [block] = [each for each in blocks("python") if each.page == "docs/connect.md" and "SparkSession" in each.text]
+    for _ in range(2):
+        orders.add(10)
+    option = ', query_name="orders"'
+    assert option in block.text
+    text = block.text if named else block.text.replace(option, "")
+    lines = ast.unparse(without_dots(text.replace("sc://spark.internal:15002", server.remote))).splitlines()
     [at] = [number for number, line in enumerate(lines) if line.startswith("spark = ")]
     given = {
         "transactional_id": orders.name,
@@ -138,7 +146,9 @@ def test_the_job_of_the_page(orders: Orders, server: ConnectServer) -> None:
     schema = "order_id STRING, sequence BIGINT, status STRING"
     lines[at + 1 : at + 1] = [
         f"path = {str(orders.directory / 'checkpoint')!r}",
-        f"orders = spark.readStream.schema({schema!r}).json({str(orders.directory / 'events')!r})",
+        f"files = spark.readStream.schema({schema!r}).option('maxFilesPerTrigger', 1)",
+        f"timed = files.json({str(orders.directory / 'events')!r}).selectExpr('*', 'current_timestamp() AS at')",
+        "orders = timed.withWatermark('at', '1 hour').drop('at')",
         f"_given = {given!r}",
     ]
     program = orders.directory / "page.py"
@@ -153,6 +163,9 @@ def test_the_job_of_the_page(orders: Orders, server: ConnectServer) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     orders.check()
+    history = "FROM kafka_transaction_state_history WHERE event = 'decided' ORDER BY decision"
+    found = rows(orders.database, f"SELECT figures ? 'event_delay_s' {history}")
+    assert found == [(False,), (not named,)]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,13 @@ UNKNOWN = Liveness(alive=None, detail="by a pooler, a driver can be seen in its 
 MARKUP = "<script>alert('x')</script>"
 SECRET = "of-the-database"
 SASL_SECRET = "of-the-brokers"
-FIGURES = {"record_bytes": 812, "seconds": 1.5, "step_seconds": {"place": 0.1, "produce": 0.9, "decide": 0.5}}
+FIGURES = {
+    "record_bytes": 812,
+    "seconds": 1.5,
+    "step_seconds": {"place": 0.1, "produce": 0.9, "decide": 0.5},
+    "source_lag": 40,
+    "event_delay_s": 2.5,
+}
 
 
 def row(name: str = "orders", *, status: str = "done", batch: int | None = 41, **changes: Any) -> StateRow:

@@ -15,7 +15,16 @@ from spark_2pc_sink.monitoring.metric_families import families
 from spark_2pc_sink.testing import CapabilityError
 from tests.conftest import or_skip
 from tests.harness import ROOT
-from tests.unit.monitoring.alert_rules import RULES, firing, metrics_of, promtool_says, recorded, rules, seconds
+from tests.unit.monitoring.alert_rules import (
+    RULES,
+    Recording,
+    firing,
+    metrics_of,
+    promtool_says,
+    recorded,
+    rules,
+    seconds,
+)
 from tests.unit.monitoring.samples import EVERYTHING, FIGURES, lines
 
 BOARD = ROOT / "docker" / "grafana" / "dashboards" / "sinks.json"
@@ -61,7 +70,18 @@ def scrapes_in(minutes: float) -> int:
 
 
 def test_each_alert_is_tested() -> None:
-    assert FIRES.keys() == rules().keys()
+    assert FIRES.keys() | {"SinkBehind"} == rules().keys()
+
+
+def test_a_sink_that_does_not_keep_up_is_told(tmp_path: Path, needs_promtool: None) -> None:
+    """The recorded incident has no watermark: these are minutes in which events get older, and recover."""
+    labels = (("transactional_id", "orders"),)
+    minutes = [5.0] * 3 + [900.0] * 8 + [5.0] * 3
+    recording = Recording(60, {}, {("spark_2pc_sink_event_delay_seconds", labels): tuple(minutes)})
+    fired = firing("SinkBehind", recording)
+    assert [number for number, series in enumerate(fired) if series] == list(range(8, 11))
+    every = {("SinkBehind", number): series for number, series in enumerate(fired)}
+    assert promtool_says(tmp_path, recording, every) == ""
 
 
 @pytest.mark.parametrize("alert", FIRES)
@@ -116,7 +136,7 @@ def needs_promtool(pytestconfig: pytest.Config) -> None:
     or_skip(pytestconfig, find)
 
 
-@pytest.mark.parametrize("alert", FIRES)
+@pytest.mark.parametrize("alert", rules())
 def test_an_alert_says_what_it_means_and_where_to_read_on(alert: str) -> None:
     rule = rules()[alert]
     assert rule["labels"]["severity"] in {"critical", "warning"}

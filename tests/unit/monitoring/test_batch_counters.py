@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jdbc_state import HistoryLine
 from spark_2pc_sink.monitoring.batch_counters import BatchCounters, SinkCounts
 from tests.unit.monitoring.samples import FIGURES, row
@@ -33,6 +35,7 @@ def test_only_new_lines_are_read_and_counted() -> None:
     found = counts(counters)
     assert (found.batches, found.rows, found.records, found.record_bytes) == (4, 4 * 1_200, 4 * 1_100, 4 * 812)
     assert (found.seconds.count, found.seconds.total) == (4, 6.0)
+    assert (found.source_lag, found.event_delay_s) == (40, 2.5)
     assert (found.steps["produce"].count, round(found.steps["produce"].total, 6)) == (4, 3.6)
 
 
@@ -93,3 +96,14 @@ def test_lines_without_figures_count_as_batches() -> None:
     assert counters.lines_wanted(newest) == 1
     counters.count("orders", [HistoryLine("decided", newest)])
     assert (counts(counters).batches, counts(counters).record_bytes, counts(counters).seconds.count) == (1, 0, 0)
+
+
+def test_the_lag_is_that_of_the_newest_line() -> None:
+    """Lines come the newest first; one that has none, as of a batch that a recovery has completed, takes it away."""
+    counters = BatchCounters()
+    see(counters, 10)
+    assert counters.lines_wanted(row(decision=12)) == 2
+    lags: list[dict[str, Any]] = [{"source_lag": 3}, FIGURES]
+    found = [HistoryLine("decided", row(decision=12 - age), figures) for age, figures in enumerate(lags)]
+    counters.count("orders", found)
+    assert (counts(counters).source_lag, counts(counters).event_delay_s) == (3, None)

@@ -59,7 +59,7 @@ class Job:
             self,
         )
 
-    by_step: ClassVar[dict[str, float]] = {}
+    figures: ClassVar[dict[str, float]] = {}
 
     def __call__(self, step: Step) -> None:
         self.steps.append(step)

@@ -19,5 +19,7 @@ def test_each_step_has_the_time_since_the_one_before_it() -> None:
         times(step)
     assert times.by_step == {"place": 9.0, "produce": 18.0, "recover": 4.0}
     assert times.total_s == 31.0
-    times.begin()
+    assert times.figures == {"seconds": 31.0, "step_seconds": times.by_step}
+    times.begin(source_lag=4)
+    assert times.figures == {"seconds": 0, "step_seconds": {}, "source_lag": 4}
     assert (times.by_step, times.total_s) == ({}, 0.0)

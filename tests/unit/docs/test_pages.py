@@ -38,6 +38,7 @@ README_LINES_MAX = 160
 README_COLUMNS_MAX = 90
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+_DATE = re.compile(r"2\d{3}-\d\d-\d\d|nightly")
 _TEST = re.compile(r"`(?:([\w/]+\.py)|…)::(test_\w+)`")
 
 
@@ -106,6 +107,18 @@ def test_messages_are_quoted_as_they_are(quote: str) -> None:
     """But for what a message has in place of numbers and dots, with its noun."""
     parts = [part.strip() for part in re.split(r"(?:query|Kafka cluster|batch)? (?:…|\d+)", quote)]
     assert [part for part in parts if part not in texts_of_the_code()] == []
+
+
+def test_every_kip_has_evidence_or_says_that_nothing_is_there() -> None:
+    """A row without a test has no version and no date either."""
+    lines = (ROOT / "docs/kip-by-kip.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if re.match(r"\| \d", line)]
+    named = {int(row[0].partition(",")[0]) for row in rows}
+    assert named >= {98, 360, 447, 484, 516, 654, 664, 679, 714, 732, 890, 892, 932, 939, 1228, 1289, 1319}
+    wrong = [
+        row[0] for row in rows if row[2] != "none" and not (_TEST.search(row[2]) and row[3] and _DATE.match(row[4]))
+    ]
+    assert wrong == []
 
 
 def named_tests() -> list[tuple[str, str]]:

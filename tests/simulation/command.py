@@ -19,7 +19,18 @@ from tests.simulation.defects import DEFECTS
 from tests.simulation.defects_bad_rows import DEFECTS_BAD_ROWS
 from tests.simulation.defects_outside import DEFECTS_OUTSIDE
 from tests.simulation.defects_people import DEFECTS_PEOPLE
-from tests.simulation.explore import Tally, children, quiet, run_children, run_random, run_schedule, trace
+from tests.simulation.explore import (
+    Tally,
+    Violation,
+    as_test,
+    children,
+    quiet,
+    run_children,
+    run_random,
+    run_schedule,
+    shrink,
+    trace,
+)
 from tests.simulation.mutants import Caught, hunt
 from tests.simulation.profiles import CONTINUOUS, PEOPLE, PROFILES, PROMISED
 from tests.simulation.schedule import Schedule, ScheduleError
@@ -130,7 +141,7 @@ def _explore(options: argparse.Namespace, pool: ProcessPoolExecutor) -> Tally:
     # The shortest say most.
     shortest = sorted(total.reported, key=lambda each: len(each.schedule.faults))
     for violation in shortest[:_SHOWN_MAX]:
-        _show(violation.schedule)
+        _show(shrink(violation))
     return total
 
 
@@ -178,13 +189,16 @@ def _level(name: str, pool: ProcessPoolExecutor, run: Callable[[_T], Tally], wor
     )
 
 
-def _show(schedule: Schedule) -> None:
+def _show(violation: Violation) -> None:
+    """The schedule, which is minimal; its requests; and a test of it."""
+    schedule = violation.schedule
     lines, violations = trace(schedule)
     print(f"\nVIOLATION {violations[0][0] if violations else 'not seen again'} in {schedule}")
     print("\n".join(f"    {line}" for line in lines))
     for checker, text in violations:
         print(f"  {checker}: {text}")
-    print(f"  again: python -m tests.simulation --replay '{schedule}'\n")
+    print(f"  again: python -m tests.simulation --replay '{schedule}'")
+    print(f"  as a test:\n\n{as_test(violation)}")
 
 
 # --- mutants -----------------------------------------------------------------------------------------------------

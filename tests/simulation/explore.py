@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,8 @@ from tests.simulation.world import StuckError, World
 
 #: How many violations one piece of work reports in full.
 _REPORTED_MAX = 5
+#: How many choice points the faults after one that was left out are moved, forwards or back.
+_SHIFT_MAX = 15
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,50 @@ def trace(schedule: Schedule) -> tuple[list[str], list[tuple[str, str]]]:
     world = World(schedule.profile, Choices(schedule), tracing=True)
     violations = run_world(world)
     return world.traced, violations
+
+
+def shrink(violation: Violation) -> Violation:
+    """The same violation after as few faults as possible: none of them can be left out.
+
+    A fault that is left out takes requests with it, or leaves others to be made, so those after it are moved too.
+    """
+    faults = violation.schedule.faults
+    for number in range(len(faults) - 1, -1, -1):
+        for shift in sorted(range(-_SHIFT_MAX, _SHIFT_MAX + 1), key=abs):
+            later = ((position + shift, fault) for position, fault in faults[number + 1 :])
+            shorter = Schedule(violation.schedule.profile, (*faults[:number], *later))
+            found = _again(shorter, violation.checker)
+            if found is not None:
+                return shrink(found)
+    return violation
+
+
+def _again(schedule: Schedule, checker: str) -> Violation | None:
+    positions = [position for position, _ in schedule.faults]
+    if positions != sorted({*positions}) or any(position < 0 for position in positions):
+        return None
+    choices = PlannedChoices(schedule)
+    try:
+        violations = run_world(World(schedule.profile, choices))
+    except ScheduleError:
+        return None
+    taken = Schedule(schedule.profile, tuple(choices.taken))
+    return next((Violation(taken, by, text) for by, text in violations if by == checker), None)
+
+
+def as_test(violation: Violation) -> str:
+    """A test that fails as long as the violation is there; to be pasted into a file of tests."""
+    name = re.sub(
+        r"\W+", "_", "_".join((violation.schedule.profile, *(fault for _, fault in violation.schedule.faults)))
+    )
+    return f"""from tests.simulation.explore import trace
+from tests.simulation.schedule import Schedule
+
+
+def test_{name}() -> None:
+    lines, violations = trace(Schedule.parse("{violation.schedule}"))
+    assert violations == [], "\\n".join(lines)
+"""
 
 
 def quiet() -> None:

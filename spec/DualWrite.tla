@@ -100,7 +100,8 @@ ReceiveEndTxn ==
                                                     ELSE IF fits \/ again THEN "settled" ELSE "look"
         IN  /\ net' = net \ {m}
             /\ kafka' = IF fits THEN Ending("PrepareCommit") ELSE kafka
-            /\ driver' = IF waits THEN [driver EXCEPT ![m.by].at = answer] ELSE driver
+            /\ driver' = IF waits THEN [driver EXCEPT ![m.by].at = answer,
+                                                      ![m.by].epoch = IF answer = "look" THEN 0 ELSE @] ELSE driver
             /\ UNCHANGED <<log, row, table, spark, backup, left, ledger>>
 
 ----------------------------------------------------------------------------
@@ -129,7 +130,8 @@ Claim(d) ==
     /\ IF driver[d].at = "claim" /\ ~Mine(d)
        THEN Stop(d) /\ UNCHANGED row                                           \* superseded
        ELSE /\ row' = [row EXCEPT !.claim = d]
-            /\ Go(d, IF Mutant = "look before the claim" THEN "resolve" ELSE "look")
+            /\ driver' = [driver EXCEPT ![d].at = IF Mutant = "look before the claim" THEN "resolve" ELSE "look",
+                                        ![d].epoch = 0]
     /\ UNCHANGED <<kafka, log, table, spark, net, backup, left, ledger>>
 
 Look(d) ==
@@ -160,6 +162,9 @@ Verdict(seen) ==
         ELSE IF marker = {} THEN "halt"
         ELSE IF \A m \in marker : m.commit THEN "done" ELSE "owed"
 
+(* Nothing is in doubt.  A driver that looked a second time has its epoch already. *)
+Ready(d) == IF driver[d].epoch = 0 THEN "init" ELSE "place"
+
 Resolve(d) ==
     /\ driver[d].at = "resolve"
     /\ LET verdict == Verdict(driver[d].seen)
@@ -167,9 +172,9 @@ Resolve(d) ==
            told          == ~(driver[d].seen.state \in {"CompleteCommit", "CompleteAbort"}
                               /\ driver[d].seen.epoch = row.prepared + 1)
            noted(status) == IF Mine(d)
-                            THEN row' = [row EXCEPT !.status = status] /\ Go(d, IF told THEN "look" ELSE "init")
+                            THEN row' = [row EXCEPT !.status = status] /\ Go(d, IF told THEN "look" ELSE Ready(d))
                             ELSE Stop(d) /\ UNCHANGED row
-       IN  CASE verdict = "nothing" -> Go(d, "init") /\ UNCHANGED <<row, net, left>>
+       IN  CASE verdict = "nothing" -> Go(d, Ready(d)) /\ UNCHANGED <<row, net, left>>
              [] verdict = "abort"   -> Go(d, IF Mutant = "InitProducerId aborts" THEN "init" ELSE "abort")
                                        /\ UNCHANGED <<row, net, left>>
              [] verdict = "wait"    -> Go(d, "look") /\ UNCHANGED <<row, net, left>>
@@ -189,7 +194,7 @@ Resolve(d) ==
 AbortOpen(d) ==
     /\ driver[d].at = "abort"
     /\ IF kafka.state = "Ongoing" /\ kafka.epoch = driver[d].seen.epoch
-       THEN kafka' = Ending("PrepareAbort") /\ Go(d, "init")
+       THEN kafka' = Ending("PrepareAbort") /\ Go(d, Ready(d))
        ELSE Go(d, "look") /\ UNCHANGED kafka
     /\ UNCHANGED <<log, row, table, spark, net, backup, left, ledger>>
 
@@ -222,13 +227,17 @@ InitProducerId(d) ==
        IN  IF Mutant = "no closing InitProducerId" /\ ~open
            THEN /\ driver' = [driver EXCEPT ![d].at = "place", ![d].epoch = kafka.epoch, ![d].prepared = row.prepared,
                                             ![d].seen = Unseen]
-                /\ UNCHANGED <<kafka, log>>
+                /\ UNCHANGED <<kafka, log, left>>
            ELSE /\ kafka' = [kafka EXCEPT !.state = "Empty", !.epoch = epoch, !.kept = FALSE]
                 /\ log' = IF open THEN log \cup {[txn |-> kafka.txn, batch |-> kafka.batch, commit |-> FALSE, writes |-> 1]}
                         ELSE log
-                /\ driver' = [driver EXCEPT ![d].at = IF next THEN "place" ELSE "claim", ![d].seen = Unseen,
-                                            ![d].epoch = epoch, ![d].prepared = row.prepared]
-    /\ UNCHANGED <<row, table, spark, net, backup, left, ledger>>
+                /\ \/ UNCHANGED driver /\ Fault                                 \* no answer: asked again
+                   \/ /\ IF next \/ Mine(d)                                    \* else somebody was there: look again
+                         THEN driver' = [driver EXCEPT ![d].at = IF next THEN "place" ELSE "look", ![d].seen = Unseen,
+                                                       ![d].epoch = epoch, ![d].prepared = row.prepared]
+                         ELSE Stop(d)
+                      /\ UNCHANGED left
+    /\ UNCHANGED <<row, table, spark, net, backup, ledger>>
 
 ----------------------------------------------------------------------------
 (* A driver: one batch. *)

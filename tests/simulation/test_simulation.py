@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,11 @@ from spark_2pc_sink.errors import CommitUnknownError, HaltCause, StateStoreError
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import command, faults, people
 from tests.simulation.actors import Actor
+from tests.simulation.behaviours import Tree, behaviours, module_of
 from tests.simulation.checkers import CHECKERS, check
 from tests.simulation.command import MUTANTS
 from tests.simulation.database import SimDatabase
-from tests.simulation.explore import Tally, Violation, run_children, run_random, trace
+from tests.simulation.explore import Tally, Violation, as_test, run_children, run_random, shrink, trace
 from tests.simulation.kafka import CLUSTER_ID
 from tests.simulation.mutants import Applied, Caught, Mutant, hunt
 from tests.simulation.profiles import PROFILES, PROMISED, TABLE_ALONE, TOPIC_ALONE
@@ -301,3 +303,42 @@ def test_a_session_that_was_cut_cannot_go_on() -> None:
         session.recorded.execute("copy", ())
     with pytest.raises(CommitUnknownError):
         database.commit(session)
+
+
+# --- for people --------------------------------------------------------------------------------------------------
+
+
+def test_a_violation_is_shrunk_to_a_test_that_shows_it_alone() -> None:
+    defect = mutant("no owed state: an aborted decision is noted as done")
+    with Applied(defect):
+        long = next(
+            each
+            for seed in range(200)
+            for each in run_random("tv2", [seed], faults_max=8).reported
+            if len(each.schedule.faults) >= 4
+        )
+        short = shrink(long)
+        assert (short.checker, len(short.schedule.faults) < len(long.schedule.faults)) == (long.checker, True)
+        assert shrink(short) == short
+    pasted: dict[str, Any] = {}
+    exec(as_test(short), pasted)  # noqa: S102 - what a person pastes
+    (test,) = (value for name, value in pasted.items() if name.startswith("test_"))
+    test()
+    with Applied(defect), pytest.raises(AssertionError):
+        test()
+
+
+def test_behaviours_with_the_same_beginning_are_one_tree() -> None:
+    """What TLC is asked: see `behaviours`, which ``make spec`` runs."""
+    tree = behaviours("tv2", range(5))
+    assert tree.shown[0][:3] == ("Empty", 1, "none")
+    assert sum(map(len, tree.below)) == len(tree.shown) - 1
+    assert '<<"Empty", 1, "none", 2, 0, 0, 0, 0, 0, 0>>' in module_of(tree)
+
+
+def test_a_step_that_was_not_reached_is_named_with_its_schedule() -> None:
+    tree = Tree()
+    tree.add([("a",), ("b",), ("c",)], "first")
+    tree.add([("a",), ("b",), ("d",), ("e",)], "second")
+    assert tree.missing({0, 1, 2}) == [(("b",), ("d",), "second")]
+    assert tree.missing(set(range(5))) == []

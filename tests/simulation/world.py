@@ -15,7 +15,7 @@ from tests.simulation.database import SimDatabase
 from tests.simulation.drivers import Intruder, JobDriver, NextStart, Operator, TaskFailedError, Words
 from tests.simulation.ledger import Ledger
 from tests.simulation.people import People
-from tests.simulation.profiles import PROFILES
+from tests.simulation.profiles import PROFILES, Profile
 from tests.simulation.record import Record
 from tests.simulation.schedule import GO, Choices
 
@@ -49,12 +49,13 @@ class World:
     """See the module. It is also the clock of every driver: time passes when somebody waits, or when it stands still.
 
     Args:
+        profile: its name, or one of its own.
         choices: what to choose.
         tracing: keep a trace, for people.
     """
 
-    def __init__(self, profile: str, choices: Choices, *, tracing: bool = False) -> None:
-        self.profile = PROFILES[profile]
+    def __init__(self, profile: str | Profile, choices: Choices, *, tracing: bool = False) -> None:
+        self.profile = PROFILES[profile] if isinstance(profile, str) else profile
         self.choices = choices
         self.broker = SimBroker(self.profile)
         self.database = SimDatabase()

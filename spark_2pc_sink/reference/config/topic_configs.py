@@ -220,12 +220,7 @@ _ROWS: Final = (
     _kept("retention.bytes", _LONG, "-1", _NOTHING_GOES, "log.retention.bytes"),
     _kept("retention.ms", _LONG, "-1", _NOTHING_GOES, at_least=-1),
     _honoured(
-        "segment.bytes",
-        _INT,
-        "1073741824",
-        "a segment file is rolled at this size",
-        "log.segment.bytes",
-        1_048_576,
+        "segment.bytes", _INT, "1073741824", "a segment file is rolled at this size", "log.segment.bytes", 1_048_576
     ),
     _fixed("segment.index.bytes", _INT, "10485760", "indexes grow as they are written", "log.index.size.max.bytes"),
     _kept("segment.jitter.ms", _LONG, "0", _BY_SIZE, at_least=0),

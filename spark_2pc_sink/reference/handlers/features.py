@@ -104,15 +104,9 @@ class FeatureHandlers:
             (name not in supported and level, f"{controller} does not support this feature."),
             (name not in supported, f"Feature {name} not found."),
             (not lowest <= level <= highest, f"{controller} only supports versions {lowest}-{highest}"),
-            (
-                level < now and upgrade_type == _UPGRADE,
-                _NEEDS_TYPE,
-            ),
+            (level < now and upgrade_type == _UPGRADE, _NEEDS_TYPE),
             (level > now and upgrade_type != _UPGRADE, "Can't downgrade to a newer version."),
-            (
-                level != now and name != TRANSACTION_VERSION,
-                f"The reference coordinator has it at {now} only.",
-            ),
+            (level != now and name != TRANSACTION_VERSION, f"The reference coordinator has it at {now} only."),
             # A setting must not lose its effect while the node runs, as it is refused where it has none at a start.
             (
                 properties.transaction_keep_prepared_enable and name == TRANSACTION_VERSION and level < highest,

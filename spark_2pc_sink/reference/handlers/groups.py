@@ -119,21 +119,16 @@ class GroupHandlers:
         refused, described = [], []
         for group_id in request.groups:
             if not context.access.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
-                refused.append(_no_group(group_id, Code.GROUP_AUTHORIZATION_FAILED, ""))
+                refused.append(_DescribedGroup(error_code=Code.GROUP_AUTHORIZATION_FAILED, group_id=group_id))
                 continue
-            found = self._described(group_id, context.version)
-            if request.include_authorized_operations and found.error_code == Code.NONE:
+            group = self._service.store.groups.get(group_id)
+            found = _DescribedGroup(group_id=group_id, group_state=DEAD) if group is None else _described(group)
+            if group is None and context.version >= _GROUP_NOT_FOUND_VERSION:
+                found.error_code, found.error_message = Code.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
+            elif request.include_authorized_operations:
                 found.authorized_operations = allowed(context.access, Resource.GROUP, group_id)
             described.append(found)
         return DescribeGroupsResponse(groups=[*refused, *described])
-
-    def _described(self, group_id: str, version: int) -> Any:
-        group = self._service.store.groups.get(group_id)
-        if group is not None:
-            return _described(group)
-        if version < _GROUP_NOT_FOUND_VERSION:
-            return _no_group(group_id, Code.NONE, DEAD)
-        return _no_group(group_id, Code.GROUP_ID_NOT_FOUND, DEAD, f"Group {group_id} not found.")
 
     @serves(Api.LIST_GROUPS, 0, 5)
     async def list(self, context: RequestContext, request: Any) -> Any:
@@ -159,18 +154,12 @@ class GroupHandlers:
     async def delete(self, context: RequestContext, request: Any) -> Any:
         """Groups with members stay."""
         names = list(dict.fromkeys(request.groups_names))
-        allowed = [name for name in names if context.access.allows(Operation.DELETE, Resource.GROUP, name)]
-        codes = await self._service.delete(allowed)
-        return DeleteGroupsResponse(
-            results=[
-                _DeletedGroup(
-                    group_id=name,
-                    error_code=codes.get(name, Code.GROUP_AUTHORIZATION_FAILED),
-                    # Kafka has a text for its own new code only, GROUP_DELETION_FAILED.
-                )
-                for name in names
-            ]
-        )
+        may = [name for name in names if context.access.allows(Operation.DELETE, Resource.GROUP, name)]
+        codes = await self._service.delete(may)
+        # Kafka has a text for its own new code only, GROUP_DELETION_FAILED.
+        denied = Code.GROUP_AUTHORIZATION_FAILED
+        results = [_DeletedGroup(group_id=name, error_code=codes.get(name, denied)) for name in names]
+        return DeleteGroupsResponse(results=results)
 
 
 def may_read(access: Access, group_id: str) -> bool:
@@ -222,7 +211,3 @@ def _described_member(group: Group, member: Member) -> Any:
         member_metadata=member.metadata(group.protocol) if group.state is GroupState.STABLE else b"",
         member_assignment=member.assignment,
     )
-
-
-def _no_group(group_id: str, code: Code, state: str, message: str | None = None) -> Any:
-    return _DescribedGroup(error_code=code, error_message=message, group_id=group_id, group_state=state)

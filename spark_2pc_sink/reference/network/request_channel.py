@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -21,7 +21,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.coordinator.events import Access
-from spark_2pc_sink.reference.network.sasl import Login, Step
+from spark_2pc_sink.reference.network.sasl import Expect, Login, Step
 from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Api, Handler, Handlers, RequestContext, nothing_waits
 from spark_2pc_sink.reference.protocol.codec import (
     REQUESTS,
@@ -56,13 +56,9 @@ def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, 
                 raise AssertionError(f"two handlers for {api.name}")
             if handler.version_max > REQUESTS[api].max_version:
                 raise AssertionError(f"there is no class of {api.name} v{handler.version_max}")
-            joined[api] = handler if unstable_versions else _released(api, handler)
+            released = handler.version_max if unstable_versions else RELEASED_MAX.get(api, handler.version_max)
+            joined[api] = replace(handler, version_max=min(handler.version_max, released))
     return joined
-
-
-def _released(api: Api, handler: Handler) -> Handler:
-    version_max = min(handler.version_max, RELEASED_MAX.get(api, handler.version_max))
-    return Handler(handler.version_min, version_max, handler.function, handler.only_reads)
 
 
 @dataclass(frozen=True)
@@ -209,7 +205,7 @@ class RequestChannel:
             RemoteProtocolError: the connection is to be ended, without a traceback.
         """
         self._listener.metrics.requests += 1
-        if self._login is not None and self._login.takes_bare_frames:
+        if self._login is not None and self._login.expect is Expect.BARE:
             await self._follow(self._login.bare_frame(frame))
             return
         call = self._listener.dispatcher.read(frame)
@@ -312,11 +308,12 @@ class RequestChannel:
         previous = self._produces[-1] if self._produces else None
         task = asyncio.ensure_future(self._produce(call, context, previous))
         self.produce_bytes += frame_bytes
-        task.add_done_callback(lambda _: self._let_go(frame_bytes))
-        self._produces.append(task)
 
-    def _let_go(self, frame_bytes: int) -> None:
-        self.produce_bytes -= frame_bytes
+        def let_go(_: object) -> None:
+            self.produce_bytes -= frame_bytes
+
+        task.add_done_callback(let_go)
+        self._produces.append(task)
 
     async def _produce(self, call: Call, context: RequestContext, previous: asyncio.Task[None] | None) -> None:
         """Carry out one Produce; its reply, or its failure, comes after those of the ones before."""

@@ -234,11 +234,6 @@ class Login:
         self._exchange: Exchange = PlainExchange(users)
         self.expect: Expect = Expect.VERSIONS_OR_HANDSHAKE
 
-    @property
-    def takes_bare_frames(self) -> bool:
-        """True where the next frame is no Kafka request."""
-        return self.expect is Expect.BARE
-
     def versions_asked(self) -> None:
         """An ApiVersions request came; its answer is the same as ever."""
         if self.expect is not Expect.VERSIONS_OR_HANDSHAKE:
@@ -276,13 +271,15 @@ class Login:
 
     def _authenticate(self, request: Request) -> Step:
         head = request.head
+        principal = refused = None
         try:
             answer, principal = self._evaluate(request.body.auth_bytes)
+            response = SaslAuthenticateResponse(error_message=None, auth_bytes=answer)
         except LoginRefusedError as error:
-            response = _authenticated(Code.SASL_AUTHENTICATION_FAILED, error.told)
-            return Step(write_response(response, head.correlation_id, version=head.version), refused=error.logged)
-        response = _authenticated(Code.NONE, None, answer)
-        return Step(write_response(response, head.correlation_id, version=head.version), principal=principal)
+            refused = error.logged
+            response = SaslAuthenticateResponse(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=error.told)
+        reply = write_response(response, head.correlation_id, version=head.version)
+        return Step(reply, principal=principal, refused=refused)
 
     def _evaluate(self, message: bytes) -> tuple[bytes, str | None]:
         """The mechanism's answer, and who has logged in, if anybody has; after the last message comes nothing more."""
@@ -298,10 +295,6 @@ class Login:
         )
 
 
-def _authenticated(code: Code, message: str | None, answer: bytes = b"") -> Any:
-    return SaslAuthenticateResponse(error_code=code, error_message=message, auth_bytes=answer)
-
-
 class SaslHandlers:
     """SaslHandshake and SaslAuthenticate of a connection that needs no login, or is past it: ILLEGAL_SASL_STATE."""
 
@@ -312,4 +305,4 @@ class SaslHandlers:
     @serves(Api.SASL_AUTHENTICATE, 0, 2)
     async def authenticate(self, _context: RequestContext, _request: Any) -> Any:
         message = "SaslAuthenticate request received after successful authentication"
-        return _authenticated(Code.ILLEGAL_SASL_STATE, message)
+        return SaslAuthenticateResponse(error_code=Code.ILLEGAL_SASL_STATE, error_message=message)

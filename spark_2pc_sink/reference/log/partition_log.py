@@ -360,7 +360,8 @@ class PartitionLog:
             )
         limit = self.limit(isolation)
         committed = isolation is Isolation.READ_COMMITTED
-        data, aborted = b"", () if committed else None
+        data = b""
+        aborted: tuple[tuple[int, int], ...] | None = () if committed else None
         if offset < limit:
             found = self._log.read(offset, max_bytes=max_bytes, min_one=min_one, limit_offset=limit)
             data = found.data

@@ -196,8 +196,9 @@ class SinkOptions(CommonOptions):
     )
     openlineage_namespace: str | None = setting(
         None,
-        why="of the job in OpenLineage, to which the run and its batches send events with topics, tables and counts; "
-        "pip install 'spark-2pc-sink[openlineage]', whose client has its own configuration. None: no events",
+        why="the namespace of the job in OpenLineage: each run sends events with its topics, its tables and what it "
+        "wrote. pip install 'spark-2pc-sink[openlineage]' brings the client, which has its own configuration. None: no "
+        "events",
     )
     query_name: str | None = setting(
         None,

@@ -110,7 +110,7 @@ class Lineage:
 
     def _sent(self, sending: Future[None]) -> None:
         if (error := sending.exception()) is not None:
-            self._log.warning("an event of OpenLineage could not be sent: %s", error)
+            self._log.warning("could not send an OpenLineage event: %s", error)
 
     def _datasets(self, batch: DataFrame, lanes: Sequence[LaneWork]) -> Iterator[tuple[str, Any]]:
         """The topics and tables, each with the text by which a report names it."""

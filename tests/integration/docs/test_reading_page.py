@@ -200,7 +200,7 @@ def test_both_sides_under_a_running_job(
             asked.append(number)
         assert query.awaitTermination(int(DEADLINE_S))
     assert asked == sorted(asked)
-    assert len(set(asked)) > 2, "the job ran too fast to be read in between"
+    assert len(set(asked)) > 1, "the job ran too fast to be read in between"
 
 
 DDL = "CREATE TABLE orders (id bigint PRIMARY KEY, name text, amount int)"

@@ -218,7 +218,7 @@ def test_a_collector_that_does_not_answer_is_told_and_delays_nothing(
     stream.add(rows_of(0))
     with closing(target.sink(key="id", openlineage_namespace="shop")) as sink:
         stream.run(sink)
-    said = "an event of OpenLineage could not be sent"
+    said = "could not send an OpenLineage event"
     wait_until(lambda: caplog.text.count(said) >= 2, deadline_s=DEADLINE_S, what="a warning for each event")
     target.check(rows_of(0))
 

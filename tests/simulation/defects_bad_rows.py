@@ -63,8 +63,8 @@ def _sends_outside(_original: Any) -> Any:
 def _counts_no_letters(original: Any) -> Any:
     def produce(self: Any, ticket: Any, open_decision: Any) -> Any:
         made = original(self, ticket, open_decision)
-        known = {"record_count": made.record_count - made.letters, "digest": digest_of(self._records)}
-        return replace(made, letters=0, **known)
+        known = {"record_count": made.counts.record_count - made.counts.letters, "digest": digest_of(self._records)}
+        return replace(made, counts=replace(made.counts, letters=0, **known))
 
     return produce
 

@@ -19,14 +19,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from spark_2pc_sink.ids import PreparedTxnState
-from spark_2pc_sink.reference.coordinator import Event
+from spark_2pc_sink.reference.coordinator.events import Event
 from spark_2pc_sink.reference.coordinator.plans import Reply
 from spark_2pc_sink.reference.coordinator.states import NO_EPOCH
 from tests.simulation import faults
@@ -35,7 +35,7 @@ from tests.simulation.command import MUTANTS
 from tests.simulation.explore import quiet
 from tests.simulation.mutants import Applied
 from tests.simulation.profiles import PROFILES, Profile
-from tests.simulation.schedule import RandomChoices, Schedule, ScheduleError
+from tests.simulation.schedule import Choices, RandomChoices, Schedule, ScheduleError
 from tests.simulation.world import StuckError, World
 from tools.specification import DEADLINE_S, HOLDS, JAR, SPECIFICATION, verdict
 
@@ -66,15 +66,17 @@ FAULTS_MAX: Final = 4
 DRIVERS_MAX: Final = 2
 #: Epochs of the specification begin at 1, with an id that nobody has used; the first InitProducerId gives 0 here.
 _EPOCHS_BEFORE: Final = 2
-#: Defects of `command.MUTANTS` that TLC must notice by a step, and the profile in which they show.
+#: Defects of `command.MUTANTS` that TLC must notice by a step: the profile, and the fault after which it shows.
 DEFECTS_CHECKED: Final = {
-    "done noted before EndTxn": "tv2",
-    "no InitProducerId at the end of recovery": "tv2",
-    "no owed state: an aborted decision is noted as done": "tv2",
-    "a decided open transaction is aborted": "tv2-2pc",
-    "no generation check in the deciding UPDATE": "tv2-2pc",
+    "done noted before EndTxn": ("tv2", faults.CRASH),
+    "no InitProducerId at the end of recovery": ("tv2", faults.SECOND_DRIVER),
+    "no owed state: an aborted decision is noted as done": ("tv2", faults.TIMEOUT),
+    "a decided open transaction is aborted": ("tv2-2pc", faults.CRASH),
+    "EndTxn before COMMIT": ("tv2-2pc", faults.CRASH),
+    "InitProducerId before the look": ("tv2-2pc", faults.CRASH),
 }
-SCHEDULES_OF_DEFECT: Final = 60
+#: A schedule without faults has fewer choice points.
+_POINTS_MAX: Final = 60
 _SHOWN_MAX: Final = 10
 
 Seen = tuple[Any, ...]
@@ -99,7 +101,7 @@ class _Broker(SimBroker):
 class NotingWorld(World):
     """A world that notes what both servers show, each time that it changes."""
 
-    def __init__(self, profile: Profile, choices: _Choices) -> None:
+    def __init__(self, profile: Profile, choices: Choices) -> None:
         super().__init__(profile, choices)
         self.broker = _Broker(self)
         self.seen: list[Seen] = []
@@ -138,8 +140,9 @@ class NotingWorld(World):
 
     def _choose(self, kind: str, what: str) -> str:
         self.note()
-        # The specification starts no driver when all is done.
-        self.choices.more_drivers = not self.finished
+        if isinstance(self.choices, _Choices):
+            # The specification starts no driver when all is done.
+            self.choices.more_drivers = not self.finished
         return super()._choose(kind, what)
 
     def _look(self) -> Seen:
@@ -207,12 +210,21 @@ class Tree:
         ]
 
 
-def behaviours(name: str, seeds: Iterable[int]) -> Tree:
-    """Run random schedules of a profile."""
+def at_random(name: str, seeds: Iterable[int]) -> Iterator[Choices]:
+    """Random schedules of a profile."""
+    return (_Choices(Schedule(name), seed, faults_max=FAULTS_MAX) for seed in seeds)
+
+
+def each_with(name: str, fault: str) -> Iterator[Choices]:
+    """The schedules of a profile with this fault alone, at each choice point."""
+    return (Choices(Schedule(name, ((position, fault),))) for position in range(_POINTS_MAX))
+
+
+def behaviours(name: str, schedules: Iterable[Choices]) -> Tree:
+    """Run schedules of a profile; those that are not possible are left out."""
     profile = replace(PROFILES[name], batches=BATCHES)
     tree = Tree()
-    for seed in seeds:
-        choices = _Choices(Schedule(name), seed, faults_max=FAULTS_MAX)
+    for choices in schedules:
         world = NotingWorld(profile, choices)
         try:
             world.run()
@@ -314,13 +326,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quiet()
     began_s = time.monotonic()
     seeds = range(options.seed, options.seed + options.schedules // len(PROFILES_CHECKED))
-    trees = {name: behaviours(name, seeds) for name in PROFILES_CHECKED}
+    trees = {name: behaviours(name, at_random(name, seeds)) for name in PROFILES_CHECKED}
     broken = {}
     for mutant in MUTANTS:
         if mutant.name in DEFECTS_CHECKED:
             with Applied(mutant):
-                broken[mutant.name] = behaviours(DEFECTS_CHECKED[mutant.name], range(SCHEDULES_OF_DEFECT))
-    work = [*trees.items(), *((DEFECTS_CHECKED[defect], tree) for defect, tree in broken.items())]
+                name, fault = DEFECTS_CHECKED[mutant.name]
+                broken[mutant.name] = behaviours(name, each_with(name, fault))
+    work = [*trees.items(), *((DEFECTS_CHECKED[defect][0], tree) for defect, tree in broken.items())]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(steps_not_allowed, *zip(*work, strict=True)))
     wrong = [step for found in results[: len(trees)] for step in found]

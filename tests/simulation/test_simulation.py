@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import CommitUnknownError, HaltCause, StateStoreError
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from tests.simulation import command, faults, people
 from tests.simulation.actors import Actor
-from tests.simulation.behaviours import Tree, behaviours, module_of
+from tests.simulation.behaviours import Tree, at_random, behaviours, module_of
 from tests.simulation.checkers import CHECKERS, check
 from tests.simulation.command import MUTANTS
 from tests.simulation.database import SimDatabase
@@ -226,11 +226,12 @@ def test_a_mutant_that_does_not_fit_the_code_is_not_caught_but_an_error() -> Non
 def test_a_violation_is_shown_with_its_trace_and_the_command_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     with Applied(mutant("replay check off by one: a replay runs again")):
         assert command.main(["--replay", "tv2@16:crash"]) == 1
-        command._show(Schedule.parse("tv2@16:crash"))
+        command._show(Violation(Schedule.parse("tv2@16:crash"), "no duplicate", ""))
     shown = capsys.readouterr().out
     assert "driver 1: spark-commit 0 <-- crash" in shown
     assert "VIOLATED no duplicate" in shown
     assert "--replay 'tv2@16:crash'" in shown
+    assert 'trace(Schedule.parse("tv2@16:crash"))' in shown
     assert command.main(["--replay", "tv2@16:crash"]) == 0
     assert command.main(["--replay", "tv2@16:lose-reply"]) == 2
     assert "not possible: choice point 16 offers crash, " in capsys.readouterr().out
@@ -330,7 +331,7 @@ def test_a_violation_is_shrunk_to_a_test_that_shows_it_alone() -> None:
 
 def test_behaviours_with_the_same_beginning_are_one_tree() -> None:
     """What TLC is asked: see `behaviours`, which ``make spec`` runs."""
-    tree = behaviours("tv2", range(5))
+    tree = behaviours("tv2", at_random("tv2", range(5)))
     assert tree.shown[0][:3] == ("Empty", 1, "none")
     assert sum(map(len, tree.below)) == len(tree.shown) - 1
     assert '<<"Empty", 1, "none", 2, 0, 0, 0, 0, 0, 0>>' in module_of(tree)

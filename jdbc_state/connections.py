@@ -256,7 +256,11 @@ class Database:
 
     def _learn_kind(self, driver: Any) -> None:
         """Ask what the database is, before SQLAlchemy fails at a version() that it does not understand."""
-        self.kind = find_kind(driver)
+        try:
+            self.kind = find_kind(driver)
+        except psycopg2.Error:
+            driver.close()
+            raise
         if self.kind.lacks:
             major = driver.server_version // 10_000
             vars(self._engine.dialect)["_get_server_version_info"] = lambda _: (major,)

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,17 @@ def test_the_example_writes_both_sides_and_goes_on_after_a_restart(orders: Order
     assert rows(orders.database, "SELECT query_id, batch_id, status FROM kafka_transaction_state") == [
         (f"query {orders.name!r}", 3, "done")
     ]
+
+
+def test_a_full_refresh_under_the_same_name_writes_nothing(orders: Orders) -> None:
+    """A28: the checkpoint is new, and the query has the name that the state row knows."""
+    for count in (10, 10):
+        orders.add(count)
+    orders.run()
+    shutil.rmtree(orders.directory / "checkpoint")
+    with pytest.raises(AssertionError, match="batch ids of this query start at 0 again"):
+        orders.run()
+    orders.check()
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -12,8 +12,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
+import psycopg2
+
 from jdbc_state.errors import ConfigurationError
 from jdbc_state.sink_log import sink_log
+from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, describe
 
 _log = sink_log(__name__)
 #: What version() of PostgreSQL begins with, and of EDB's builds of it.
@@ -44,6 +47,8 @@ UNION ALL SELECT 'relation sys.jobs' WHERE to_regclass('sys.jobs') IS NOT NULL
 UNION ALL SELECT 'setting ' || name FROM unnest(ARRAY['neon.tenant_id', 'alloydb.iam_authentication']) AS name
     WHERE current_setting(name, true) IS NOT NULL
 """
+#: SQLSTATE of a feature that is missing, and of syntax, a table, a column and a function that is not known.
+_NOT_UNDERSTOOD: Final = frozenset({"0A000", "42601", "42P01", "42703", "42883"})
 #: Services and extensions of PostgreSQL: by a sign, name and limits.
 _SERVICES: Final = (
     ("function aurora_version", "Amazon Aurora", "name the cluster endpoint, which follows a failover"),
@@ -102,8 +107,16 @@ def find_kind(driver: Any) -> DatabaseKind:
         [(version,)] = cursor.fetchall()
         kind = _other(version)
         if kind is None:
-            cursor.execute(_SIGNS)
-            kind = kind_by_signs(version, {sign for (sign,) in cursor})
+            try:
+                cursor.execute(_SIGNS)
+                kind = kind_by_signs(version, {sign for (sign,) in cursor})
+            except psycopg2.Error as error:
+                if error.pgcode == INSUFFICIENT_PRIVILEGE:
+                    kind = DatabaseKind("PostgreSQL", version)
+                elif error.pgcode in _NOT_UNDERSTOOD:
+                    kind = DatabaseKind("not PostgreSQL", version, lacks=f"its system catalogs ({describe(error)})")
+                else:
+                    raise
     driver.rollback()
     return kind
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
+from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink.errors import ConfigurationError
@@ -71,6 +72,28 @@ def test_a_look_alike_is_refused_by_name_and_accepted_by_name(
         store.prepare_schema()
         assert store.read_all() == []
     assert f"is {name}, which lacks" in caplog.text
+
+
+def test_catalogs_that_are_not_postgresql_s_are_refused(database: str) -> None:
+    """C20: of a database that copies version() too."""
+    answer(database, _OF_17, "ALTER FUNCTION pg_catalog.to_regclass(text) RENAME TO gone")
+    with store_of(database) as store, pytest.raises(ConfigurationError, match=r"not PostgreSQL .*lacks its system cat"):
+        store.prepare_schema()
+
+
+def test_a_catalog_that_the_role_may_not_read_is_postgresql_s(database: str) -> None:
+    """C20: some operators take it from their roles."""
+    run_sql(database, "REVOKE SELECT ON pg_catalog.pg_roles FROM PUBLIC")
+    role = f"reader_{make_url(database).database}"
+    run_sql(database, f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    try:
+        own = make_url(database).set(username=role, password="x").render_as_string(hide_password=False)
+        with store_of(own) as store:
+            assert store.read_all() == []
+            assert store.database.kind is not None
+            assert (store.database.kind.name, store.database.kind.lacks) == ("PostgreSQL", "")
+    finally:
+        run_sql(database, f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize(

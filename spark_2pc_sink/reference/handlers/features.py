@@ -116,7 +116,7 @@ class FeatureHandlers:
         return next((text for found, text in faults if found), None)
 
 
-class Cluster(Protocol):
+class NodeLevels(Protocol):
     """Who the node is, and where the level of ``transaction.version`` is found; the catalog."""
 
     @property
@@ -139,7 +139,7 @@ class Cluster(Protocol):
 class ApiVersionsHandlers:
     """The handler of ApiVersions."""
 
-    def __init__(self, others: Mapping[Api, Handler], cluster: Cluster) -> None:
+    def __init__(self, others: Mapping[Api, Handler], cluster: NodeLevels) -> None:
         self._offered = {**others, **handlers_of(self)}
         self._cluster = cluster
 

@@ -21,7 +21,7 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.coordinator.events import Access
-from spark_2pc_sink.reference.network.sasl import Expect, Login, Step
+from spark_2pc_sink.reference.network.sasl import Expect, Login, LoginStep
 from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Api, Handler, Handlers, RequestContext, nothing_waits
 from spark_2pc_sink.reference.protocol.codec import (
     REQUESTS,
@@ -262,7 +262,7 @@ class RequestChannel:
         else:
             await self._follow(login.request(call.api, call.request))
 
-    async def _follow(self, step: Step) -> None:
+    async def _follow(self, step: LoginStep) -> None:
         """Send what the login answers; a refusal waits, so that passwords cannot be tried fast."""
         if step.refused is not None:
             self._listener.metrics.failed_logins += 1

@@ -2,7 +2,7 @@
 
 The order is Kafka's: at most one ApiVersions, then SaslHandshake, then the messages of the mechanism, one for PLAIN and
 two for SCRAM: as SaslAuthenticate after a handshake of version 1, as bare frames after one of version 0. Anything else
-ends the connection. The machine has no clock and no socket; its `Step` says what to send, and what then.
+ends the connection. The machine has no clock and no socket; its `LoginStep` says what to send, and what then.
 
 For SCRAM (RFC 5802, RFC 7677) what is checked, in which order and with which text is that of Kafka's ScramSaslServer.
 So an unknown user is refused at the first message, which tells a client who exists.
@@ -211,7 +211,7 @@ class Expect(Enum):
 
 
 @dataclass(frozen=True)
-class Step:
+class LoginStep:
     """What follows from one frame.
 
     Args:
@@ -240,7 +240,7 @@ class Login:
             raise self._unexpected("ApiVersions")
         self.expect = Expect.HANDSHAKE
 
-    def request(self, api: Api, request: Request) -> Step:
+    def request(self, api: Api, request: Request) -> LoginStep:
         """What follows from a request other than ApiVersions."""
         if api is Api.SASL_HANDSHAKE and self.expect in {Expect.VERSIONS_OR_HANDSHAKE, Expect.HANDSHAKE}:
             return self._handshake(request)
@@ -248,15 +248,15 @@ class Login:
             return self._authenticate(request)
         raise self._unexpected(api.name)
 
-    def bare_frame(self, frame: bytes | bytearray) -> Step:
+    def bare_frame(self, frame: bytes | bytearray) -> LoginStep:
         """What follows from a message that is no Kafka request; a wrong one has no answer, as in Kafka."""
         try:
             answer, principal = self._evaluate(bytes(frame))
         except LoginRefusedError as error:
-            return Step(None, refused=error.logged)
-        return Step((struct.pack(">i", len(answer)), answer), principal=principal)
+            return LoginStep(None, refused=error.logged)
+        return LoginStep((struct.pack(">i", len(answer)), answer), principal=principal)
 
-    def _handshake(self, request: Request) -> Step:
+    def _handshake(self, request: Request) -> LoginStep:
         mechanism, head = request.body.mechanism, request.head
         known = mechanism in self._mechanisms
         code = Code.NONE if known else Code.UNSUPPORTED_SASL_MECHANISM
@@ -264,12 +264,12 @@ class Login:
         reply = write_response(response, head.correlation_id, version=head.version)
         if not known:
             self.expect = Expect.NOTHING
-            return Step(reply, refused=f"the mechanism {mechanism!r} is not enabled")
+            return LoginStep(reply, refused=f"the mechanism {mechanism!r} is not enabled")
         self._exchange = PlainExchange(self._users) if mechanism == PLAIN else ScramExchange(self._users, mechanism)
         self.expect = Expect.WRAPPED if head.version >= _WRAPPED_VERSION else Expect.BARE
-        return Step(reply)
+        return LoginStep(reply)
 
-    def _authenticate(self, request: Request) -> Step:
+    def _authenticate(self, request: Request) -> LoginStep:
         head = request.head
         principal = refused = None
         try:
@@ -279,7 +279,7 @@ class Login:
             refused = error.logged
             response = SaslAuthenticateResponse(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=error.told)
         reply = write_response(response, head.correlation_id, version=head.version)
-        return Step(reply, principal=principal, refused=refused)
+        return LoginStep(reply, principal=principal, refused=refused)
 
     def _evaluate(self, message: bytes) -> tuple[bytes, str | None]:
         """The mechanism's answer, and who has logged in, if anybody has; after the last message comes nothing more."""

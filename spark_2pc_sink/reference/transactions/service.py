@@ -184,7 +184,7 @@ _log = logging.getLogger(__name__)
 RETRY_PAUSE_MS = 100
 
 
-class Cluster(Logs, Protocol):
+class CoordinatorCluster(Logs, Protocol):
     """What the coordinator needs of the catalog."""
 
     @property
@@ -237,7 +237,7 @@ class TransactionService:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: CoordinatorCluster,
         markers: MarkerWriter,
         *,
         settings: Settings,

@@ -66,12 +66,13 @@ class Lineage:
         self._outputs: list[tuple[str, Any]] = []
         self._written: Counter[str] = Counter()
         self._told_s = float("-inf")
-        self._ended = False
+        self._open = False
         self._sender = ThreadPoolExecutor(1, "openlineage")
         self._sending: Future[None] | None = None
 
     def begin(self, batch: DataFrame, lanes: Sequence[LaneWork]) -> None:
         """The run is about to write its first batch."""
+        self._open = True
         self._outputs = list(self._datasets(batch, lanes))
         self._send("START")
 
@@ -84,9 +85,9 @@ class Lineage:
             self._told_s = self._clock.now_s()
 
     def end(self, *, failed: bool) -> None:
-        """The run ends; a second call does nothing. The process ends when the event is sent."""
-        if not self._ended:
-            self._ended = True
+        """The run ends: nothing where it has not begun, or has ended. The process waits for the event at its exit."""
+        if self._open:
+            self._open = False
             self._send("FAIL" if failed else "COMPLETE")
             self._sender.shutdown(wait=False)
 

@@ -197,8 +197,11 @@ def collector() -> Iterator[Collector]:
 def test_lineage_of_a_run_that_fails(
     stream: FileStream, target: Target, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that was refused before its first batch has not begun, and sends nothing."""
     monkeypatch.setenv("OPENLINEAGE_URL", collector.url)
     stream.add([(1, "a\0b", 1)])
+    with pytest.raises(DualWriteError, match="no_such_column"):
+        stream.run(target.sink(key="no_such_column", openlineage_namespace="shop"))
     with pytest.raises(DualWriteError):
         stream.run(target.sink(key="id", openlineage_namespace="shop"))
     wait_until(lambda: len(collector.events) == 2, deadline_s=DEADLINE_S, what="two events")

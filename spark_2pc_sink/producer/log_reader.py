@@ -26,8 +26,8 @@ from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec
-from spark_2pc_sink.wire.record_batch import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.replies import DescribedProducers, FetchedPartition, TopicMetadata
 
 #: Bytes of one Fetch. The marker is usually the next batch, so little is read; a larger batch comes whole anyway.

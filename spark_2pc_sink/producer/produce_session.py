@@ -25,7 +25,6 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.arrow_partitioner import ArrowPartitioner, PartitionRows, RecordColumns
 from spark_2pc_sink.producer.batch_sender import (
     REQUEST_BYTES,
     Batch,
@@ -40,14 +39,21 @@ from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import PRODUCE_RETRIED, produce_error
 from spark_2pc_sink.producer.leader_lookup import LeaderFinder, end_offsets, topic_limits
-from spark_2pc_sink.producer.record_encoder import EncodedBatch, EncodingOptions, RecordEncoder, TopicLimits
+from spark_2pc_sink.producer.record_encoder import (
+    ArrowPartitioner,
+    EncodedBatch,
+    EncodingOptions,
+    PartitionRows,
+    RecordColumns,
+    RecordEncoder,
+    TopicLimits,
+)
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import as_one_array
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header
-from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.framed_request import RecordBytes, produce_request
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import assign_producer
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, assign_producer, combine_digests
 from spark_2pc_sink.wire.record_rows import Rows
 from spark_2pc_sink.wire.replies import ProducedPartition
 

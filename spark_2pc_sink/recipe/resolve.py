@@ -21,7 +21,7 @@ batch was a resend), nothing is ongoing, and Spark's replay is written to Kafka 
 older than Kafka too: its marker in the log says COMMIT, and the decision after it is the one that was lost.
 
 A row that is gone is made again from its history, before this is asked. Where the history is gone too, an open
-transaction halts, whatever a person adopts: see `spark_2pc_sink.recipe.open_transaction`.
+transaction halts, whatever a person adopts: see `spark_2pc_sink.recipe.resolve`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,65 @@ from spark_2pc_sink.ids import (
     TransactionState,
 )
 from spark_2pc_sink.recipe.remedies import ONE_START, RECOVER, compare, remedy
+
+COMMIT = "commit"
+ABORT = "abort"
+
+
+@dataclass(frozen=True)
+class OpenTransactionEnd:
+    """How a person says that an open transaction ends whose decision is lost, after a look into the table.
+
+    Row and history are gone, and Kafka shows an open transaction. It may be a batch that nobody decided, whose rows are
+    nowhere; or one that was decided, whose rows are in the table: to abort it and to write the batch again would have
+    its rows twice there. Only the table tells, so a person is asked, whatever ``adopt`` says.
+
+    Attributes:
+        batch_id: it is committed, as the table has the rows of this batch; None: it is aborted.
+    """
+
+    batch_id: int | None
+
+    def __str__(self) -> str:
+        return ABORT if self.batch_id is None else COMMIT
+
+
+def heed(
+    row: RowView, kafka: KafkaView, found: Resolution | Halt, word: OpenTransactionEnd | None
+) -> Resolution | Halt:
+    """What becomes of a verdict when a person has said how the open transaction ends.
+
+    Args:
+        row: as for `resolve`.
+        kafka: as for `resolve`.
+        found: what `resolve` found.
+        word: what the person has said; None when nothing.
+
+    Returns:
+        ``found`` where the word is not needed: a row that names a decision, or that a recovery has finished with, tells
+        by itself. Else what the word leads to, or a halt where Kafka shows another end by now.
+    """
+    if word is None or not row.fresh or kafka.state in ENDING_STATES:
+        return found
+    if kafka.state is TransactionState.ONGOING:
+        if word.batch_id is not None:
+            return Resolution(Verdict.TAKE_OPEN, "the table has its rows, as a person has found")
+        return Resolution(Verdict.ABORT, "the table has none of its rows, as a person has found")
+    if word.batch_id is not None or kafka.state is TransactionState.COMPLETE_COMMIT:
+        return Halt(
+            HaltCause.OPEN_TRANSACTION,
+            f"no transaction is open that could end with {word}: Kafka shows {kafka}",
+            (
+                "compare the newest records of the topics with the table, as no state row says which batch both have",
+                "where both have the batch: restore the state row, or its history",
+                remedy(
+                    f"{RECOVER} --adopt",
+                    "where the topics lack it: remove its rows from the table first; the state row takes the id over "
+                    "as it is in Kafka, and Spark's replay is written to both sides",
+                ),
+            ),
+        )
+    return found
 
 
 class RowStatus(str, Enum):

@@ -14,8 +14,8 @@ from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOpti
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.produce_session import BatchListSender
 from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
 from spark_2pc_sink.recipe.remedies import RECOVER, remedy
+from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.recover_command import with_command
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport

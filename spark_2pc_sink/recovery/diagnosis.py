@@ -8,35 +8,204 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from jdbc_state import DECIDED
 from spark_2pc_sink.clock import Clock, Deadline, now_ms
-from spark_2pc_sink.errors import HaltCause, RemoteProtocolError
-from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, TransactionState
-from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
-from spark_2pc_sink.recipe.remedies import RECOVER, drop, remedy
+from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
+from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, was_remade
+from spark_2pc_sink.recipe.remedies import RECOVER, accept_replay, compare, drop, remedy
 from spark_2pc_sink.recipe.resolve import (
     Halt,
     KafkaView,
+    OpenTransactionEnd,
     Resolution,
     RowStatus,
     RowView,
     Verdict,
     behind_kafka,
+    heed,
     may_hide_commits,
     resolve,
 )
-from spark_2pc_sink.recovery.control_marker import ask_the_log
-from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
 from spark_2pc_sink.recovery.open_transaction import began_at, explained
 from spark_2pc_sink.recovery.recover_command import with_command
-from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, duration
-from spark_2pc_sink.recovery.state_row import owed_reason, shown, view_of
+from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, duration, owed_reason, shown, view_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from jdbc_state import StateRow, StateStore
     from spark_2pc_sink.options import CommonOptions
     from spark_2pc_sink.producer.coordinator_calls import TransactionDescription
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.lost_commits import LostCommits
+
+
+def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resolution | Halt:
+    """A verdict that ends a decided batch as done, or why it must not.
+
+    Args:
+        kafka: whom to ask.
+        row: the claimed row.
+        resolution: the verdict on it; one that ends nothing as done is answered as it is.
+
+    Raises:
+        AuthorizationError: a topic may not be described.
+        KafkaError, KafkaTimeoutError: Kafka does not tell.
+    """
+    committed = resolution.verdict is Verdict.MARK_DONE
+    if row.status != DECIDED or not (committed or resolution.verdict is Verdict.COMMIT):
+        return resolution
+    written = _written_by(row)
+    logs = kafka.view_logs(written.offsets, starts=not committed)
+    lost = find_lost_records(written, logs, committed=committed)
+    return lost or resolution
+
+
+def explain_outcome_lost(kafka: KafkaSide, row: StateRow, halt: Halt) -> Halt:
+    """Why no log tells how the row's transaction ended: where a topic was made anew, because of that.
+
+    Args:
+        kafka: whom to ask.
+        row: the claimed row.
+        halt: what the logs came to; it stands where Kafka does not tell more.
+    """
+    written = _written_by(row)
+    try:
+        logs = kafka.view_logs(written.offsets)
+    except (KafkaError, KafkaTimeoutError):
+        return halt
+    if not was_remade(written, logs):
+        return halt
+    return find_lost_records(written, logs, committed=True) or halt
+
+
+def _written_by(row: StateRow) -> WrittenRecords:
+    """Where the records of a row's batch went."""
+    offsets = {TopicPartition.parse(name): at for name, at in row.kafka_offsets.items()}
+    return WrittenRecords(row.batch_id, offsets, row.topic_ids)
+
+
+#: A partition that is asked has at least this long, however many were asked before: one that is well answers at once.
+PARTITION_MS_MIN: Final = 1_000
+#: Of the partitions that did not tell, how many a message names: a row may have hundreds.
+SHOWN_PARTITIONS_MAX: Final = 20
+
+_UNREADABLE_REMEDY: Final = (
+    "make the partitions readable that are not (their broker, the permission to READ, more time by max.block.ms), and "
+    "start again"
+)
+
+
+def ask_the_log(
+    kafka: KafkaSide,
+    producer: ProducerIdAndEpoch | None,
+    offsets: Mapping[str, tuple[int, int]],
+    deadline: Deadline,
+    *,
+    batch_id: int | None,
+) -> Resolution | Halt:
+    """Ask one partition after the other until one tells how the transaction ended.
+
+    Args:
+        kafka: whom to ask.
+        producer: the pair of the transaction.
+        offsets: its first and its last offset in each ``topic-partition``.
+        deadline: after which no further partition is asked; the first one is, whatever it says.
+        batch_id: of the transaction, for the commands by which a person decides.
+
+    Returns:
+        What the first partition says that has a marker. Else to wait, where the transaction is open in one. Else to
+        halt, with what each of them said.
+
+    Raises:
+        KafkaError, KafkaTimeoutError: no partition could be read, because the cluster cannot be used at all.
+    """
+    if producer is None or not offsets:
+        reason = "the decided row names no partition whose log could be read"
+        return Halt(HaltCause.OUTCOME_LOST, reason, _lost_remedies(batch_id))
+    return _Inquiry(kafka, producer, deadline, batch_id).ask(offsets)
+
+
+def _lost_remedies(batch_id: int | None) -> tuple[str, ...]:
+    found = compare("whether Kafka has the batch, whose rows the table has", batch_id=batch_id)
+    return found, accept_replay(batch_id), drop(batch_id)
+
+
+class _Inquiry:
+    """One round of questions."""
+
+    def __init__(
+        self, kafka: KafkaSide, producer: ProducerIdAndEpoch, deadline: Deadline, batch_id: int | None
+    ) -> None:
+        self._batch_id = batch_id
+        self._kafka = kafka
+        self._producer = producer
+        self._deadline = deadline
+        self._open: str | None = None
+        self._unreadable = False
+        self._said: list[str] = []
+
+    def ask(self, offsets: Mapping[str, tuple[int, int]]) -> Resolution | Halt:
+        partitions = {TopicPartition.parse(name): last for name, (_, last) in offsets.items()}
+        # All topics first, then their second partitions, and so on: where a topic is gone, so are all of its own.
+        ordered = sorted(partitions, key=lambda each: (each.partition, each.topic))
+        for number, partition in enumerate(ordered):
+            if number and self._deadline.passed:
+                self._said.append(f"{len(ordered) - number} were not asked within {self._deadline.limit_ms} ms")
+                self._unreadable = True
+                break
+            told = self._ask_one(partition, partitions[partition], last_one=number == len(ordered) - 1)
+            if told is not None:
+                return told
+        if self._open is not None:
+            return Resolution(Verdict.WAIT, f"{self._open} is not written yet")
+        return self._halt()
+
+    def _ask_one(self, partition: TopicPartition, last_offset: int, *, last_one: bool) -> Resolution | None:
+        """What one partition tells; None when it does not tell how the transaction ended."""
+        producer = self._producer
+        where = f"the control marker of {producer} in {partition} after offset {last_offset}"
+        try:
+            marker = self._kafka.find_marker(
+                partition,
+                from_offset=last_offset + 1,
+                producer_id=producer.producer_id,
+                epochs=frozenset({producer.epoch, producer.epoch + 1}),
+                limit_ms=self._share_ms(last_one=last_one),
+            )
+        except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
+            # Where the coordinator is out of reach too, its error goes on from here: nobody need decide anything.
+            self._kafka.describe()
+            self._said.append(f"{partition} cannot be read: {error}")
+            self._unreadable = True
+            return None
+        if marker is Marker.COMMIT:
+            return Resolution(Verdict.MARK_DONE, f"{where} is COMMIT", from_log=True)
+        if marker is Marker.ABORT:
+            return Resolution(Verdict.MARK_OWED, f"{where} is ABORT", from_log=True)
+        if marker is Marker.OPEN:
+            # The others are asked all the same: what is open here may be another transaction.
+            self._open = where
+        else:
+            self._said.append(f"{where} is missing: the log was deleted or compacted")
+        return None
+
+    def _share_ms(self, *, last_one: bool) -> int:
+        """Half of the time that is left, all of it for the last one: a long log is read as far as that allows."""
+        left_ms = int(self._deadline.remaining_s * 1000)
+        return max(left_ms if last_one else left_ms // 2, PARTITION_MS_MIN)
+
+    def _halt(self) -> Halt:
+        shown = self._said[:SHOWN_PARTITIONS_MAX]
+        if len(self._said) > len(shown):
+            shown.append(f"and {len(self._said) - len(shown)} more like these")
+        remedies = _lost_remedies(self._batch_id)
+        if self._unreadable:
+            remedies = (_UNREADABLE_REMEDY, *remedies)
+        reason = f"no partition tells how {self._producer} ended: {'; '.join(shown)}"
+        return Halt(HaltCause.OUTCOME_LOST, reason, remedies)
 
 
 #: What `look` says of a verdict that leads to an action.

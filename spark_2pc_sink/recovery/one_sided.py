@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from spark_2pc_sink.ids import ENDING_STATES, TransactionState
 from spark_2pc_sink.recipe.resolve import RowStatus
-from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.recovery.state_row import owed_reason, shown
+from spark_2pc_sink.recovery.report import RecoveryReport, owed_reason, shown
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow

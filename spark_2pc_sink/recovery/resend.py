@@ -16,8 +16,7 @@ from spark_2pc_sink.errors import BatchRetryError, HaltCause, HaltError, LocalPr
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.producer.produce_session import PlacedBatch, SendBatches, parted
 from spark_2pc_sink.recipe.remedies import compare, drop
-from spark_2pc_sink.recovery.report import Action
-from spark_2pc_sink.recovery.state_row import shown
+from spark_2pc_sink.recovery.report import Action, shown
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

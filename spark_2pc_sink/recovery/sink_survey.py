@@ -33,7 +33,7 @@ from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_ways_on
 from spark_2pc_sink.recovery.one_sided import by_kafka, by_the_database
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.recovery.state_row import problem_of
+from spark_2pc_sink.recovery.report import problem_of
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 
 if TYPE_CHECKING:

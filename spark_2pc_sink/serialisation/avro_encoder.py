@@ -22,7 +22,8 @@ from spark_2pc_sink.serialisation.columns import (
     text_bytes,
     without_nulls,
 )
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array, binary_layout
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array, Varints, binary_layout
+from spark_2pc_sink.wire.batch_format import encode_varint
 from spark_2pc_sink.wire.row_bytes import (
     Piece,
     chosen_rows,
@@ -32,8 +33,6 @@ from spark_2pc_sink.wire.row_bytes import (
     spread_rows,
     varint_rows,
 )
-from spark_2pc_sink.wire.varint_columns import Varints
-from spark_2pc_sink.wire.varints import encode_varint
 
 #: Ends the blocks of an array or a map.
 _END = b"\0"

@@ -24,7 +24,7 @@ from spark_2pc_sink.serialisation.avro_encoder import (
     Required,
 )
 from spark_2pc_sink.serialisation.refusals import NoSchemaError
-from spark_2pc_sink.wire.varints import encode_varint
+from spark_2pc_sink.wire.batch_format import encode_varint
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: The Avro types that hold all values of a Spark type, the one of a derived schema first: (type, logical type).

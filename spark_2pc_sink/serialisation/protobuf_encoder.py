@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_2pc_sink.serialisation.columns import check_full, elements, entries, floats, integers, text_bytes
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn, BoolArray, Int64Array, binary_layout
+from spark_2pc_sink.wire.arrow_layout import ArrowColumn, BoolArray, Int64Array, Varints, binary_layout
 from spark_2pc_sink.wire.row_bytes import (
     Piece,
     fixed_rows,
@@ -24,7 +24,6 @@ from spark_2pc_sink.wire.row_bytes import (
     spread_rows,
     varint_rows,
 )
-from spark_2pc_sink.wire.varint_columns import Varints
 
 #: Wire types of Protobuf's encoding.
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5

@@ -19,8 +19,8 @@ from spark_2pc_sink.serialisation.columns import without_nulls
 from spark_2pc_sink.serialisation.protobuf_encoder import Message
 from spark_2pc_sink.serialisation.refusals import NotEncodableError
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn
+from spark_2pc_sink.wire.batch_format import encode_varint
 from spark_2pc_sink.wire.row_bytes import Piece, joined_rows, spread_rows
-from spark_2pc_sink.wire.varints import encode_varint
 
 _MAGIC = 0
 

@@ -20,9 +20,9 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.leader_lookup import end_offsets
 from spark_2pc_sink.producer.log_reader import fetch_logs
-from spark_2pc_sink.wire.compression import Compression, decompressed_pieces
+from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches, decompressed_pieces
 from spark_2pc_sink.wire.messages import OffsetSpec
-from spark_2pc_sink.wire.record_batch import DecodedBatch, decode_record_batches
+from spark_2pc_sink.wire.record_batch import Compression
 
 _REMEDY: Final = (
     "kafka-dump-log.sh shows who wrote it, --since leaves out what is older than a batch of the sink, and "

@@ -16,8 +16,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api, check_version
+from spark_2pc_sink.wire.batch_format import VARINT_BYTES_MAX, encode_unsigned, read_unsigned
 from spark_2pc_sink.wire.replies import ProducedPartition
-from spark_2pc_sink.wire.varints import VARINT_BYTES_MAX, encode_unsigned, read_unsigned
 
 #: What a request can be made of: whatever exposes its bytes without a copy.
 RecordBytes: TypeAlias = bytes | bytearray | memoryview

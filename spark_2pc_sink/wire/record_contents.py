@@ -1,7 +1,7 @@
 """The records of a batch one by one, so that a broker's refusal of some can be traced to rows.
 
 What a record says does not depend on where it stands: from its key length on, its bytes are the same in any batch
-(see `spark_2pc_sink.wire.arrow_records`). Only batches that `encode_unassigned_batch` made are taken apart.
+(see `spark_2pc_sink.wire.record_rows`). Only batches that `encode_unassigned_batch` made are taken apart.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX
-from spark_2pc_sink.wire.batch_format import HEADER_BYTES, read_header
-from spark_2pc_sink.wire.compression import Compression, decompress
+from spark_2pc_sink.wire.arrow_layout import INT32_BYTES_MAX, Varints
+from spark_2pc_sink.wire.batch_format import BITS, HEADER_BYTES, LOW_BITS, MORE_FOLLOW, read_header, read_varint
+from spark_2pc_sink.wire.batch_reader import decompress
+from spark_2pc_sink.wire.record_batch import Compression
 from spark_2pc_sink.wire.record_rows import ZERO_BYTES
-from spark_2pc_sink.wire.varint_columns import Varints
-from spark_2pc_sink.wire.varints import BITS, LOW_BITS, MORE_FOLLOW, read_varint
 
 if TYPE_CHECKING:
     from spark_2pc_sink.wire.arrow_layout import ArrowBuffer, ArrowColumn, Int64Array

@@ -1,6 +1,6 @@
 """A few records as a record batch, one by one: of a handful, NumPy's and Arrow's calls cost more than the bytes.
 
-The bytes, the digest and the partition of a key are those that the columns of `arrow_records`, `digest` and
+The bytes, the digest and the partition of a key are those that the columns of `record_rows`, `digest` and
 `partitioner` give for the same records; a test compares them.
 """
 
@@ -22,9 +22,9 @@ from spark_2pc_sink.wire.batch_format import (
     NO_LEADER_EPOCH,
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
+    encode_varint,
 )
-from spark_2pc_sink.wire.compression import Compression, compress
-from spark_2pc_sink.wire.varints import encode_varint
+from spark_2pc_sink.wire.record_batch import Compression, compress
 
 #: A header's key and its value, which may be absent.
 HeaderList = Sequence[tuple[str, "bytes | None"]]
@@ -126,7 +126,7 @@ def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[byt
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition where Java's default partitioner puts a key, see `spark_2pc_sink.wire.partitioner`."""
+    """The partition where Java's default partitioner puts a key, see `spark_2pc_sink.producer.record_encoder`."""
     return (_murmur2(key) & 0x7FFFFFFF) % partition_count
 
 

@@ -13,8 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_2pc_sink.wire.arrow_layout import ArrowColumn, BoolArray, Int64Array, data_of, join_rows, offsets_of
-from spark_2pc_sink.wire.varint_columns import Varints, encode_varint_rows
+from spark_2pc_sink.wire.arrow_layout import (
+    ArrowColumn,
+    BoolArray,
+    Int64Array,
+    Varints,
+    data_of,
+    encode_varint_rows,
+    join_rows,
+    offsets_of,
+)
 
 #: A column, or bytes that all rows have.
 Piece: TypeAlias = ArrowColumn | bytes

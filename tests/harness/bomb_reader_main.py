@@ -18,8 +18,8 @@ from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.log_reader import find_marker
 from spark_2pc_sink.verification.topic_reader import TopicReader
-from spark_2pc_sink.wire.compression import Compression
-from spark_2pc_sink.wire.record_batch import decode_record_batches
+from spark_2pc_sink.wire.batch_reader import decode_record_batches
+from spark_2pc_sink.wire.record_batch import Compression
 from tests.conformance.raw_client import RawClient, code_of
 from tests.harness.bombs import BOMBS, bomb, cut_off
 

@@ -14,9 +14,8 @@ import lz4.frame
 import pyarrow as pa
 
 from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
-from spark_2pc_sink.wire.batch_format import CONTROL_BIT
-from spark_2pc_sink.wire.compression import Compression, compress
-from spark_2pc_sink.wire.varints import encode_varint
+from spark_2pc_sink.wire.batch_format import CONTROL_BIT, encode_varint
+from spark_2pc_sink.wire.record_batch import Compression, compress
 
 _MIB: Final = 1024 * 1024
 #: Of zstd: magic number, a descriptor without checksum and size, a window of 128 KiB (RFC 8878, 3.1.1.1).

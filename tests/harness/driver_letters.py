@@ -22,7 +22,7 @@ from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
 from spark_2pc_sink.sink.job.record_side import DeadLetterTopic
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.sink.transfer.record_forwarder import Connections, TopicMetadata
-from spark_2pc_sink.wire.digest import combine_digests, format_digest
+from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
 from tests.harness.driver_config import Row
 from tests.harness.driver_rows import RowsWork
 from tests.unit.fakes.batch_work import Results

@@ -19,7 +19,7 @@ from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.record_encoder import EncodingOptions, RecordEncoder, TopicLimits
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.wire.digest import combine_digests, format_digest
+from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.harness.driver_config import Row
 from tests.unit.fakes.batch_work import Results

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn
-from spark_2pc_sink.wire.arrow_records import RecordsSection, encode_sections
 from spark_2pc_sink.wire.record_batch import assign_producer, encode_unassigned_batch
-from spark_2pc_sink.wire.record_rows import Rows
+from spark_2pc_sink.wire.record_rows import RecordsSection, Rows, encode_sections
 
 
 def section_of(key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None) -> RecordsSection:

@@ -11,11 +11,10 @@ from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import PreparedTxnState
 from spark_2pc_sink.recipe.lost_batches import LostBatches
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
-from spark_2pc_sink.recovery import diagnosis, kept_batches, recovery
-from spark_2pc_sink.recovery.commit import commit_prepared
+from spark_2pc_sink.recovery import diagnosis, recovery
 from spark_2pc_sink.recovery.lost_commits import LostCommits
-from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.recovery.state_row import view_of
+from spark_2pc_sink.recovery.recovery import Recovery, commit_prepared
+from spark_2pc_sink.recovery.report import view_of
 from spark_2pc_sink.sink.driver import batch_driver
 from tests.simulation import faults, people
 from tests.simulation.defects import returning
@@ -197,7 +196,7 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
     Mutant(
         "topic ids are not compared",
         (
-            (kept_batches, "find_lost_records", _by_offsets_alone),
+            (diagnosis, "find_lost_records", _by_offsets_alone),
             (batch_driver, "find_lost_records", _by_offsets_alone),
         ),
         _PEOPLE,
@@ -206,7 +205,7 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
     Mutant(
         "a topic that is not there lacks nothing",
         (
-            (kept_batches, "find_lost_records", _a_missing_topic_lacks_nothing),
+            (diagnosis, "find_lost_records", _a_missing_topic_lacks_nothing),
             (batch_driver, "find_lost_records", _a_missing_topic_lacks_nothing),
         ),
         _PEOPLE,

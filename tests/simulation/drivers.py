@@ -18,7 +18,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import BatchRange, TopicPartition
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
-from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
+from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket

@@ -17,7 +17,7 @@ from jdbc_state import DECIDED, DONE, NONE, OWED
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
+from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from tests.simulation import faults
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.drivers import JobDriver, Person, Words

@@ -159,7 +159,7 @@ NOWHERE: Final = FoundOffset(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
 #: Decoding is work of the interpreter, of which there is one; the second thread is there for small batches behind a
-#: large one. Each holds a batch of `spark_2pc_sink.wire.compression.DECOMPRESSED_BYTES_MAX` at most.
+#: large one. Each holds a batch of `spark_2pc_sink.wire.batch_reader.DECOMPRESSED_BYTES_MAX` at most.
 _THREADS: Final = 2
 #: Up to here the change to a thread takes longer than the work.
 _INLINE_BYTES_MAX: Final = 16 * 1024

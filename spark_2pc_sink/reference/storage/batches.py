@@ -39,11 +39,11 @@ from spark_2pc_sink.wire.batch_format import (
     Buffer,
     Record,
     StoredMarker,
+    encode_varint,
     end_marker,
     read_header,
     read_records,
 )
-from spark_2pc_sink.wire.varints import encode_varint
 
 #: A record has seven numbers, each a byte at least.
 _RECORD_BYTES_MIN: Final = 7
@@ -231,7 +231,8 @@ def _section(batch: bytes, header: BatchHeader) -> bytes:
     if not header.compression:
         return batch[HEADER_BYTES:]
     # Only here: it loads pyarrow, which the server can do without until a client asks for a timestamp.
-    from spark_2pc_sink.wire.compression import Compression, decompress  # noqa: PLC0415
+    from spark_2pc_sink.wire.batch_reader import decompress  # noqa: PLC0415
+    from spark_2pc_sink.wire.record_batch import Compression  # noqa: PLC0415
 
     return decompress(memoryview(batch)[HEADER_BYTES:], Compression(header.compression))
 

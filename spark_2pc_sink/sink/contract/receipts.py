@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from spark_2pc_sink.errors import BatchRetryError, DataError
-from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from spark_2pc_sink.errors import DualWriteError
-    from spark_2pc_sink.sink.stream.frames import LaneTotals
+    from spark_2pc_sink.sink.stream.task_stream import LaneTotals
 
 #: A task yields one row.
 RESULT_DDL = "receipt binary"

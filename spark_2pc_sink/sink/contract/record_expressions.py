@@ -17,17 +17,13 @@ from spark_2pc_sink.serialisation.serialiser import Serialiser
 from spark_2pc_sink.sink.contract.record_columns import (
     ARROW_TEXT_TYPES,
     BYTES_TYPES,
-    HEADERS,
     KEY,
-    PARTITION,
     PARTS,
-    TOMBSTONE,
-    TOPIC,
     VALUE,
     key_expressions,
 )
 from spark_2pc_sink.sink.contract.record_json import NESTED, WHOLE_ROW, JsonField, json_fields, made_sql
-from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN, OWN_PREFIX
+from spark_2pc_sink.sink.table.copy_encoder import OWN_PREFIX
 from spark_2pc_sink.sink.table.spark_sql import literal, quoted
 from spark_2pc_sink.sink.table.text_guards import guarded, guarded_sql, json_sql, parts_of
 
@@ -433,6 +429,11 @@ def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
     return {option: field.dataType.simpleString() for option, field in zip(named, fields, strict=True)}
 
 
+def true_sql(condition: str) -> str:
+    """SQL that is true where a condition is, and else false: null is false."""
+    return f"coalesce(({condition}), false)"
+
+
 def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
     """The type of an expression.
 
@@ -461,66 +462,6 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
         remedy = nearest(sql, frame.columns) if kind is None and "UNRESOLVED_COLUMN" in said else complete
         raise ConfigurationError(option=option, value=sql, rule=rule, remedy=remedy) from None
     return kind
-
-
-def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
-    """The SELECT list of everything that a task needs beside the table's columns.
-
-    Args:
-        expressions: over the batch.
-        json_columns: the columns of the table that are selected as JSON.
-    """
-    parts = {
-        TOPIC: expressions.topic,
-        # The widest type that is allowed: a narrower one would turn a number that no topic has into one that it has
-        # (spark.sql.ansi.enabled=false), or into an error that names no row.
-        PARTITION: expressions.partition and f"CAST({expressions.partition} AS BIGINT)",
-        KEY: expressions.key if expressions.key_column is None else None,
-        VALUE: expressions.value if expressions.json is None else None,
-        HEADERS: expressions.headers,
-        TOMBSTONE: expressions.tombstone and true_sql(expressions.tombstone),
-    }
-    made = [each.select(json_columns) for each in expressions.json_made]
-    return [
-        *(f"{sql} AS {name}" for name, sql in parts.items() if sql is not None),
-        *(sql for sql in made if sql is not None),
-    ]
-
-
-def true_sql(condition: str) -> str:
-    """SQL that is true where a condition is, and else false: null is false."""
-    return f"coalesce(({condition}), false)"
-
-
-def flags_sql(conditions: Iterable[str]) -> str:
-    """SQL for a text with a '1' for each condition that is true, and a '0' for each other."""
-    flags = (f"if({true_sql(condition)}, '1', '0')" for condition in conditions)
-    return f"concat({', '.join(flags)})"
-
-
-def record_columns(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
-    """The names of what `record_sql` selects."""
-    return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions, json_columns)]
-
-
-def upsert_order_columns(expressions: RecordExpressions, upsert_keys: Sequence[str], order_by: str) -> list[str]:
-    """The columns, beside `shared_columns`, by which tasks tell rows of one upsert key apart."""
-    shared = shared_columns(expressions)
-    keys = [name for name in upsert_keys if quoted(name) not in shared]
-    return [*(f"{expressions.columns[name]} AS {quoted(name)}" for name in keys), f"{order_by} AS {ORDER_COLUMN}"]
-
-
-def shared_columns(expressions: RecordExpressions) -> list[str]:
-    """The columns of the table of which tasks build parts of the record."""
-    names = [each.column for each in expressions.json or () if each.reads_column]
-    if expressions.key_column is not None and expressions.key_column not in names:
-        names.append(expressions.key_column)
-    return [quoted(name) for name in names]
-
-
-def is_everything(selected: list[str], frame: DataFrame) -> bool:
-    """True where a select would give the frame as it is; Spark takes milliseconds of a small batch to analyze one."""
-    return selected == [f"{quoted(name)} AS {quoted(name)}" for name in frame.columns]
 
 
 def _with_default(topic: str, default: str | None) -> str:

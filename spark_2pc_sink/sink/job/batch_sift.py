@@ -24,11 +24,12 @@ from spark_2pc_sink.errors import (
     RecordTooLargeError,
     UnstorableValueError,
 )
-from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS, fingerprint_sql, identity_sql
+from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
+from spark_2pc_sink.sink.job.batch_split import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.job.lane_columns import packed_name
 from spark_2pc_sink.sink.stream.attempt_input import Ended
-from spark_2pc_sink.sink.stream.frames import FrameKind
+from spark_2pc_sink.sink.stream.task_stream import FrameKind
 from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
 from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN
 from spark_2pc_sink.sink.table.spark_sql import quoted

@@ -14,22 +14,26 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.row_source import with_columns_for_star, with_fields_for_star
-from spark_2pc_sink.sink.contract import record_columns, record_expressions
-from spark_2pc_sink.sink.contract.record_expressions import type_of
+from spark_2pc_sink.sink.contract import record_columns
+from spark_2pc_sink.sink.contract.record_expressions import true_sql, type_of
 from spark_2pc_sink.sink.contract.task_plan import LanePlan
+from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN, encoded_sql
 from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN
 from spark_2pc_sink.sink.table.spark_sql import quoted
+from spark_2pc_sink.sink.table.text_guards import guarded_sql
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
     from spark_2pc_sink.options import Lane, RowSource
     from spark_2pc_sink.options.row_source import Explosion
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.contract.task_plan import RowEncoderPlan
     from spark_2pc_sink.sink.job.table_loader import TableLoader
+    from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 
 
 _PACKED: Final = "_2pc_lane_"
@@ -125,10 +129,129 @@ def _check_array(batch: DataFrame, array: str) -> None:
     )
 
 
+def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
+    """The SELECT list of everything that a task needs beside the table's columns.
+
+    Args:
+        expressions: over the batch.
+        json_columns: the columns of the table that are selected as JSON.
+    """
+    parts = {
+        record_columns.TOPIC: expressions.topic,
+        # The widest type that is allowed: a narrower one would turn a number that no topic has into one that it has
+        # (spark.sql.ansi.enabled=false), or into an error that names no row.
+        record_columns.PARTITION: expressions.partition and f"CAST({expressions.partition} AS BIGINT)",
+        record_columns.KEY: expressions.key if expressions.key_column is None else None,
+        record_columns.VALUE: expressions.value if expressions.json is None else None,
+        record_columns.HEADERS: expressions.headers,
+        record_columns.TOMBSTONE: expressions.tombstone and true_sql(expressions.tombstone),
+    }
+    made = [each.select(json_columns) for each in expressions.json_made]
+    return [
+        *(f"{sql} AS {name}" for name, sql in parts.items() if sql is not None),
+        *(sql for sql in made if sql is not None),
+    ]
+
+
+def _flags_sql(conditions: Iterable[str]) -> str:
+    """SQL for a text with a '1' for each condition that is true, and a '0' for each other."""
+    flags = (f"if({true_sql(condition)}, '1', '0')" for condition in conditions)
+    return f"concat({', '.join(flags)})"
+
+
+def record_names(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
+    """The names of what `record_sql` selects."""
+    return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions, json_columns)]
+
+
+def upsert_order_columns(expressions: RecordExpressions, upsert_keys: Sequence[str], order_by: str) -> list[str]:
+    """The columns, beside `shared_columns`, by which tasks tell rows of one upsert key apart."""
+    shared = shared_columns(expressions)
+    keys = [name for name in upsert_keys if quoted(name) not in shared]
+    return [*(f"{expressions.columns[name]} AS {quoted(name)}" for name in keys), f"{order_by} AS {ORDER_COLUMN}"]
+
+
+def shared_columns(expressions: RecordExpressions) -> list[str]:
+    """The columns of the table of which tasks build parts of the record."""
+    names = [each.column for each in expressions.json or () if each.reads_column]
+    if expressions.key_column is not None and expressions.key_column not in names:
+        names.append(expressions.key_column)
+    return [quoted(name) for name in names]
+
+
+def is_everything(selected: list[str], frame: DataFrame) -> bool:
+    """True where a select would give the frame as it is; Spark takes milliseconds of a small batch to analyze one."""
+    return selected == [f"{quoted(name)} AS {quoted(name)}" for name in frame.columns]
+
+
 #: Decides which task gets a row; rows of one upsert key have the same.
 _PLACE: Final = "_2pc_place"
 #: Types that Spark has no hash of, or that contain one.
 _NOT_HASHED: Final = ("map<", "variant")
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """What is selected of a lane's rows for its table: SQL over the rows, by column.
+
+    Attributes:
+        stored: columns of the table.
+        own: columns beside these, by which rows are ordered or deleted, or are known to carry no value.
+        plain: True where each column of the table is the one of the rows with its name, and nothing is beside them.
+        types: of all, in order; empty before they are known.
+    """
+
+    stored: Mapping[str, str]
+    own: Mapping[str, str]
+    plain: bool
+    types: tuple[DataType, ...] = ()
+
+    @classmethod
+    def of(cls, rows: DataFrame, expressions: RecordExpressions, order_by: str | None) -> TableColumns:
+        """The columns that a table needs.
+
+        Args:
+            rows: of the lane, for the types of their columns.
+            expressions: of the lane.
+            order_by: by which upsert rows are ordered; None for no order.
+        """
+        own = {} if order_by is None else {ORDER_COLUMN: order_by}
+        if expressions.delete is not None:
+            own[DELETE_COLUMN] = true_sql(expressions.delete)
+        if expressions.unchanged:
+            own[UNCHANGED_COLUMN] = _flags_sql(expressions.unchanged.values())
+        stored = {name: guarded_sql(sql, rows) for name, sql in expressions.columns.items()}
+        plain = not own and all(sql == quoted(name) for name, sql in expressions.columns.items())
+        return cls(stored, own, plain)
+
+    def selected(self) -> list[str]:
+        """The select list of all of them."""
+        return [
+            *(f"{sql} AS {quoted(name)}" for name, sql in self.stored.items()),
+            *(f"{sql} AS {name}" for name, sql in self.own.items()),
+        ]
+
+    def as_json(self, plan: ColumnPlan) -> frozenset[str]:
+        """The columns that are encoded in another form than they have: as JSON, or as text."""
+        return frozenset(each.name for each in plan.copied if each.expression != quoted(each.name))
+
+    def select_lists(self, plan: ColumnPlan) -> tuple[list[str], list[str] | None]:
+        """The columns to select of the rows, and of the result of that; None where one select does both.
+
+        The first computes the table's columns, the second brings them into the form in which they are encoded. Spark
+        analyzes each select anew, which counts in a batch of a few rows.
+        """
+        if not self.as_json(plan):
+            return self.selected(), None
+        return (list(plan.expressions), None) if self.plain else (self.selected(), list(plan.expressions))
+
+    def packed(self, plan: ColumnPlan) -> list[str]:
+        """The columns in the form in which they are encoded, by one select: a lane among several has no second."""
+        made_of = zip((*self.stored.values(), *self.own.values()), self.types, strict=True)
+        return [
+            f"{encoded_sql(f'({sql})', kind, column.target)} AS {quoted(column.name)}"
+            for column, (sql, kind) in zip(plan.copied, made_of, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -205,15 +328,13 @@ class LaneWork:
         loader = self._loader(kafka_only=kafka_only)
         if loader is None:
             return rows.selectExpr(*self._record_columns())
-        json_columns = loader.json_columns
-        record = record_expressions.record_sql(self.expressions, json_columns)
-        columns, encoded = loader.select_lists()
+        json_columns = loader.columns.as_json(loader.planned)
+        record = record_sql(self.expressions, json_columns)
+        columns, encoded = loader.columns.select_lists(loader.planned)
         if encoded is None:
             selected = [*record, *columns]
-            return rows if record_expressions.is_everything(selected, rows) else rows.selectExpr(*selected)
-        return rows.selectExpr(*record, *columns).selectExpr(
-            *record_expressions.record_columns(self.expressions, json_columns), *encoded
-        )
+            return rows if is_everything(selected, rows) else rows.selectExpr(*selected)
+        return rows.selectExpr(*record, *columns).selectExpr(*record_names(self.expressions, json_columns), *encoded)
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
         """The same as SQL for one column of the batch, beside those of other lanes."""
@@ -221,8 +342,8 @@ class LaneWork:
         if loader is None:
             columns = self._record_columns()
         else:
-            record = record_expressions.record_sql(self.expressions, loader.json_columns)
-            columns = [*record, *loader.packed_columns()]
+            record = record_sql(self.expressions, loader.columns.as_json(loader.planned))
+            columns = [*record, *loader.columns.packed(loader.planned)]
         return packed(batch, self.lane.source, columns, self.lane.index)
 
     def _loader(self, *, kafka_only: bool) -> TableLoader | None:
@@ -231,12 +352,10 @@ class LaneWork:
 
     def _record_columns(self) -> list[str]:
         """What records are made of, and put into order by."""
-        columns = record_expressions.record_sql(self.expressions)
-        columns += record_expressions.shared_columns(self.expressions)
+        columns = record_sql(self.expressions)
+        columns += shared_columns(self.expressions)
         if self.follows_order:
-            columns += record_expressions.upsert_order_columns(
-                self.expressions, self.upsert_keys, str(self.lane.order_by)
-            )
+            columns += upsert_order_columns(self.expressions, self.upsert_keys, str(self.lane.order_by))
         return columns
 
     def field(self, name: str, *, packed_with_others: bool) -> Column:

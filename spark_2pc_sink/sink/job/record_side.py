@@ -31,8 +31,8 @@ from spark_2pc_sink.sink.transfer.record_forwarder import (
     TopicMetadata,
     name_fault,
 )
-from spark_2pc_sink.wire.digest import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.messages import OffsetSpec
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
 from spark_2pc_sink.wire.record_list import (
     RECORD_BYTES,
     cut_contents,

@@ -27,7 +27,7 @@ from spark_2pc_sink.sink.stream.attempt_input import LocalStream
 from spark_2pc_sink.sink.tasks.encode_task import encode, run_encode_task, run_reread_task
 from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
 from spark_2pc_sink.sink.transfer.table_copy import TableCopy
-from spark_2pc_sink.wire.digest import combine_digests, format_digest
+from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

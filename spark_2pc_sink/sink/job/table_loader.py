@@ -13,7 +13,7 @@ from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.options.sql_text import bare_statements
 from spark_2pc_sink.sink.contract import record_columns, record_expressions
 from spark_2pc_sink.sink.contract.task_plan import RowEncoderPlan
-from spark_2pc_sink.sink.job.lane_columns import rows_of
+from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
 from spark_2pc_sink.sink.table.catalog import (
     TableName,
     check_privileges,
@@ -21,14 +21,11 @@ from spark_2pc_sink.sink.table.catalog import (
     quote_identifier,
     read_target,
 )
-from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN, ColumnPlan, encoded_sql, plan_columns
+from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.conflict_rule import ConflictRule, order_in_table
-from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN
 from spark_2pc_sink.sink.table.create_table import add_columns, create_table_ddl, missing_columns
 from spark_2pc_sink.sink.table.keyed_rows import KeyedRows, explain_statement, target_alias
-from spark_2pc_sink.sink.table.spark_sql import quoted
 from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows
-from spark_2pc_sink.sink.table.text_guards import guarded_sql
 from spark_2pc_sink.sink.transfer.table_copy import CopyTarget
 
 if TYPE_CHECKING:
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
     from sqlalchemy import Connection
 
     from jdbc_state.connections import Database
@@ -97,9 +94,7 @@ class TableLoader:
         self._database = database
         self._schema: StructType | None = None
         self._plan: ColumnPlan | None = None
-        self._selected: list[str] = []
-        self._sources: list[tuple[str, DataType]] = []
-        self._unchanged = False
+        self._columns: TableColumns | None = None
         self._row_key: str | None = None
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
@@ -118,17 +113,10 @@ class TableLoader:
             return
         order_by = self._rows.order_by
         rows = rows_of(batch, self._lane.source)
-        sources = {name: guarded_sql(sql, rows) for name, sql in expressions.columns.items()}
-        selected = [f"{sql} AS {quoted(name)}" for name, sql in sources.items()]
-        own = {} if order_by is None else {ORDER_COLUMN: order_by}
-        if expressions.delete is not None:
-            own[DELETE_COLUMN] = record_expressions.true_sql(expressions.delete)
-        if expressions.unchanged:
-            own[UNCHANGED_COLUMN] = record_expressions.flags_sql(expressions.unchanged.values())
-        own_selected = [f"{sql} AS {name}" for name, sql in own.items()]
-        fields = rows.selectExpr(*selected, *own_selected).schema.fields
-        columns = fields[: len(selected)]
-        order = None if order_by is None else fields[len(selected)].dataType
+        selected = TableColumns.of(rows, expressions, order_by)
+        fields = rows.selectExpr(*selected.selected()).schema.fields
+        columns = fields[: len(selected.stored)]
+        order = None if order_by is None else fields[len(selected.stored)].dataType
         conflict = self._conflict
         with self._transaction("reading the target table") as connection:
             if self._rows.create_table and not _exists(connection, self._rows.table):
@@ -165,10 +153,7 @@ class TableLoader:
             check_condition(connection, plan)
         self._plan = replace(plan, lane=self._lane.index)
         self._schema = batch.schema
-        self._selected = [*selected, *own_selected]
-        made_of = [*sources.values(), *own.values()]
-        self._sources = [(sql, field.dataType) for sql, field in zip(made_of, fields, strict=True)]
-        self._unchanged = not own and all(sql == quoted(name) for name, sql in expressions.columns.items())
+        self._columns = replace(selected, types=tuple(field.dataType for field in fields))
         self._row_key = record_columns.KEY if expressions.key and not self._rows.keys else None
 
     @property
@@ -180,31 +165,19 @@ class TableLoader:
             unchanged=tuple(self._rows.unchanged_when or ()),
         )
 
-    def select_lists(self) -> tuple[list[str], list[str] | None]:
-        """The columns to select of the batch, and of the result of that; None where one select does both.
-
-        The first computes the table's columns, the second brings them into the form in which they are encoded. Spark
-        analyzes each select anew, which counts in a batch of a few rows.
-        """
-        plan = self._planned()
-        if not self.json_columns:
-            return self._selected, None
-        if self._unchanged:
-            return list(plan.expressions), None
-        return self._selected, list(plan.expressions)
-
-    def packed_columns(self) -> list[str]:
-        """The columns in the form in which they are encoded, by one select: a lane among several has no second."""
-        columns = zip(self._planned().copied, self._sources, strict=True)
-        return [
-            f"{encoded_sql(f'({sql})', kind, column.target)} AS {quoted(column.name)}"
-            for column, (sql, kind) in columns
-        ]
+    @property
+    def columns(self) -> TableColumns:
+        """What is selected of the lane's rows."""
+        if self._columns is None:
+            raise _unplanned()
+        return self._columns
 
     @property
-    def json_columns(self) -> frozenset[str]:
-        """The columns that are encoded in another form than they have: as JSON, or as text."""
-        return frozenset(each.name for each in self._planned().copied if each.expression != quoted(each.name))
+    def planned(self) -> ColumnPlan:
+        """What is written where."""
+        if self._plan is None:
+            raise _unplanned()
+        return self._plan
 
     @property
     def lane(self) -> Lane:
@@ -218,7 +191,7 @@ class TableLoader:
 
     def encoder_plan(self) -> RowEncoderPlan:
         """How a task encodes rows."""
-        return RowEncoderPlan(self._planned().copy_plan, self._row_key)
+        return RowEncoderPlan(self.planned.copy_plan, self._row_key)
 
     def table(self, connection: Connection) -> TableRows:
         """The writer of rows into the table, through ``connection``, in the transaction that decides.
@@ -226,8 +199,8 @@ class TableLoader:
         Raises:
             BatchRetryError: the table was altered since it was planned.
         """
-        kind = KeyedRows if self._planned().upsert_keys else AppendedRows
-        return kind(connection, self._planned())
+        kind = KeyedRows if self.planned.upsert_keys else AppendedRows
+        return kind(connection, self.planned)
 
     def forget(self) -> None:
         """Match batch and table anew before the next attempt: the table may have been altered."""
@@ -240,10 +213,9 @@ class TableLoader:
             statement_timeout_ms=self._options.statement_timeout_ms,
         )
 
-    def _planned(self) -> ColumnPlan:
-        if self._plan is None:
-            raise LocalProtocolError(operation="write rows", state="not planned", rule="prepare() comes first")
-        return self._plan
+
+def _unplanned() -> LocalProtocolError:
+    return LocalProtocolError(operation="write rows", state="not planned", rule="prepare() comes first")
 
 
 def _exists(connection: Connection, table: str) -> bool:

@@ -11,7 +11,7 @@ from spark_2pc_sink.sink.job.executors import ExecutorWatch, tried_executors
 from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
 from spark_2pc_sink.sink.stream.connections import StreamLimits
 from spark_2pc_sink.sink.stream.listener import StreamListener
-from spark_2pc_sink.sink.tasks.task_input import renaming, task_function
+from spark_2pc_sink.sink.tasks.encode_task import renaming, task_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,7 +24,7 @@ import numpy as np
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.sink.stream.frames import (
+from spark_2pc_sink.sink.stream.task_stream import (
     HEADER,
     HELLO,
     LANE_TOTALS,
@@ -37,8 +37,8 @@ from spark_2pc_sink.sink.stream.frames import (
     FrameKind,
     LaneTotals,
     RecordsHeader,
+    StreamOutput,
 )
-from spark_2pc_sink.sink.stream.task_stream import StreamOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

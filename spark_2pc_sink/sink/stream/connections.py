@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, FrameReader, Sender, StaleTaskError, unpacked_hello
-from spark_2pc_sink.sink.stream.frames import (
+from spark_2pc_sink.sink.stream.task_stream import (
     TOKEN_BYTES,
     DriverMessage,
     Frame,

@@ -17,8 +17,7 @@ from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.extras import extra
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
 from spark_2pc_sink.sink.stream.connections import Connections, StreamLimits
-from spark_2pc_sink.sink.stream.frames import TOKEN_BYTES
-from spark_2pc_sink.sink.stream.task_stream import StreamAddress
+from spark_2pc_sink.sink.stream.task_stream import TOKEN_BYTES, StreamAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable

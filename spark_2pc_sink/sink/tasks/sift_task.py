@@ -20,7 +20,7 @@ from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, RowNames, find_refu
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA
 from spark_2pc_sink.sink.stream.task_stream import TaskStream
 from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.tasks.task_input import RowPartitioner, completed_rows
+from spark_2pc_sink.sink.tasks.encode_task import RowPartitioner, completed_rows
 from spark_2pc_sink.wire.record_contents import content_digests, contents_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.errors import RecordRefusedError
     from spark_2pc_sink.producer.record_encoder import EncodedBatch
     from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
-    from spark_2pc_sink.sink.stream.frames import LaneTotals
+    from spark_2pc_sink.sink.stream.task_stream import LaneTotals
 
 
 @dataclass(frozen=True)

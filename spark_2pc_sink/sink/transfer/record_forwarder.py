@@ -25,9 +25,9 @@ from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.producer.record_encoder import EncodedBatch, TopicLimits
 from spark_2pc_sink.sink.contract.task_plan import TopicFacts, TopicRefusedError, write_answer
 from spark_2pc_sink.sink.stream.attempt_input import Ended
-from spark_2pc_sink.sink.stream.frames import FrameKind
+from spark_2pc_sink.sink.stream.task_stream import FrameKind
 from spark_2pc_sink.sink.transfer.background_task import BackgroundTask
-from spark_2pc_sink.wire.digest import EMPTY_DIGEST
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -16,7 +16,7 @@ from jdbc_state.watchdog import cut
 from spark_2pc_sink.errors import BatchRetryError
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
 from spark_2pc_sink.sink.stream.attempt_input import Ended
-from spark_2pc_sink.sink.stream.frames import FrameKind
+from spark_2pc_sink.sink.stream.task_stream import FrameKind
 from spark_2pc_sink.sink.transfer.background_task import BackgroundTask
 
 if TYPE_CHECKING:

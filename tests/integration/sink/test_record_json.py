@@ -17,8 +17,6 @@ import pytest
 
 from spark_2pc_sink.sink.contract.record_expressions import (
     RecordExpressions,
-    record_sql,
-    shared_columns,
     with_guards,
     with_json,
 )
@@ -32,6 +30,7 @@ from spark_2pc_sink.sink.contract.record_json import (
     JsonField,
     json_values,
 )
+from spark_2pc_sink.sink.job.lane_columns import record_sql, shared_columns
 from spark_2pc_sink.sink.job.lane_expressions import JsonSettings
 from spark_2pc_sink.sink.job.session_facts import session_facts
 from spark_2pc_sink.sink.table.spark_sql import quoted

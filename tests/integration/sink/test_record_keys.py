@@ -12,10 +12,9 @@ from spark_2pc_sink.sink.contract.record_columns import key_values
 from spark_2pc_sink.sink.contract.record_expressions import (
     RecordExpressions,
     analyze,
-    record_sql,
-    shared_columns,
     with_key_column,
 )
+from spark_2pc_sink.sink.job.lane_columns import record_sql, shared_columns
 from spark_2pc_sink.sink.table.spark_sql import quoted
 from tests.harness.streams import session_settings
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.testing.local_broker import LocalBroker
-from spark_2pc_sink.wire.compression import Compression
+from spark_2pc_sink.wire.record_batch import Compression
 from tests.conformance.raw_client import RawClient, code_of
 from tests.conftest import StartKafka
 from tests.harness.bombs import bomb, cut_off

@@ -30,11 +30,19 @@ from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recipe.handed_over import RunRecord, place_beyond
 from spark_2pc_sink.recipe.kept_records import LogsView, WrittenRecords, find_lost_records
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits, LostBatches
-from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
 from spark_2pc_sink.recipe.replay_decision import place_batch
-from spark_2pc_sink.recipe.resolve import Halt, KafkaView, RowStatus, RowView, behind_kafka, resolve
+from spark_2pc_sink.recipe.resolve import (
+    Halt,
+    KafkaView,
+    OpenTransactionEnd,
+    RowStatus,
+    RowView,
+    behind_kafka,
+    heed,
+    resolve,
+)
 from spark_2pc_sink.recovery import api
-from spark_2pc_sink.recovery.control_marker import ask_the_log
+from spark_2pc_sink.recovery.diagnosis import ask_the_log
 from spark_2pc_sink.recovery.open_transaction import explained
 from spark_2pc_sink.recovery.recover_command import kafka_connection, with_command
 from spark_2pc_sink.recovery.report import RecoveryReport

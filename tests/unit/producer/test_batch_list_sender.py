@@ -10,7 +10,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.produce_session import BatchListSender, PlacedBatch, joined, parted
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.record_batch import decode_record_batches
+from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_list import encode_listed_batch, record_content
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import Step, answer, hang_up, lose_answer

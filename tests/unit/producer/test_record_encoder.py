@@ -19,8 +19,7 @@ from spark_2pc_sink.producer.record_encoder import (
     RowBuffer,
     TopicLimits,
 )
-from spark_2pc_sink.wire.arrow_records import encode_sections
-from spark_2pc_sink.wire.record_rows import Rows
+from spark_2pc_sink.wire.record_rows import Rows, encode_sections
 
 OPTIONS = KafkaOptions.parse({"bootstrap.servers": "localhost:9092", "compression.type": "none"})
 #: Columns of one partition each: no two of the same length, with and without keys, text and bytes of both widths.

@@ -8,8 +8,17 @@ import pytest
 
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ENDING_STATES, PreparedTxnState, ProducerIdAndEpoch, TransactionState
-from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd, heed
-from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, RowView, Verdict, resolve
+from spark_2pc_sink.recipe.resolve import (
+    Halt,
+    KafkaView,
+    OpenTransactionEnd,
+    Resolution,
+    RowStatus,
+    RowView,
+    Verdict,
+    heed,
+    resolve,
+)
 
 FRESH = RowView(RowStatus.NONE, cluster_id="here")
 PAIR = ProducerIdAndEpoch(7, 10)

@@ -12,7 +12,7 @@ from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
-from spark_2pc_sink.recovery.kept_batches import check_kept, explain_outcome_lost
+from spark_2pc_sink.recovery.diagnosis import check_kept, explain_outcome_lost
 from tests.harness.halts import halts
 from tests.unit.recovery.test_recovery import ID, Sides
 

@@ -9,8 +9,7 @@ import pytest
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
-from spark_2pc_sink.recipe.resolve import RowStatus
+from spark_2pc_sink.recipe.resolve import OpenTransactionEnd, RowStatus
 from spark_2pc_sink.recovery.api import recover
 from spark_2pc_sink.recovery.open_transaction import SHOWN_PARTITIONS_MAX, began_at
 from spark_2pc_sink.recovery.report import Action

@@ -21,7 +21,7 @@ from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
 from spark_2pc_sink.producer.coordinator_calls import TransactionDescription
 from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
-from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
+from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.recovery.report import Action
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile

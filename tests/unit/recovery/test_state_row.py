@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.recovery.state_row import batch_line, owed_reason, problem_of
+from spark_2pc_sink.recovery.report import batch_line, owed_reason, problem_of
 from tests.unit.recovery.test_report import ROW
 
 

@@ -9,7 +9,7 @@ import pytest
 from spark_2pc_sink.errors import HaltCause, StateStoreError
 from spark_2pc_sink.options import OperatorDecision
 from spark_2pc_sink.options.layout import SinkLayout
-from spark_2pc_sink.recipe.open_transaction import OpenTransactionEnd
+from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from tests.harness.halts import halts
 from tests.unit.recovery.test_kept_batches import decided, make_anew
 from tests.unit.recovery.test_recovery import ID, QUERY, Sides

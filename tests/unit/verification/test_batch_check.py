@@ -13,7 +13,7 @@ from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError
 from spark_2pc_sink.reference.storage.batches import build_batch
 from spark_2pc_sink.verification.batch_check import BatchCheck
 from spark_2pc_sink.wire.api_versions import Api
-from spark_2pc_sink.wire.compression import Compression, compress
+from spark_2pc_sink.wire.record_batch import Compression, compress
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.wire import Received, keep_silent, serve_no_records
 from tests.unit.producer.support import T0, T1, options_for

@@ -19,7 +19,8 @@ from spark_2pc_sink.verification.letters import (
     letter_of_record,
     parsed,
 )
-from spark_2pc_sink.wire.record_batch import assign_producer, decode_record_batches
+from spark_2pc_sink.wire.batch_reader import decode_record_batches
+from spark_2pc_sink.wire.record_batch import assign_producer
 from spark_2pc_sink.wire.record_list import encode_listed_batch
 from tests.unit.producer.support import PAIR
 

@@ -15,8 +15,8 @@ from spark_2pc_sink.verification.record_digest import (
     length_bytes,
     record_hash,
 )
-from spark_2pc_sink.wire.digest import content_digest, format_digest
-from spark_2pc_sink.wire.varints import encode_varint
+from spark_2pc_sink.wire.batch_format import encode_varint
+from spark_2pc_sink.wire.record_batch import content_digest, format_digest
 
 TOPIC = "orders"
 parts = st.none() | st.binary(max_size=300)

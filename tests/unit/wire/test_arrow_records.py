@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.wire import arrow_records
-from spark_2pc_sink.wire.arrow_records import encode_sections
+from spark_2pc_sink.wire import record_rows
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES
-from spark_2pc_sink.wire.record_rows import Rows
+from spark_2pc_sink.wire.record_rows import Rows, encode_sections
 from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import HEADERS_TYPE, Row, columns, rows
 
@@ -81,9 +80,9 @@ def test_rows_beyond_what_a_batch_can_hold_are_refused(monkeypatch: pytest.Monke
     """The bound is that of an int32; a smaller one stands in for it here, the test below uses the real one."""
     key, value, headers = columns([(b"k" * 40, b"v" * 40, ())] * 3)
     size = len(section_of(key, value, headers).frame)
-    monkeypatch.setattr(arrow_records, "INT32_BYTES_MAX", size)
+    monkeypatch.setattr(record_rows, "INT32_BYTES_MAX", size)
     section_of(key, value, headers)
-    monkeypatch.setattr(arrow_records, "INT32_BYTES_MAX", size - 1)
+    monkeypatch.setattr(record_rows, "INT32_BYTES_MAX", size - 1)
     with pytest.raises(LocalProtocolError, match=f"3 rows take {size} bytes"):
         section_of(key, value, headers)
 

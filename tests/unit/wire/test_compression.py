@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
-from spark_2pc_sink.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
+from spark_2pc_sink.wire.batch_reader import DECOMPRESSED_BYTES_MAX, decompress
+from spark_2pc_sink.wire.record_batch import Compression, compress
 
 _XERIAL_HEADER = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.wire.digest import EMPTY_DIGEST, batch_digest, combine_digests, format_digest, without_digest
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, batch_digest, combine_digests, format_digest, without_digest
 from tests.harness.record_batches import section_of
 from tests.unit.wire.rows import LAYOUTS, Row, columns, rows
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.wire import partitioner
-from spark_2pc_sink.wire.partitioner import NO_PARTITION, murmur2, partition_for_keys
+from spark_2pc_sink.producer import record_encoder
+from spark_2pc_sink.producer.record_encoder import NO_PARTITION, murmur2, partition_for_keys
 from tests.unit.wire.rows import LAYOUTS
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "murmur2.json").read_text())
@@ -83,13 +83,13 @@ def test_a_key_of_many_blocks() -> None:
 def test_a_long_key_takes_no_step_of_numpys_for_each_of_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key of 10 MB took minutes, before the topic refused it."""
     steps: list[int] = []
-    original = partitioner._words
+    original = record_encoder._words
 
     def counting(layout: Any, positions: Any) -> Any:
         steps.append(len(positions))
         return original(layout, positions)
 
-    monkeypatch.setattr(partitioner, "_words", counting)
+    monkeypatch.setattr(record_encoder, "_words", counting)
     murmur2(pa.array([b"x" * 1_000_000, *[b"k" * 20] * 100]))
     assert steps == [101] * 5
 

@@ -17,13 +17,8 @@ from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError, Remote
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.wire import batch_format, record_batch
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, StoredMarker, next_sequence
-from spark_2pc_sink.wire.compression import Compression
-from spark_2pc_sink.wire.record_batch import (
-    DecodedBatch,
-    assign_producer,
-    decode_record_batches,
-    encode_unassigned_batch,
-)
+from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
+from spark_2pc_sink.wire.record_batch import Compression, assign_producer, encode_unassigned_batch
 from tests.harness.record_batches import batch_of, section_of
 from tests.unit.wire.rows import LAYOUTS, Row, columns, rows
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.wire.arrow_records import RecordsSection
-from spark_2pc_sink.wire.digest import batch_digest, content_digest
-from spark_2pc_sink.wire.record_batch import encode_unassigned_batch
+from spark_2pc_sink.wire.record_batch import batch_digest, content_digest, encode_unassigned_batch
 from spark_2pc_sink.wire.record_contents import content_digests, contents_of, key_of_content, value_of_content
+from spark_2pc_sink.wire.record_rows import RecordsSection
 from tests.harness.record_batches import section_of
 
 Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_2pc_sink.wire.arrow_layout import Varints
 from spark_2pc_sink.wire.row_bytes import (
     chosen_rows,
     fixed_rows,
@@ -17,7 +18,6 @@ from spark_2pc_sink.wire.row_bytes import (
     spread_rows,
     varint_rows,
 )
-from spark_2pc_sink.wire.varint_columns import Varints
 
 ROWS = st.lists(st.binary(max_size=5), max_size=10)
 

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
-from spark_2pc_sink.wire.varint_columns import Varints, encode_varint_rows
-from spark_2pc_sink.wire.varints import encode_varint as our_varint
-from spark_2pc_sink.wire.varints import read_unsigned, read_varint
+from spark_2pc_sink.wire.arrow_layout import Varints, encode_varint_rows
+from spark_2pc_sink.wire.batch_format import encode_varint as our_varint
+from spark_2pc_sink.wire.batch_format import read_unsigned, read_varint
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 

@@ -17,7 +17,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.storage.batches import build_batch, encode_records
 from spark_2pc_sink.testing import ReferenceCoordinator
-from spark_2pc_sink.wire.compression import Compression, compress
+from spark_2pc_sink.wire.record_batch import Compression, compress
 from tests.conformance.raw_client import RawClient, code_of
 from tests.harness.bombs import BOMBS, bomb, cut_off
 

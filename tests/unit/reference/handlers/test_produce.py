@@ -19,7 +19,8 @@ from spark_2pc_sink.reference.coordinator.states import TransactionState
 from spark_2pc_sink.reference.log.log_values import LogSettings
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from spark_2pc_sink.reference.storage.batches import COMPRESSED_RECORDS_MAX, build_batch
-from spark_2pc_sink.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompress
+from spark_2pc_sink.wire.batch_reader import DECOMPRESSED_BYTES_MAX, decompress
+from spark_2pc_sink.wire.record_batch import Compression, compress
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.coordinator.driver import KEEPING
 from tests.unit.reference.node import START_MS, TID, batch, batch_of_times, node
@@ -136,7 +137,7 @@ async def test_a_batch_that_fills_the_memory_is_refused_away_from_the_event_loop
             threads.append(threading.current_thread().name)
             return decompress(*args, **named)
 
-        with mock.patch("spark_2pc_sink.wire.compression.decompress", noted):
+        with mock.patch("spark_2pc_sink.wire.batch_reader.decompress", noted):
             answers = await running.produce({T0: bomb(DECOMPRESSED_BYTES_MAX + 1, codec=codec)}, tid=None)
         assert answers[T0].error_code == Code.INVALID_RECORD
         assert threads
@@ -147,7 +148,7 @@ async def test_more_records_than_anyone_sends_are_not_looked_into() -> None:
     async with node() as running:
         running.cluster.settings = LogSettings(cleanup_policy=frozenset({"compact"}))
         many = bomb(7, codec=Compression.ZSTD, records=COMPRESSED_RECORDS_MAX + 1)
-        with mock.patch("spark_2pc_sink.wire.compression.decompress", side_effect=AssertionError):
+        with mock.patch("spark_2pc_sink.wire.batch_reader.decompress", side_effect=AssertionError):
             assert (await running.produce({T0: many}, tid=None))[T0].error_code == Code.INVALID_RECORD
 
 

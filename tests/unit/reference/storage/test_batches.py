@@ -29,8 +29,8 @@ from spark_2pc_sink.reference.storage.batches import (
 )
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.wire.batch_format import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, StoredMarker, read_header
-from spark_2pc_sink.wire.compression import Compression, compress
-from spark_2pc_sink.wire.record_batch import decode_record_batches
+from spark_2pc_sink.wire.batch_reader import decode_record_batches
+from spark_2pc_sink.wire.record_batch import Compression, compress
 from tests.unit.reference.batches import NOW_MS, client_batch, read_back, seen
 
 BYTES = st.one_of(st.none(), st.binary(max_size=200))

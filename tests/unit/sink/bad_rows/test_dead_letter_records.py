@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_2pc_sink.errors import ConstraintError
-from spark_2pc_sink.producer.record_encoder import records_bytes_max
+from spark_2pc_sink.producer.record_encoder import partition_for_keys, records_bytes_max
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, RefusedRow
 from spark_2pc_sink.sink.job.record_side import (
     LETTER_BYTES_MAX,
@@ -22,8 +22,8 @@ from spark_2pc_sink.sink.job.record_side import (
     too_small,
 )
 from spark_2pc_sink.wire.batch_format import Record
-from spark_2pc_sink.wire.partitioner import partition_for_keys
-from spark_2pc_sink.wire.record_batch import assign_producer, decode_record_batches
+from spark_2pc_sink.wire.batch_reader import decode_record_batches
+from spark_2pc_sink.wire.record_batch import assign_producer
 from spark_2pc_sink.wire.record_list import encode_listed_batch
 from tests.unit.producer.support import PAIR
 

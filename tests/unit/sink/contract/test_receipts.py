@@ -9,7 +9,7 @@ import pytest
 
 from spark_2pc_sink.errors import BatchRetryError, UnstorableValueError
 from spark_2pc_sink.sink.contract.receipts import RESULT_SCHEMA, TaskReceipt, TaskResults, read_results
-from spark_2pc_sink.sink.stream.frames import LaneTotals
+from spark_2pc_sink.sink.stream.task_stream import LaneTotals
 
 DATA_ERROR = UnstorableValueError(column="c", row_key="key=1", value="x", rule="r")
 SENT = LaneTotals(row_bytes=10, rows=2, record_bytes=20, records=2, digest=3)

@@ -14,10 +14,6 @@ from spark_2pc_sink.sink.contract.record_expressions import (
     RecordExpressions,
     check_taken,
     choose_expressions,
-    is_everything,
-    record_columns,
-    record_sql,
-    upsert_order_columns,
     with_json,
 )
 from spark_2pc_sink.sink.contract.record_json import (
@@ -28,6 +24,7 @@ from spark_2pc_sink.sink.contract.record_json import (
     WHOLE_ROW,
     JsonField,
 )
+from spark_2pc_sink.sink.job.lane_columns import is_everything, record_names, record_sql, upsert_order_columns
 from spark_2pc_sink.sink.table.catalog import TableName, TargetColumn, TargetTable
 
 SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
@@ -42,7 +39,7 @@ def taken_over(columns: dict[str, str], *, value: str = WHOLE_ROW) -> RecordExpr
 def test_the_json_of_the_tables_columns_is_no_column_of_sparks() -> None:
     expressions = taken_over({"1": "`1`"})
     assert expressions.json == (JsonField("1", "IntegerType"),)
-    assert record_columns(expressions) == []
+    assert record_names(expressions) == []
 
 
 def test_a_resend_selects_what_tells_rows_of_one_key_apart() -> None:
@@ -80,7 +77,7 @@ def test_a_name_of_the_sinks_own_is_refused(name: str, columns: dict[str, str] |
 def test_other_values_stay_with_spark(columns: dict[str, str], value: str) -> None:
     expressions = taken_over(columns, value=value)
     assert expressions.json is None
-    assert record_columns(expressions) == ["_2pc_value"]
+    assert record_names(expressions) == ["_2pc_value"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from spark_2pc_sink.errors import BatchRetryError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, Released, Sender, StaleTaskError
-from spark_2pc_sink.sink.stream.frames import Frame, FrameKind, LaneTotals, RecordsHeader, packed_totals
+from spark_2pc_sink.sink.stream.task_stream import Frame, FrameKind, LaneTotals, RecordsHeader, packed_totals
 
 BYTES_MAX = 1000
 TASKS = 3

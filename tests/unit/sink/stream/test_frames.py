@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.stream.attempt_input import FrameReader, unpacked_hello, unpacked_records, unpacked_totals
-from spark_2pc_sink.sink.stream.frames import (
+from spark_2pc_sink.sink.stream.task_stream import (
     PAYLOAD_BYTES_MAX,
     QUESTION_BYTES_MAX,
     DriverMessage,

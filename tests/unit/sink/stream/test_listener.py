@@ -20,19 +20,21 @@ from spark_2pc_sink.errors import BatchRetryError, ConfigurationError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.stream.attempt_input import ENDED, AttemptInput, FrameReader, LocalStream, Released
 from spark_2pc_sink.sink.stream.connections import StreamLimits
-from spark_2pc_sink.sink.stream.frames import (
+from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamListener
+from spark_2pc_sink.sink.stream.task_stream import (
     FRAME_BYTES,
     DriverMessage,
     Frame,
     FrameKind,
     LaneTotals,
     RecordsHeader,
+    StreamAddress,
+    TaskStream,
     packed_hello,
     packed_message,
     packed_totals,
+    unreachable,
 )
-from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamListener
-from spark_2pc_sink.sink.stream.task_stream import StreamAddress, TaskStream, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ import pytest
 from spark_2pc_sink.errors import UnstorableValueError
 from spark_2pc_sink.sink.contract.record_columns import KEY, PARTITION, TOPIC, VALUE
 from spark_2pc_sink.sink.contract.task_plan import TopicRefusedError
-from spark_2pc_sink.sink.tasks.task_input import RowPartitioner
+from spark_2pc_sink.sink.tasks.encode_task import RowPartitioner
 
 COUNTS = {"orders": 4, "returns": 2}
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_2pc_sink.sink.contract.task_plan import TaskIdentity
-from spark_2pc_sink.sink.tasks import task_input
-from spark_2pc_sink.sink.tasks.task_input import GarbageCollection, task_function
+from spark_2pc_sink.sink.tasks import encode_task
+from spark_2pc_sink.sink.tasks.encode_task import GarbageCollection, task_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +29,7 @@ class Plan:
 
 def test_a_task_that_gives_up_reads_its_input_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind its answer: Spark would end the worker process, and the next task would wait for a new one."""
-    monkeypatch.setattr(task_input, "_task_identity", lambda: TaskIdentity(0, 0))
+    monkeypatch.setattr(encode_task, "_task_identity", lambda: TaskIdentity(0, 0))
     batch = pa.record_batch({"id": [1]})
     events: list[str] = []
 

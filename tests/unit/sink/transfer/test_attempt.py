@@ -28,9 +28,8 @@ from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskP
 from spark_2pc_sink.sink.stream import attempt_input
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
 from spark_2pc_sink.sink.stream.connections import StreamLimits
-from spark_2pc_sink.sink.stream.frames import Frame, FrameKind
 from spark_2pc_sink.sink.stream.listener import StreamAttempt, StreamEndpoint, StreamListener
-from spark_2pc_sink.sink.stream.task_stream import TaskStream
+from spark_2pc_sink.sink.stream.task_stream import Frame, FrameKind, TaskStream
 from spark_2pc_sink.sink.tasks.encode_task import encode, run_encode_task, run_reread_task
 from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
 from spark_2pc_sink.sink.transfer.record_forwarder import Connections, Forwarded, KnownTopics, RecordForwarder

@@ -1,85 +1,103 @@
-"""Compression of record batches, as a Java consumer reads it.
+"""The reader of record batches: their headers, checked, and their records, decompressed within bounds.
 
-``compression.type`` of a producer, and bits 0 to 2 of a batch's attributes
-(``org.apache.kafka.common.record.CompressionType``).
+Executors read no batch, so nothing that encodes one imports this.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 import lz4.frame
 import pyarrow as pa
 
-from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
-from spark_2pc_sink.wire.arrow_layout import ArrowBuffer
-from spark_2pc_sink.wire.varints import VARINT_BYTES_MAX, read_unsigned
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.wire.batch_format import (
+    COMPRESSION_MAX,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    VARINT_BYTES_MAX,
+    BatchHeader,
+    Buffer,
+    Record,
+    StoredMarker,
+    broken,
+    end_marker,
+    read_header,
+    read_records,
+    read_unsigned,
+)
+from spark_2pc_sink.wire.record_batch import XERIAL_HEADER, XERIAL_LENGTH_BYTES, XERIAL_MAGIC, Compression, checksum
 
-#: The level that stands for the library's own default, where one is not given (``compression.gzip.level``, KIP-390).
-DEFAULT_LEVEL: Final = -1
-#: zlib's window of 2^15 bytes, plus 16 for gzip's header and trailer; plus 32 to read any of its headers.
-_GZIP_WINDOW_BITS: Final = 15 + 16
+#: zlib's window of 2^15 bytes, plus 32 to read any of its headers.
 _ANY_WINDOW_BITS: Final = 15 + 32
-
 #: What one batch may become. Brokers take batches of 1 MB by default, and records shrink to a tenth or less; a batch
 #: that grows by more than this was made to fill somebody's memory.
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 #: What is decompressed at a time before its size is looked at.
 _PIECE_BYTES: Final = 256 * 1024
 
-_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-#: What ``SnappyOutputStream`` of xerial's snappy-java writes first: magic, version 1, compatible from version 1 on.
-_XERIAL_HEADER: Final = _XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
-#: Bytes before compression in one block of the framing: snappy-java's default.
-_XERIAL_BLOCK_BYTES: Final = 32 * 1024
-_XERIAL_LENGTH_BYTES: Final = 4
 
+class DecodedBatch(BatchHeader):
+    """The header of one batch, checked against its CRC, and its records still as they are.
 
-class Compression(Enum):
-    """How the records of a batch are compressed; the value is the number in the batch's attributes."""
+    Attributes:
+        payload: the records section, compressed.
+    """
 
-    NONE = 0
-    GZIP = 1
-    SNAPPY = 2
-    LZ4 = 3
-    ZSTD = 4
+    payload: memoryview
 
-    @classmethod
-    def named(cls, name: str) -> Compression:
-        """The compression that Kafka's ``compression.type`` calls ``name``.
+    def records(self) -> Iterator[Record]:
+        """Decode the records, see `read_records`.
 
         Raises:
-            ConfigurationError: Kafka has none of that name.
+            RemoteProtocolError: the records are not what the header announces.
         """
-        found = _BY_NAME.get(name)
-        if found is None:
-            raise ConfigurationError(
-                option="compression.type",
-                value=name,
-                rule=f"it is one of {', '.join(_BY_NAME)}",
-                remedy="choose one of these; zstd is small and fast",
-            )
-        return found
+        return read_records(decompress(self.payload, Compression(self.compression)), self)
+
+    @property
+    def marker(self) -> StoredMarker | None:
+        """The end marker in this batch; None for data, and for control records that end no transaction.
+
+        Raises:
+            RemoteProtocolError: a control batch whose records cannot be read.
+        """
+        return end_marker(next(self.records(), None)) if self.control else None
 
 
-_BY_NAME: Final = {compression.name.lower(): compression for compression in Compression}
+def decode_record_batches(data: Buffer) -> Iterator[DecodedBatch]:
+    """The whole batches in ``data``, in order. A batch cut off at the end, as Fetch returns it, is left out.
 
-
-def compress(records: ArrowBuffer, compression: Compression, level: int | None = None) -> Any:
-    """Compress a records section.
-
-    Args:
-        records: a pyarrow.Buffer.
-        compression: how.
-        level: of gzip, -1 to 9, and of zstd, -131072 to 22; None for the library's default. The others have none.
-
-    Returns:
-        bytes, or ``records`` itself for NONE.
+    Raises:
+        RemoteProtocolError: a batch of a format before v2, or one whose length or CRC is wrong.
     """
-    return _COMPRESS[compression](records, level)
+    view = memoryview(data).cast("B")
+    position = 0
+    while position + LOG_OVERHEAD_BYTES <= len(view):
+        base_offset, length = LOG_OVERHEAD.unpack_from(view, position)
+        if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+            raise broken(base_offset, f"its length is {length}: too short for format v2")
+        stop = position + LOG_OVERHEAD_BYTES + length
+        if stop > len(view):
+            return
+        yield _decode(view[position:stop])
+        position = stop
+
+
+def _decode(view: memoryview) -> DecodedBatch:
+    batch = DecodedBatch._make(read_header(view))
+    batch.payload = view[HEADER_BYTES:]
+    if batch.magic != MAGIC:
+        raise broken(batch.base_offset, f"it has format v{batch.magic}: this package reads v{MAGIC}")
+    computed = checksum(view)
+    if computed != batch.crc:
+        raise broken(batch.base_offset, f"it has CRC {batch.crc:#010x}, its bytes make {computed:#010x}")
+    if batch.compression > COMPRESSION_MAX:
+        raise broken(batch.base_offset, f"it has the unknown compression {batch.compression}")
+    return batch
 
 
 def decompress(data: memoryview, compression: Compression, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
@@ -128,42 +146,6 @@ def _must_fit(size: int, bytes_max: int) -> None:
         raise ValueError(f"it becomes more than {bytes_max} bytes")
 
 
-def _compress_none(records: ArrowBuffer, _: int | None) -> Any:
-    return records
-
-
-def _compress_gzip(records: ArrowBuffer, level: int | None) -> bytes:
-    compressor = zlib.compressobj(DEFAULT_LEVEL if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS)
-    return compressor.compress(memoryview(records)) + compressor.flush()
-
-
-def _compress_snappy(records: ArrowBuffer, _: int | None) -> bytes:
-    codec = pa.Codec("snappy")
-    parts = [_XERIAL_HEADER]
-    for start in range(0, records.size, _XERIAL_BLOCK_BYTES):
-        block = codec.compress(records.slice(start, min(_XERIAL_BLOCK_BYTES, records.size - start)), asbytes=True)
-        parts += [len(block).to_bytes(_XERIAL_LENGTH_BYTES, "big"), block]
-    return b"".join(parts)
-
-
-def _compress_lz4(records: ArrowBuffer, _: int | None) -> bytes:
-    # Kafka refuses linked blocks ("Dependent block stream is unsupported", Lz4BlockInputStream), which are what
-    # Arrow's lz4 writes. The block size and the absence of a content checksum are those of Java's producer.
-    compressed: bytes = lz4.frame.compress(
-        memoryview(records),
-        block_linked=False,
-        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-        content_checksum=False,
-        store_size=False,
-    )
-    return compressed
-
-
-def _compress_zstd(records: ArrowBuffer, level: int | None) -> bytes:
-    compressed: bytes = pa.Codec("zstd", compression_level=level).compress(records, asbytes=True)
-    return compressed
-
-
 def _pieces_none(data: memoryview, _: int) -> Iterator[bytes]:
     yield bytes(data)
 
@@ -180,12 +162,12 @@ def _pieces_gzip(data: memoryview, _: int) -> Iterator[bytes]:
 
 
 def _pieces_snappy(data: memoryview, bytes_max: int) -> Iterator[bytes]:
-    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+    if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         yield _decompress_snappy_block(data, bytes_max)  # librdkafka and others write one raw block
         return
-    position = len(_XERIAL_HEADER)
+    position = len(XERIAL_HEADER)
     while position < len(data):
-        start = position + _XERIAL_LENGTH_BYTES
+        start = position + XERIAL_LENGTH_BYTES
         position = start + int.from_bytes(data[position:start], "big")
         yield _decompress_snappy_block(data[start:position], bytes_max)
 
@@ -214,14 +196,6 @@ def _pieces_zstd(data: memoryview, _: int) -> Iterator[bytes]:
             yield piece
 
 
-_COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer, int | None], Any]]] = {
-    Compression.NONE: _compress_none,
-    Compression.GZIP: _compress_gzip,
-    Compression.SNAPPY: _compress_snappy,
-    Compression.LZ4: _compress_lz4,
-    Compression.ZSTD: _compress_zstd,
-}
-#: The decompressed data in pieces of bounded size, for data and a size that no single piece may go beyond.
 _PIECES: Final[Mapping[Compression, Callable[[memoryview, int], Iterator[bytes]]]] = {
     Compression.NONE: _pieces_none,
     Compression.GZIP: _pieces_gzip,

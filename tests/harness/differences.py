@@ -13,7 +13,6 @@ from pathlib import Path
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.testing.local_broker import LocalBroker
 from tests.harness.providers import Broker
 from tests.harness.written_pair import TABLE, WrittenPair
@@ -54,19 +53,6 @@ def delete_records(broker: Broker, topic: str, before: dict[int, int]) -> None:
     ends = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
     for future in admin.delete_records(ends).values():
         future.result(DEADLINE_S)
-
-
-def remake_topic(broker: Broker, topic: str, *, partitions: int) -> None:
-    """Delete the topic, and make one of the same name."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for future in admin.delete_topics([topic]).values():
-        future.result(DEADLINE_S)
-    wait_until(
-        lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics,
-        deadline_s=DEADLINE_S,
-        what="the topic to be gone",
-    )
-    broker.create_topic(topic, partitions=partitions)
 
 
 def lose_tail(broker: LocalBroker, topic: str, keep: dict[int, int]) -> None:

@@ -6,9 +6,8 @@ No Spark, and no process beside the servers: a pair of four batches is there wit
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -17,13 +16,11 @@ from jdbc_state import SqlStateStore, StoreSettings
 from jdbc_state.connections import driver_connection
 from spark_2pc_sink import VerifyReport, verify
 from spark_2pc_sink.clock import SystemClock
-from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
-from spark_2pc_sink.testing import read_topic, wait_until
-from spark_2pc_sink.wire.record_rows import Rows
+from spark_2pc_sink.testing import read_topic
 from tests.harness.driver_config import DriverConfig, Row
 from tests.harness.driver_main import batch_driver
 from tests.harness.driver_rows import RowsWork
@@ -96,12 +93,6 @@ class WrittenPair:
         for rows in batches:
             self._write(_JsonWork(self._options, list(rows), upsert=self.upsert))
 
-    def write_around(self, rows: Sequence[Row], between: Callable[[], None]) -> None:
-        """Write a batch, and let something happen when the first half of its records is in Kafka."""
-        # Record batches leave once they fill a request: here each of them does.
-        kafka = replace(self._options.kafka, max_request_bytes=self._options.kafka.batch_bytes_max)
-        self._write(_HalvedWork(self, replace(self._options, kafka=kafka), list(rows), between))
-
     def _write(self, work: RowsWork) -> None:
         self._times.begin()
         self._driver.write(self.batches, work)
@@ -167,23 +158,3 @@ class _JsonWork(RowsWork):
                     row,
                 )
         return len(rows)
-
-
-class _HalvedWork(_JsonWork):
-    """The same, and something happens when a part of the batch's records is in Kafka."""
-
-    def __init__(self, pair: WrittenPair, options: SinkOptions, rows: list[Row], between: Callable[[], None]) -> None:
-        super().__init__(options, rows, upsert=pair.upsert)
-        self._pair = pair
-        self._between = between
-
-    def _records(self, cluster: Cluster) -> Iterator[tuple[TopicPartition, Rows]]:
-        rows, before = self._rows, self._pair.written()
-        middle = len(rows) // 2
-        self._rows = rows[:middle]
-        yield from super()._records(cluster)
-        wait_until(lambda: self._pair.written() > before, deadline_s=DEADLINE_S, what="a part of the batch in Kafka")
-        self._between()
-        self._rows = rows[middle:]
-        yield from super()._records(cluster)
-        self._rows = rows

@@ -75,7 +75,7 @@ class BatchCheck:
         return seen is not None and seen.begin <= offset < seen.position
 
     def look(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Look at these stretches of logs, as far as they are there, and at what follows them by now.
+        """Look at these stretches of logs, as far as they are there, and at what already follows them.
 
         Raises:
             KafkaError: a batch cannot be decompressed or becomes too large; or the brokers refused.

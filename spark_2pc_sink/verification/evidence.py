@@ -4,7 +4,7 @@
 2. The snapshot: state row, history and table at one instant. Every record below the ends of step 1 is of a batch that
    was decided before it was committed, and so before the snapshot: a record there that no batch claims is foreign.
 3. The newest batch of the snapshot may still be on its way to readers, who get some time to see it. If it stays out of
-   their sight it is hidden: excluded and named. Its records are read all the same, for its rows are in the table.
+   their sight it is hidden: excluded and named. Its records are still read, as its rows are in the table.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Claim:
         rows: how many it wrote to all tables.
         outputs: rows or records of each output by its text; empty where the history does not have them.
         in_doubt: the database has decided it, and as far as the row knows, Kafka lacks it.
-        unknown: why nothing of it can be compared; '' where it can. Its ranges explain records all the same.
+        unknown: why nothing of it can be compared; '' where it can. Its ranges still explain records.
     """
 
     batch: int | None

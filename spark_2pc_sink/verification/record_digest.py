@@ -1,8 +1,8 @@
-"""The digest of records as a reader sees them: the sink's own, computed anew from what Kafka gives.
+"""The digest of records as a reader sees them: the sink's own, recomputed from what Kafka returns.
 
 The format is that of `spark_2pc_sink.wire.record_batch`, and written again here on purpose: a fault of the code that
 writes must not be repeated by the code that checks. A test compares both. For each record one 128-bit hash (XXH3,
-seeded by its topic) of key, value and headers, each behind its length as Kafka writes it; the digest is their sum
+seeded by its topic) of key, value and headers, each after its length as Kafka writes it; the digest is their sum
 modulo 2^128.
 """
 

@@ -306,7 +306,7 @@ class VerifyReport:
         return next(decisive, None) if self.verdict == "inconclusive" else None
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them, with ``same`` beside the verdict and ``share`` in the open transaction."""
+        """The fields as JSON has them, with ``same`` next to the verdict and ``share`` in the open transaction."""
         found = asdict(self)
         found["same"] = self.same
         if self.open_transaction is not None:

@@ -113,10 +113,6 @@ class WrittenPair:
             "keys": ["id"],
         }
 
-    def written(self) -> int:
-        """How many records are in Kafka, whether their transaction is decided or not."""
-        return len(read_topic(self.broker.bootstrap, self.topic, isolation="read_uncommitted"))
-
     def place(self, row_id: int) -> dict[str, object]:
         """Where the last record of an id is, by the names of a `Difference`."""
         records = [record for record in read_topic(self.broker.bootstrap, self.topic) if record.key == b"%d" % row_id]

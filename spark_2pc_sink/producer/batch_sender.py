@@ -36,9 +36,8 @@ from spark_2pc_sink.producer.leader_lookup import LeaderFinder
 from spark_2pc_sink.producer.record_encoder import TopicLimits
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.framed_request import RecordBytes, produce_request
+from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
 from spark_2pc_sink.wire.messages import KafkaRequest
-from spark_2pc_sink.wire.replies import ProducedPartition
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 #: Back-off doubles with each failure in a row; beyond this the maximum is reached for any sensible setting.

@@ -22,10 +22,9 @@ from spark_2pc_sink.producer.connection import Connection, SentRequest, api_vers
 from spark_2pc_sink.producer.connection_failures import ConnectionFailures, NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.producer.tls import client_context
-from spark_2pc_sink.wire import api_versions, responses
-from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire import api_versions
+from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply
 from spark_2pc_sink.wire.messages import KafkaRequest
-from spark_2pc_sink.wire.replies import ApiVersionsReply
 from spark_2pc_sink.wire.responses import KafkaResponse
 
 _log = sink_log(__name__)
@@ -344,7 +343,7 @@ class BrokerConnections:
     # --- parts ------------------------------------------------------------------------------------------------------
 
     def _note_versions(self, node_id: NodeId, response: KafkaResponse) -> ApiVersionsReply:
-        found = responses.read_api_versions(response)
+        found = ApiVersionsReply.read(response)
         if found.error_code != Code.NONE:
             raise kafka_error("ApiVersions", found.error_code)
         self._versions[node_id] = found
@@ -390,7 +389,7 @@ class BrokerConnections:
         """Note what became of a connection: it has opened, has answered, or is closed."""
         opened_with = connection.take_versions()
         if opened_with is not None:
-            self._versions[node_id] = responses.read_api_versions(opened_with)
+            self._versions[node_id] = ApiVersionsReply.read(opened_with)
             self._in_a_row.pop(node_id, None)
             self._silent.discard(node_id)
             _log.debug("connected to broker %s at %s:%d", node_id, *connection.address)

@@ -22,9 +22,9 @@ from spark_2pc_sink.producer.broker_connections import BrokerConnections, NodeId
 from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.wire import messages, responses
-from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.replies import ApiVersionsReply, FindCoordinatorReply, MetadataReply, TopicMetadata
+from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 _log = sink_log(__name__)
 
@@ -70,7 +70,7 @@ class Cluster(BrokerConnections):
 
     def __init__(self, options: KafkaOptions) -> None:
         super().__init__(options)
-        self._metadata: MetadataReply | None = None
+        self._metadata: KafkaResponse | None = None
         self._metadata_until_s = 0.0
         #: A broker was not reached since: it may have another address by now.
         self._may_have_moved = False
@@ -186,7 +186,7 @@ class Cluster(BrokerConnections):
             )
         return {topic: len(found[topic].partitions) for topic in wanted}
 
-    def existing_topics(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, TopicMetadata]:
+    def existing_topics(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, KafkaPart]:
         """Those of ``topics`` that exist, asked anew. One is left out that several answers in a row did not show.
 
         Raises:
@@ -196,12 +196,12 @@ class Cluster(BrokerConnections):
         """
         deadline = deadline or self.deadline()
         wanted = tuple(sorted(set(topics)))
-        found: dict[str, TopicMetadata] = {}
+        found: dict[str, KafkaPart] = {}
         for attempt in range(UNKNOWN_TOPIC_REFRESHES_MAX if wanted else 0):
             if attempt:
                 deadline.pause()
             found = {topic.name: topic for topic in self.refresh(wanted, deadline).topics}
-            if len(found) == len(wanted) and all(topic.exists for topic in found.values()):
+            if len(found) == len(wanted) and all(map(responses.topic_exists, found.values())):
                 break
             for topic in found.values():
                 if topic.error_code in _TOPIC_REFUSALS:
@@ -209,7 +209,7 @@ class Cluster(BrokerConnections):
         for topic in found.values():
             if topic.error_code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
                 raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
-        return {name: topic for name, topic in found.items() if topic.exists}
+        return {name: topic for name, topic in found.items() if responses.topic_exists(topic)}
 
     def topic_id(self, topic: str) -> str:
         """The id of a topic as of the newest answer about it; '' where the broker has none (KIP-516)."""
@@ -223,7 +223,7 @@ class Cluster(BrokerConnections):
         """The leader turned out to be another one."""
         self._leaders.pop(partition, None)
 
-    def refresh(self, topics: Iterable[str], deadline: Deadline) -> MetadataReply:
+    def refresh(self, topics: Iterable[str], deadline: Deadline) -> KafkaResponse:
         """Ask for brokers and for the leaders of ``topics``.
 
         Raises:
@@ -283,7 +283,7 @@ class Cluster(BrokerConnections):
         node_id = self.any_node(deadline)
         version = self.version(node_id, Api.FIND_COORDINATOR, deadline)
         request = messages.find_coordinators_request(transactional_ids, version=version)
-        answers = responses.read_find_coordinators(self.request(node_id, request, deadline), transactional_ids)
+        answers = responses.coordinators_of(self.request(node_id, request, deadline), transactional_ids)
         found = {name: _coordinator_in(name, answer) for name, answer in answers.items()}
         known = {name: answer for name, answer in found.items() if isinstance(answer, int)}
         if not {*known.values()} <= {*self.node_ids(deadline)}:
@@ -297,7 +297,7 @@ class Cluster(BrokerConnections):
 
     # --- parts ---------------------------------------------------------------------------------------------------
 
-    def _known(self, deadline: Deadline) -> MetadataReply:
+    def _known(self, deadline: Deadline) -> KafkaResponse:
         if self._metadata is None or time.monotonic() > self._metadata_until_s:
             return self.refresh((), deadline)
         if self._may_have_moved:
@@ -325,10 +325,9 @@ class Cluster(BrokerConnections):
         bootstrap = tuple(node_id for node_id in self._addresses if isinstance(node_id, str))
         return *self.by_promise(known), *self.by_promise(bootstrap)
 
-    def _refresh_from(self, node_id: NodeId, topics: tuple[str, ...], deadline: Deadline) -> MetadataReply:
+    def _refresh_from(self, node_id: NodeId, topics: tuple[str, ...], deadline: Deadline) -> KafkaResponse:
         version = self.version(node_id, Api.METADATA, deadline)
-        response = self.request(node_id, messages.metadata_request(topics, version=version), deadline)
-        reply = responses.read_metadata(response)
+        reply = self.request(node_id, messages.metadata_request(topics, version=version), deadline)
         if not reply.brokers:
             raise NodeUnavailableError(f"broker {node_id} knows no brokers yet")
         self._metadata = reply
@@ -337,9 +336,9 @@ class Cluster(BrokerConnections):
         if isinstance(node_id, str):
             self._hang_up(node_id)  # it is known by its number now, and connected to under that
         for topic in reply.topics:
-            self._topic_ids[topic.name] = topic.topic_id
+            self._topic_ids[topic.name] = responses.topic_id(topic)
             for part in topic.partitions:
-                key = TopicPartition(topic.name, part.partition)
+                key = TopicPartition(topic.name, part.partition_index)
                 if part.leader_id >= 0:
                     self._leaders[key] = part.leader_id
                 else:
@@ -347,9 +346,9 @@ class Cluster(BrokerConnections):
         return reply
 
 
-def _coordinator_in(transactional_id: str, answer: FindCoordinatorReply) -> int | NodeUnavailableError | KafkaError:
+def _coordinator_in(transactional_id: str, answer: KafkaPart) -> int | NodeUnavailableError | KafkaError:
     if answer.error_code == Code.NONE:
-        return answer.node_id
+        return int(answer.node_id)
     if describe_error(answer.error_code).retriable:
         return NodeUnavailableError(f"FindCoordinator answered {describe_error(answer.error_code)}")
     return kafka_error("FindCoordinator", answer.error_code, answer.error_message or f"id {transactional_id!r}")

@@ -7,9 +7,9 @@ that offers neither, or refuses one of them, is remembered until the cluster is 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import Deadline
@@ -23,9 +23,9 @@ from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, COORDINATOR_M
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.framed_request import pair_of
 from spark_2pc_sink.wire.messages import ConfigResource, KafkaRequest
-from spark_2pc_sink.wire.replies import DescribedConfig, DescribedTransaction, InitProducerIdReply
-from spark_2pc_sink.wire.responses import KafkaResponse
+from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 _log = sink_log(__name__)
 
@@ -81,20 +81,20 @@ class CoordinatorCalls:
         self,
         api: Api,
         build: Callable[[int], KafkaRequest],
-        read: Callable[[KafkaResponse], _Reply],
-        code_of: Callable[[_Reply], int],
         deadline: Deadline,
         *,
+        read: Callable[[KafkaResponse], Any] = lambda response: response,
+        code_of: Callable[[Any], int] = lambda found: found.error_code,
         version_max: int | None = None,
-    ) -> _Reply:
+    ) -> Any:
         """Send a request until the answer is not "ask again".
 
         Args:
             api: what is asked.
             build: makes the request for a version.
-            read: reads the answer.
-            code_of: the error code in what was read.
             deadline: when to give up.
+            read: takes what counts out of the answer, which it returns as it is unless said.
+            code_of: the error code in what was read.
             version_max: the newest version to use.
 
         Raises:
@@ -102,7 +102,7 @@ class CoordinatorCalls:
             KafkaError: no version in common, or the coordinator cannot be found.
         """
 
-        def attempt(node_id: int) -> _Reply:
+        def attempt(node_id: int) -> Any:
             version = self._cluster.version(node_id, api, deadline, at_most=version_max)
             reply = read(self._cluster.request(node_id, build(version), deadline))
             code = code_of(reply)
@@ -228,18 +228,18 @@ class ProducerInit:
             # 53: no TWO_PHASE_COMMIT permission, or transaction.two.phase.commit.enable is off. Nothing was changed.
             self._two_phase_refused, two_phase = True, False
             reply = self._init(deadline, timeout_ms, two_phase=False, keep_prepared=keep_prepared)
-        if reply.error_code != Code.NONE or reply.producer is None:
+        producer = responses.initialized_pair(reply)
+        if reply.error_code != Code.NONE or producer is None:
             raise self._refused(reply.error_code, timeout_ms, deadline, keep_prepared=keep_prepared)
-        ongoing = PreparedTxnState() if reply.ongoing is None else PreparedTxnState.of(reply.ongoing)
+        kept = pair_of(reply.ongoing_txn_producer_id, reply.ongoing_txn_producer_epoch)
+        ongoing = PreparedTxnState() if kept is None else PreparedTxnState.of(kept)
         if two_phase:
             # The proof is what the coordinator stored: force-terminate, for one, sets the timeout back.
             timeout_ms = stored_timeout_ms()
         never, own = timeout_ms == TIMEOUT_NEVER_MS, timeout_ms == self._own_timeout_ms
-        return InitializedProducer(reply.producer, ongoing, never, timeout_ms, own_timeout=own)
+        return InitializedProducer(producer, ongoing, never, timeout_ms, own_timeout=own)
 
-    def _init(
-        self, deadline: Deadline, timeout_ms: int, *, two_phase: bool, keep_prepared: bool
-    ) -> InitProducerIdReply:
+    def _init(self, deadline: Deadline, timeout_ms: int, *, two_phase: bool, keep_prepared: bool) -> KafkaResponse:
         return self._calls.ask(
             Api.INIT_PRODUCER_ID,
             lambda version: messages.init_producer_id_request(
@@ -249,8 +249,6 @@ class ProducerInit:
                 enable_two_phase_commit=two_phase,
                 keep_prepared=keep_prepared,
             ),
-            responses.read_init_producer_id,
-            lambda found: found.error_code,
             deadline,
         )
 
@@ -290,15 +288,15 @@ class ProducerInit:
     def _broker_max_timeout_ms(self, deadline: Deadline) -> int | None:
         """transaction.max.timeout.ms of the coordinator, None where we may not read it (no DESCRIBE_CONFIGS)."""
 
-        def ask(node_id: int) -> DescribedConfig | None:
+        def ask(node_id: int) -> Mapping[str, str | None] | None:
             version = self._cluster.version(node_id, Api.DESCRIBE_CONFIGS, deadline)
             request = messages.describe_configs_request(
                 ConfigResource.BROKER, str(node_id), [_MAX_TIMEOUT_CONFIG], version=version
             )
-            return responses.read_describe_configs(self._cluster.request(node_id, request, deadline)).get(str(node_id))
+            return responses.config_values(self._cluster.request(node_id, request, deadline), str(node_id))
 
         found = self._calls.at_coordinator(Api.DESCRIBE_CONFIGS.name, ask, deadline)
-        value = None if found is None or found.error_code != Code.NONE else found.values.get(_MAX_TIMEOUT_CONFIG)
+        value = None if found is None else found.get(_MAX_TIMEOUT_CONFIG)
         return None if value is None else int(value)
 
 
@@ -342,7 +340,7 @@ class TransactionDescription:
     start_time_ms: int | None = None
 
 
-def description_of(found: DescribedTransaction) -> TransactionDescription:
+def description_of(found: KafkaPart) -> TransactionDescription:
     """What a coordinator has answered; that it has no such id is a state.
 
     Raises:
@@ -352,8 +350,14 @@ def description_of(found: DescribedTransaction) -> TransactionDescription:
         return TransactionDescription(TransactionState.UNKNOWN.value, None, 0)
     if found.error_code != Code.NONE:
         raise kafka_error("DescribeTransactions", found.error_code, f"id {found.transactional_id!r}")
-    began = found.start_time_ms if found.start_time_ms >= 0 else None
-    return TransactionDescription(found.state, found.producer, found.timeout_ms, found.partitions, began)
+    began_ms = found.transaction_start_time_ms
+    return TransactionDescription(
+        state=found.transaction_state,
+        producer=pair_of(found.producer_id, found.producer_epoch),
+        timeout_ms=found.transaction_timeout_ms,
+        partitions=responses.transaction_partitions(found),
+        start_time_ms=began_ms if began_ms >= 0 else None,
+    )
 
 
 def commit_error(
@@ -431,10 +435,9 @@ def _open_at(cluster: Cluster, node_id: int, deadline: Deadline) -> list[str]:
         lambda version: messages.list_transactions_request(version=version, states=_OPEN_STATES),
         deadline,
     )
-    reply = responses.read_list_transactions(response)
-    if reply.error_code != Code.NONE:
-        raise kafka_error("ListTransactions", reply.error_code)
-    return [row.transactional_id for row in reply.transactions]
+    if response.error_code != Code.NONE:
+        raise kafka_error("ListTransactions", response.error_code)
+    return [row.transactional_id for row in response.transaction_states]
 
 
 def _ask_once(
@@ -459,7 +462,7 @@ def _ask_once(
         try:
             version = cluster.version(node_id, Api.DESCRIBE_TRANSACTIONS, deadline)
             request = messages.describe_transactions_request(names, version=version)
-            answers = responses.read_describe_transactions(cluster.request(node_id, request, deadline))
+            answers = responses.transactions_of(cluster.request(node_id, request, deadline))
         except NodeUnavailableError as error:
             reasons.note(error)
             continue
@@ -471,7 +474,7 @@ def _ask_once(
     return found
 
 
-def _description_or_refusal(answer: DescribedTransaction) -> TransactionDescription | KafkaError:
+def _description_or_refusal(answer: KafkaPart) -> TransactionDescription | KafkaError:
     try:
         return description_of(answer)
     except KafkaError as refusal:

@@ -63,7 +63,7 @@ class LeaderFinder:
         topic, index = self._partition.topic, self._partition.partition
         found = next((item for item in self._cluster.refresh([topic], deadline).topics if item.name == topic), None)
         code = Code.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
-        exists = found is not None and any(part.partition == index for part in found.partitions)
+        exists = found is not None and any(part.partition_index == index for part in found.partitions)
         if exists or (describe_error(code).retriable and code != Code.UNKNOWN_TOPIC_OR_PARTITION):
             self._refreshes_in_vain = 0
             return self._cluster.leader(self._partition)
@@ -150,7 +150,7 @@ def end_offset(
     """
 
     def read(response: KafkaResponse) -> tuple[int, int]:
-        found = responses.read_list_offsets(response)[partition]
+        found = responses.by_partition(response.topics)[partition]
         return found.error_code, found.offset
 
     code, offset = ask_leader(
@@ -211,7 +211,7 @@ def end_offsets(
     for leader, led in by_leader(cluster, wanted, deadline).items():
         try:
             request = ends_request(cluster, leader, led, end, deadline)
-            answers = responses.read_list_offsets(cluster.request(leader, request, deadline))
+            answers = responses.by_partition(cluster.request(leader, request, deadline).topics)
         except NodeUnavailableError:
             continue  # asked again below, one by one, until the deadline
         found |= {key: answer.offset for key, answer in answers.items() if answer.error_code == Code.NONE}
@@ -238,16 +238,16 @@ def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimit
         ),
         deadline,
     )
-    found = responses.read_describe_configs(response).get(topic)
-    if found is None or found.error_code != Code.NONE:
+    found = responses.config_values(response, topic)
+    if found is None:
         return TopicLimits(message_bytes_max=None, create_time=None)
-    given = ((name, found.values.get(name)) for name in (_MAX_MESSAGE_BYTES, _SEGMENT_BYTES))
+    given = ((name, found.get(name)) for name in (_MAX_MESSAGE_BYTES, _SEGMENT_BYTES))
     sizes = [(int(value), name) for name, value in given if value is not None]
     bytes_max, name = min(sizes, default=(None, ""))
-    kind = found.values.get(_TIMESTAMP_TYPE)
+    kind = found.get(_TIMESTAMP_TYPE)
     return TopicLimits(
         message_bytes_max=bytes_max,
         create_time=None if kind is None else kind == _CREATE_TIME,
         bytes_limit=f"{name} of the topic is {bytes_max}",
-        needs_keys="compact" in (found.values.get(_CLEANUP) or ""),
+        needs_keys="compact" in (found.get(_CLEANUP) or ""),
     )

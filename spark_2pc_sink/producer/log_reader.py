@@ -28,7 +28,7 @@ from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec
-from spark_2pc_sink.wire.replies import DescribedProducers, FetchedPartition, TopicMetadata
+from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 #: Bytes of one Fetch. The marker is usually the next batch, so little is read; a larger batch comes whole anyway.
 FETCH_BYTES_MAX: Final = 1024 * 1024
@@ -102,7 +102,7 @@ def read_log(
                 last_error=f"reached offset {offset} of {end}",
             )
         began_at = offset
-        for batch in decode_record_batches(_fetch(cluster, partition, offset, deadline).records):
+        for batch in decode_record_batches(_fetch(cluster, partition, offset, deadline)):
             yield batch
             offset = batch.last_offset + 1
         if offset == began_at:
@@ -140,13 +140,13 @@ def fetch_logs(
     for leader, led in by_leader(cluster, offsets, deadline).items():
         try:
             request = _fetch_request({at: offsets[at] for at in led}, cluster.version(leader, Api.FETCH, deadline))
-            answers = responses.read_fetch(cluster.request(leader, request, deadline)).partitions
+            answers = responses.by_partition(cluster.request(leader, request, deadline).responses, name="topic")
         except NodeUnavailableError:
             continue  # the first of them is asked for below, until the deadline, if nobody else answers
-        found |= {at: answer.records for at, answer in answers.items() if answer.error_code == Code.NONE}
+        found |= {at: bytes(answer.records or b"") for at, answer in answers.items() if answer.error_code == Code.NONE}
     if not found:
         first, offset = next(iter(offsets.items()))
-        found[first] = _fetch(cluster, first, offset, deadline).records
+        found[first] = _fetch(cluster, first, offset, deadline)
     return found
 
 
@@ -161,11 +161,11 @@ def _fetch_request(offsets: Mapping[TopicPartition, int], version: int) -> Kafka
     )
 
 
-def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> FetchedPartition:
+def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> bytes:
     """Whole batches from ``offset`` on, at least one."""
 
-    def read(response: responses.KafkaResponse) -> tuple[int, FetchedPartition]:
-        found = responses.read_fetch(response).partitions[partition]
+    def read(response: KafkaResponse) -> tuple[int, KafkaPart]:
+        found = responses.by_partition(response.responses, name="topic")[partition]
         return found.error_code, found
 
     code, fetched = ask_leader(
@@ -178,7 +178,7 @@ def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: D
     )
     if code != Code.NONE:
         raise kafka_error("Fetch", code, f"partition {partition} at offset {offset}")
-    return fetched
+    return bytes(fetched.records or b"")
 
 
 def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, deadline: Deadline) -> int | None:
@@ -199,8 +199,8 @@ def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, de
         AuthorizationError: the topic may not be read.
     """
 
-    def read(response: responses.KafkaResponse) -> tuple[int, DescribedProducers]:
-        found = responses.read_describe_producers(response)[partition]
+    def read(response: KafkaResponse) -> tuple[int, KafkaPart]:
+        found = responses.by_partition(response.topics)[partition]
         return found.error_code, found
 
     code, described = ask_leader(
@@ -213,7 +213,7 @@ def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, de
     )
     if code != Code.NONE:
         raise kafka_error("DescribeProducers", code, f"partition {partition}")
-    found = [each.txn_start_offset for each in described.producers if each.producer_id == producer_id]
+    found = [each.current_txn_start_offset for each in described.active_producers if each.producer_id == producer_id]
     return next((offset for offset in found if offset >= 0), None)
 
 
@@ -239,7 +239,7 @@ def view_logs(
     topics = cluster.existing_topics({partition.topic for partition in wanted}, deadline)
     existing = [each for each in wanted if each.topic in topics and _has(topics[each.topic], each)]
     return LogsView(
-        topic_ids={name: topic.topic_id for name, topic in topics.items()},
+        topic_ids={name: responses.topic_id(topic) for name, topic in topics.items()},
         ends=end_offsets(cluster, existing, OffsetSpec.LATEST, deadline),
         starts=end_offsets(cluster, existing, OffsetSpec.EARLIEST, deadline) if starts else {},
     )
@@ -262,20 +262,20 @@ def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadl
     rest = None if answers is None else cluster.request_at_once({first: questions[first]}, deadline)
     if answers is None or rest is None:
         return None
-    topics = responses.read_metadata(answers.pop(first)).topics
+    topics = answers.pop(first).topics
     listed = [*rest.values(), *answers.values()]
-    ends = {key: found for answer in listed for key, found in responses.read_list_offsets(answer).items()}
-    plain = all(topic.exists for topic in topics) and len(topics) == len(names)
+    ends = {key: found for answer in listed for key, found in responses.by_partition(answer.topics).items()}
+    plain = all(map(responses.topic_exists, topics)) and len(topics) == len(names)
     if not plain or len(ends) != len(wanted) or any(found.error_code != Code.NONE for found in ends.values()):
         return None
     return LogsView(
-        topic_ids={topic.name: topic.topic_id for topic in topics},
+        topic_ids={topic.name: responses.topic_id(topic) for topic in topics},
         ends={key: found.offset for key, found in ends.items()},
     )
 
 
-def _has(topic: TopicMetadata, partition: TopicPartition) -> bool:
-    return any(each.partition == partition.partition for each in topic.partitions)
+def _has(topic: KafkaPart, partition: TopicPartition) -> bool:
+    return any(each.partition_index == partition.partition for each in topic.partitions)
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,10 @@ from spark_2pc_sink.producer.record_encoder import (
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.arrow_layout import as_one_array
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header
-from spark_2pc_sink.wire.framed_request import RecordBytes, produce_request
+from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
 from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, assign_producer, combine_digests
 from spark_2pc_sink.wire.record_rows import Rows
-from spark_2pc_sink.wire.replies import ProducedPartition
 
 #: Encoded bytes that wait for an acknowledgement, per session; `ProduceSession.append` blocks above it. The same as
 #: Java's buffer.memory: many times what a connection holds in flight, little beside a Spark worker.

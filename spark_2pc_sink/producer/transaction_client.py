@@ -50,10 +50,9 @@ from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.framed_request import end_txn_request
+from spark_2pc_sink.wire.framed_request import EndTxnResponse, end_txn_request
 from spark_2pc_sink.wire.messages import KafkaRequest
-from spark_2pc_sink.wire.replies import DescribedTransaction, EndTxnReply
-from spark_2pc_sink.wire.responses import KafkaResponse
+from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 _log = sink_log(__name__)
 
@@ -217,9 +216,8 @@ class TransactionClient:
         described = self._calls.ask(
             Api.DESCRIBE_TRANSACTIONS,
             lambda version: messages.describe_transactions_request([self.transactional_id], version=version),
-            self._read_description,
-            lambda found: found.error_code,
             self._deadline(),
+            read=self._read_description,
         )
         return description_of(described)
 
@@ -300,7 +298,7 @@ class TransactionClient:
 
         def answer() -> EndTxnAnswer | None:
             try:
-                reply = responses.read_end_txn(asked())
+                reply = asked()
             except NodeUnavailableError as error:
                 _log.info("EndTxn of %s: %s", producer, error)
                 return None
@@ -347,7 +345,7 @@ class TransactionClient:
         wanted = sorted(set(topics))
         existing = self._cluster.existing_topics(wanted, deadline)
         found = CommitScan(self._cluster, query, deadline, bytes_max=bytes_max).run(
-            TopicPartition(topic.name, part.partition) for topic in existing.values() for part in topic.partitions
+            TopicPartition(topic.name, part.partition_index) for topic in existing.values() for part in topic.partitions
         )
         gone = tuple(f"topic {topic!r} (it does not exist)" for topic in wanted if topic not in existing)
         return replace(found, unread=found.unread + gone)
@@ -388,24 +386,24 @@ class TransactionClient:
     def _add(
         self, producer: ProducerIdAndEpoch, wanted: tuple[TopicPartition, ...], deadline: Deadline
     ) -> tuple[TopicPartition, int]:
-        return self._calls.ask(
+        worst: tuple[TopicPartition, int] = self._calls.ask(
             Api.ADD_PARTITIONS_TO_TXN,
             lambda version: messages.add_partitions_request(self.transactional_id, producer, wanted, version=version),
-            lambda response: _worst(responses.read_add_partitions(response)),
-            lambda worst: worst[1],
             deadline,
+            read=lambda response: _worst(responses.added_partitions(response)),
+            code_of=lambda found: found[1],
         )
+        return worst
 
-    def _end(self, producer: ProducerIdAndEpoch, deadline: Deadline, *, commit: bool) -> EndTxnReply:
+    def _end(self, producer: ProducerIdAndEpoch, deadline: Deadline, *, commit: bool) -> EndTxnResponse:
         bumps = self.ends_with_bump()
-        return self._calls.ask(
+        reply: EndTxnResponse = self._calls.ask(
             Api.END_TXN,
             self._end_request(producer, commit=commit, bumps=bumps),
-            responses.read_end_txn,
-            lambda found: found.error_code,
             deadline,
             version_max=_end_version_max(bumps=bumps),
         )
+        return reply
 
     def _end_request(self, producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool) -> Callable[[int], KafkaRequest]:
         def build(version: int) -> KafkaRequest:
@@ -419,8 +417,8 @@ class TransactionClient:
     def _bumps(self, features: BrokerFeatures) -> bool:
         return min(self.transaction_version, features.transaction_version) >= EPOCH_BUMP_VERSION
 
-    def _read_description(self, response: KafkaResponse) -> DescribedTransaction:
-        found = responses.read_describe_transactions(response).get(self.transactional_id)
+    def _read_description(self, response: KafkaResponse) -> KafkaPart:
+        found = responses.transactions_of(response).get(self.transactional_id)
         if found is None:
             raise kafka_error("DescribeTransactions", Code.UNKNOWN_SERVER_ERROR, "the answer lacks the id")
         return found
@@ -430,7 +428,7 @@ def _end_version_max(*, bumps: bool) -> int:
     return _BUMPING_END_VERSION if bumps else _BUMPING_END_VERSION - 1
 
 
-def _answer_of(reply: EndTxnReply) -> EndTxnAnswer:
+def _answer_of(reply: EndTxnResponse) -> EndTxnAnswer:
     return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, reply.producer)
 
 

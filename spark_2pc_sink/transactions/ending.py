@@ -48,26 +48,26 @@ from spark_2pc_sink.transactions.queries import (
 )
 from spark_2pc_sink.transactions.remedies import end_known
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.replies import ActiveProducer
+from spark_2pc_sink.wire.responses import KafkaPart, initialized_pair
 
 #: The only states in which partitions of a transaction are open: between Produce and the last end marker.
 _STATES_WITH_OPEN_PARTITIONS: Final = ENDING_STATES | {TransactionState.ONGOING}
 
 
-def open_transactions(producers: Mapping[TopicPartition, Sequence[ActiveProducer]]) -> dict[OpenTransaction, int]:
+def open_transactions(producers: Mapping[TopicPartition, Sequence[KafkaPart]]) -> dict[OpenTransaction, int]:
     """The open transactions among the producers of partitions, each with the timestamp of its last record."""
     found = {
         OpenTransaction(
             topic=partition.topic,
             partition=partition.partition,
             producer_id=state.producer_id,
-            producer_epoch=state.epoch,
+            producer_epoch=state.producer_epoch,
             coordinator_epoch=state.coordinator_epoch,
-            start_offset=state.txn_start_offset,
-        ): state.last_timestamp_ms
+            start_offset=state.current_txn_start_offset,
+        ): state.last_timestamp
         for partition, states in producers.items()
         for state in states
-        if state.txn_start_offset >= 0
+        if state.current_txn_start_offset >= 0
     }
     return dict(sorted(found.items(), key=lambda item: item[0].identity))
 
@@ -257,14 +257,15 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
             deadline_ms=error.deadline_ms,
             last_error=error.last_error,
         ) from error
-    if reply.error_code != Code.NONE or reply.producer is None:
+    producer = initialized_pair(reply)
+    if reply.error_code != Code.NONE or producer is None:
         raise kafka_error("InitProducerId", reply.error_code, f"transactional id {transactional_id!r}")
     return TerminatedTransaction(
         transactional_id=transactional_id,
         state_before=before.state,
         partitions_before=before.partitions,
-        producer_id=reply.producer.producer_id,
-        producer_epoch=reply.producer.epoch,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
         timeout_ms=timeout_ms,
         warnings=tuple(_warnings(before, timeout_ms)),
     )

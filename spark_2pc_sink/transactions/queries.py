@@ -24,14 +24,8 @@ from spark_2pc_sink.producer.error_policy import COORDINATOR_MOVED, LEADER_MOVED
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.error_codes import describe_error
-from spark_2pc_sink.wire.replies import (
-    ActiveProducer,
-    DescribedProducers,
-    DescribedTransaction,
-    InitProducerIdReply,
-    ListTransactionsReply,
-    TopicMetadata,
-)
+from spark_2pc_sink.wire.framed_request import pair_of
+from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 
 @dataclass(frozen=True)
@@ -266,9 +260,8 @@ class TransactionQueries:
         found = CoordinatorCalls(self._cluster, transactional_id).ask(
             Api.DESCRIBE_TRANSACTIONS,
             lambda version: messages.describe_transactions_request([transactional_id], version=version),
-            lambda response: _described(responses.read_describe_transactions(response), transactional_id),
-            lambda described: described.error_code,
             deadline,
+            read=lambda response: _described(responses.transactions_of(response), transactional_id),
         )
         if found.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
             return None
@@ -297,7 +290,7 @@ class TransactionQueries:
 
         return until_answered("asking every transaction coordinator", attempt, deadline)
 
-    def init_producer_id(self, transactional_id: str, *, timeout_ms: int) -> InitProducerIdReply:
+    def init_producer_id(self, transactional_id: str, *, timeout_ms: int) -> KafkaResponse:
         """Plain InitProducerId: abort what is open, and take the next pair; asked again while it is being aborted.
 
         Raises:
@@ -306,8 +299,6 @@ class TransactionQueries:
         return CoordinatorCalls(self._cluster, transactional_id).ask(
             Api.INIT_PRODUCER_ID,
             lambda version: messages.init_producer_id_request(transactional_id, version=version, timeout_ms=timeout_ms),
-            responses.read_init_producer_id,
-            lambda reply: reply.error_code,
             self._cluster.deadline(),
             version_max=_PLAIN_INIT_VERSION,
         )
@@ -332,16 +323,16 @@ class TransactionQueries:
                 raise kafka_error("Metadata", found.error_code, f"topic {found.name!r}")
         return tuple(
             sorted(
-                TopicPartition(found.name, part.partition)
+                TopicPartition(found.name, part.partition_index)
                 for found in topics
                 for part in found.partitions
-                if broker_id is None or broker_id in part.replica_ids
+                if broker_id is None or broker_id in part.replica_nodes
             )
         )
 
     def producers(
         self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None
-    ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+    ) -> dict[TopicPartition, tuple[KafkaPart, ...]]:
         """The producers that partitions remember; those of a partition that does not exist (any more) are missing.
 
         Args:
@@ -352,7 +343,7 @@ class TransactionQueries:
             AuthorizationError: a topic may not be read (READ).
             KafkaError, KafkaTimeoutError: a broker refused, or did not answer.
         """
-        found: dict[TopicPartition, tuple[ActiveProducer, ...]] = {}
+        found: dict[TopicPartition, tuple[KafkaPart, ...]] = {}
         for some in _rounds(sorted(set(partitions))):
             found.update(self._producers(some, broker_id))
         return found
@@ -380,7 +371,7 @@ class TransactionQueries:
             response = self._cluster.request(node_id, request, deadline)
         except NodeUnavailableError:
             return None
-        written = responses.read_write_txn_markers(response)
+        written = responses.written_markers(response)
         return written.get(producer.producer_id, {}).get(partition, int(Code.UNKNOWN_SERVER_ERROR))
 
     # --- parts ---------------------------------------------------------------------------------------------------
@@ -390,17 +381,17 @@ class TransactionQueries:
     ) -> tuple[TransactionListing, ...]:
         return tuple(
             sorted(
-                TransactionListing(row.transactional_id, node_id, row.producer_id, row.state)
+                TransactionListing(row.transactional_id, node_id, row.producer_id, row.transaction_state)
                 for node_id in brokers
-                for row in self._listed_by(node_id, wanted, deadline).transactions
+                for row in self._listed_by(node_id, wanted, deadline).transaction_states
             )
         )
 
-    def _listed_by(self, node_id: int, wanted: ListFilter, deadline: Deadline) -> ListTransactionsReply:
+    def _listed_by(self, node_id: int, wanted: ListFilter, deadline: Deadline) -> KafkaResponse:
         longer_than_ms = wanted.running_longer_than_ms
 
-        def attempt() -> ListTransactionsReply:
-            response = self._cluster.call(
+        def attempt() -> KafkaResponse:
+            reply = self._cluster.call(
                 Api.LIST_TRANSACTIONS,
                 lambda _: node_id,
                 lambda version: messages.list_transactions_request(
@@ -412,7 +403,6 @@ class TransactionQueries:
                 ),
                 deadline,
             )
-            reply = responses.read_list_transactions(response)
             if reply.error_code in COORDINATOR_MOVED:
                 raise NotYetError(f"it answered {describe_error(reply.error_code)}")
             _check_listing(reply, wanted)
@@ -432,7 +422,7 @@ class TransactionQueries:
             lambda version: messages.describe_transactions_request([nobody], version=version),
             deadline,
         )
-        code = _described(responses.read_describe_transactions(response), nobody).error_code
+        code = _described(responses.transactions_of(response), nobody).error_code
         if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise kafka_error(
                 "DescribeTransactions",
@@ -450,53 +440,54 @@ class TransactionQueries:
                 return {}
             if topic.error_code != Code.NONE:
                 raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
-            without = [part.partition for part in topic.partitions if part.leader_id < 0]
+            without = [part.partition_index for part in topic.partitions if part.leader_id < 0]
             if without:
                 raise NotYetError(
                     f"partitions {without} of {topic.name} have no leader, so their transactions cannot be seen"
                 )
-            return {part.partition: (part.leader_id, part.leader_epoch) for part in topic.partitions}
+            return {part.partition_index: (part.leader_id, part.leader_epoch) for part in topic.partitions}
 
         return until_answered("finding every transaction coordinator", attempt, deadline)
 
-    def _details(self, coordinator: int, found: DescribedTransaction) -> TransactionDetails:
-        began = found.start_time_ms if found.start_time_ms >= 0 else None
+    def _details(self, coordinator: int, found: KafkaPart) -> TransactionDetails:
+        began_ms = found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None
+        producer = pair_of(found.producer_id, found.producer_epoch)
         return TransactionDetails(
             coordinator=coordinator,
             transactional_id=found.transactional_id,
-            producer_id=-1 if found.producer is None else found.producer.producer_id,
-            producer_epoch=-1 if found.producer is None else found.producer.epoch,
-            state=found.state,
-            timeout_ms=found.timeout_ms,
-            start_time_ms=began,
-            duration_ms=None if began is None else self.now_ms() - began,
-            partitions=found.partitions,
+            producer_id=-1 if producer is None else producer.producer_id,
+            producer_epoch=-1 if producer is None else producer.epoch,
+            state=found.transaction_state,
+            timeout_ms=found.transaction_timeout_ms,
+            start_time_ms=began_ms,
+            duration_ms=None if began_ms is None else self.now_ms() - began_ms,
+            partitions=responses.transaction_partitions(found),
         )
 
-    def _topics(self, names: Sequence[str] | None, deadline: Deadline) -> tuple[TopicMetadata, ...]:
+    def _topics(self, names: Sequence[str] | None, deadline: Deadline) -> tuple[KafkaPart, ...]:
         response = self._cluster.call(
             Api.METADATA,
             self._cluster.any_node,
             lambda version: messages.metadata_request(names, version=version),
             deadline,
         )
-        return responses.read_metadata(response).topics
+        return tuple(response.topics)
 
     def _producers(
         self, partitions: Sequence[TopicPartition], broker_id: int | None
-    ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+    ) -> dict[TopicPartition, tuple[KafkaPart, ...]]:
         """One round: ask, and ask again about partitions whose leader has moved."""
-        found: dict[TopicPartition, tuple[ActiveProducer, ...]] = {}
+        found: dict[TopicPartition, tuple[KafkaPart, ...]] = {}
         deadline = self._cluster.deadline()
 
-        def attempt() -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
+        def attempt() -> dict[TopicPartition, tuple[KafkaPart, ...]]:
             where = self._whom_to_ask([key for key in partitions if key not in found], broker_id, deadline)
             reason = "no leader is known"
             for node_id in sorted({node for node in where.values() if node is not None}):
                 asked = [partition for partition, node in where.items() if node == node_id]
                 for partition, answer in self._described_by(node_id, asked, deadline).items():
                     if answer.error_code == Code.NONE:
-                        found[partition] = answer.producers
+                        found[partition] = tuple(answer.active_producers)
                     elif answer.error_code not in LEADER_MOVED:
                         raise kafka_error("DescribeProducers", answer.error_code, f"partition {partition}")
                     else:
@@ -512,12 +503,12 @@ class TransactionQueries:
 
     def _described_by(
         self, node_id: int, partitions: Sequence[TopicPartition], deadline: Deadline
-    ) -> dict[TopicPartition, DescribedProducers]:
+    ) -> dict[TopicPartition, KafkaPart]:
         """What one broker answers; nothing where it cannot be asked now."""
         try:
             version = self._cluster.version(node_id, Api.DESCRIBE_PRODUCERS, deadline)
             request = messages.describe_producers_request(partitions, version=version)
-            return responses.read_describe_producers(self._cluster.request(node_id, request, deadline))
+            return responses.by_partition(self._cluster.request(node_id, request, deadline).topics)
         except NodeUnavailableError:
             # Its partitions are asked about again, at whoever leads them then.
             return {}
@@ -532,8 +523,8 @@ class TransactionQueries:
             if topic.error_code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
                 raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
             for part in topic.partitions:
-                key = TopicPartition(topic.name, part.partition)
-                if key in wanted and (broker_id is None or broker_id in part.replica_ids):
+                key = TopicPartition(topic.name, part.partition_index)
+                if key in wanted and (broker_id is None or broker_id in part.replica_nodes):
                     leader_id = part.leader_id if part.leader_id >= 0 else None
                     found[key] = leader_id if broker_id is None else broker_id
         if not {node_id for node_id in found.values() if node_id is not None} <= {*self._cluster.node_ids(deadline)}:
@@ -541,7 +532,7 @@ class TransactionQueries:
         return found
 
 
-def _described(answers: Mapping[str, DescribedTransaction], transactional_id: str) -> DescribedTransaction:
+def _described(answers: Mapping[str, KafkaPart], transactional_id: str) -> KafkaPart:
     found = answers.get(transactional_id)
     if found is None:
         raise RemoteProtocolError(
@@ -550,7 +541,7 @@ def _described(answers: Mapping[str, DescribedTransaction], transactional_id: st
     return found
 
 
-def _check_listing(reply: ListTransactionsReply, wanted: ListFilter) -> None:
+def _check_listing(reply: KafkaResponse, wanted: ListFilter) -> None:
     if reply.error_code == Code.INVALID_REGULAR_EXPRESSION:
         raise ConfigurationError(
             option="transactional_id_pattern",

@@ -121,11 +121,11 @@ class TransactionTool:
         return tuple(
             ProducerDetails(
                 producer_id=state.producer_id,
-                producer_epoch=state.epoch,
+                producer_epoch=state.producer_epoch,
                 coordinator_epoch=state.coordinator_epoch,
                 last_sequence=state.last_sequence,
-                last_timestamp_ms=state.last_timestamp_ms,
-                start_offset=state.txn_start_offset if state.txn_start_offset >= 0 else None,
+                last_timestamp_ms=state.last_timestamp,
+                start_offset=state.current_txn_start_offset if state.current_txn_start_offset >= 0 else None,
             )
             for state in sorted(found[where], key=lambda state: state.producer_id)
         )

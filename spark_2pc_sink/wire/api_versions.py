@@ -7,13 +7,56 @@ the partition to the transaction and v11 only verifies it, EndTxn v5 bumps the e
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError
-from spark_2pc_sink.wire import replies
-from spark_2pc_sink.wire.replies import VersionRange
+
+#: The feature that says which transaction protocol a cluster speaks (KIP-890, KIP-1022); absent means 0.
+TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
+
+
+@dataclass(frozen=True)
+class VersionRange:
+    """The versions of one API that a broker, or this package, speaks. Both ends are included."""
+
+    oldest: int
+    newest: int
+
+
+@dataclass(frozen=True)
+class ApiVersionsReply:
+    """Which APIs a broker offers, and the features its cluster has finalized.
+
+    Args:
+        error_code: 0, or 35 where the broker does not know the version of the question.
+        apis: the range of versions by API key.
+        finalized_features: the finalized level by name of the feature.
+        features_epoch: grows with the levels: of two brokers the one with the greater epoch is right; -1 where the
+            broker does not know (KIP-584).
+    """
+
+    error_code: int
+    apis: Mapping[int, VersionRange]
+    finalized_features: Mapping[str, int] = field(default_factory=dict)
+    features_epoch: int = -1
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalized transaction.version: 0 or 1 for the protocol of KIP-98, 2 for that of KIP-890."""
+        return self.finalized_features.get(TRANSACTION_VERSION_FEATURE, 0)
+
+    @classmethod
+    def read(cls, response: Any) -> ApiVersionsReply:
+        """An answer to ApiVersions, whose versions are looked up for every request."""
+        return cls(
+            error_code=response.error_code,
+            apis={api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys},
+            finalized_features={each.name: each.max_version_level for each in response.finalized_features or ()},
+            features_epoch=response.finalized_features_epoch,
+        )
 
 
 class Api(IntEnum):
@@ -56,7 +99,7 @@ VERSIONS: Final[Mapping[Api, VersionRange]] = {
 }
 
 
-def choose_version(broker: replies.ApiVersionsReply, api: Api, *, at_most: int | None = None) -> int:
+def choose_version(broker: ApiVersionsReply, api: Api, *, at_most: int | None = None) -> int:
     """The newest version of ``api`` that the broker and this package both speak.
 
     Args:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
 from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.api_versions import Api, check_version
 from spark_2pc_sink.wire.batch_format import VARINT_BYTES_MAX, encode_unsigned, read_unsigned
-from spark_2pc_sink.wire.replies import ProducedPartition
 
 #: What a request can be made of: whatever exposes its bytes without a copy.
 RecordBytes: TypeAlias = bytes | bytearray | memoryview
@@ -42,6 +43,31 @@ _PAIR_IN_END_VERSION: Final = 5
 #: The tag of a partition that has another leader (KIP-951), from version 10 on.
 _CURRENT_LEADER: Final = 0
 _NO_LEADER: Final = -1
+#: Of a producer that has none yet.
+NO_EPOCH: Final = -1
+
+
+@dataclass(frozen=True)
+class ProducedPartition:
+    """What happened to the batch of one partition.
+
+    Args:
+        error_code: 0 means appended on every in-sync replica, now or by an earlier attempt.
+        base_offset: offset of the batch's first record; -1 with an error, and for a duplicate whose place the
+            broker no longer remembers.
+        log_append_time_ms: -1 on a topic that keeps the producer's timestamps; otherwise the broker's time. For a
+            batch that the broker takes for a duplicate it is the timestamp of the batch appended before, on any topic.
+        error_message: the broker's words, or None.
+        record_errors: (index in the batch, message) of each record that the broker refused.
+        leader_id: with error 6, the leader to ask instead; -1 where the broker did not say.
+    """
+
+    error_code: int
+    base_offset: int
+    log_append_time_ms: int
+    error_message: str | None = None
+    record_errors: tuple[tuple[int, str | None], ...] = ()
+    leader_id: int = -1
 
 
 class FramedRequest(Generic[_Reply]):
@@ -165,8 +191,6 @@ def end_txn_request(
 ) -> FramedRequest[EndTxnResponse]:
     """Commit or abort. Version 5 speaks transaction.version 2 and answers a bumped pair, 4 and below do not.
 
-    The answer is read by `spark_2pc_sink.wire.responses.read_end_txn`.
-
     Raises:
         LocalProtocolError: a version that this package does not speak.
     """
@@ -177,11 +201,30 @@ def end_txn_request(
 
 
 class EndTxnResponse(NamedTuple):
-    """What a coordinator has answered, as it stands there."""
+    """How the coordinator took EndTxn. Error code 0 means that the outcome is decided and durable."""
 
     error_code: int
     producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = -1
+    producer_epoch: int = NO_EPOCH
+
+    @property
+    def producer(self) -> ProducerIdAndEpoch | None:
+        """The pair for the next transaction (version 5, KIP-890); None below version 5 and with an error."""
+        return pair_of(self.producer_id, self.producer_epoch)
+
+
+def pair_of(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:
+    """The pair, or None where either half is -1: an error, nothing ongoing, or an id that is just being created.
+
+    Raises:
+        RemoteProtocolError: they cannot be a pair.
+    """
+    if producer_id == NO_PRODUCER_ID or epoch == NO_EPOCH:
+        return None
+    try:
+        return ProducerIdAndEpoch(producer_id, epoch)
+    except ConfigurationError as error:
+        raise RemoteProtocolError(peer="the transaction coordinator", detail=str(error)) from error
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Every Kafka request that this package sends but Produce and EndTxn, which are in `framed_request`, by kafka-python.
 
-For each API there is a function ``<api>_request`` that builds the request at an explicit version. Its answer is read
-by ``read_<api>`` of `spark_2pc_sink.wire.responses`. Nothing here waits, retries or judges.
+For each API there is a function ``<api>_request`` that builds the request at an explicit version. Its answer is an
+object of kafka-python, see `spark_2pc_sink.wire.responses`. Nothing here waits, retries or judges.
 
 Versions are always explicit, see `spark_2pc_sink.wire.api_versions`.
 """

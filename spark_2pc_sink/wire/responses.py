@@ -1,88 +1,62 @@
-"""Responses of brokers, decoded by kafka-python, into values of `spark_2pc_sink.wire.replies`.
+"""Answers of brokers: kafka-python's own objects, found by what they are about.
 
-For each API there is a function ``read_<api>``. Nothing here judges: an error code is passed on as it is.
+Callers read the fields of these objects directly. They have the names of Kafka's message definitions, in Python's
+spelling: ``error_code``, ``partition_index``, ``current_txn_start_offset``. Nothing here judges: an error code stays
+the number from the wire (`spark_2pc_sink.wire.error_codes.describe_error` names it), because what it means depends on
+what was asked.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import ConfigurationError, RemoteProtocolError
-from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire import replies
-from spark_2pc_sink.wire.framed_request import EndTxnResponse
-from spark_2pc_sink.wire.replies import VersionRange
+from spark_2pc_sink.errors import RemoteProtocolError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.wire.framed_request import pair_of
 
 #: A decoded response of ``kafka.protocol``, whose classes are made at run time from Kafka's own schemas.
 KafkaResponse: TypeAlias = Any
-
-_NO_EPOCH: Final = -1
-
-
-def read_api_versions(response: KafkaResponse) -> replies.ApiVersionsReply:
-    """Read ApiVersions."""
-    return replies.ApiVersionsReply(
-        error_code=response.error_code,
-        apis={api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys},
-        finalized_features={feature.name: feature.max_version_level for feature in response.finalized_features or ()},
-        features_epoch=response.finalized_features_epoch,
-    )
+#: A part of one: a topic, a partition, a transaction.
+KafkaPart: TypeAlias = Any
 
 
-def read_metadata(response: KafkaResponse) -> replies.MetadataReply:
-    """Read Metadata."""
-    return replies.MetadataReply(
-        error_code=response.error_code,
-        cluster_id=response.cluster_id,
-        brokers=tuple(replies.Broker(node.node_id, node.host, node.port) for node in response.brokers),
-        topics=tuple(
-            replies.TopicMetadata(
-                error_code=topic.error_code,
-                name=topic.name,
-                partitions=tuple(
-                    replies.PartitionMetadata(
-                        error_code=part.error_code,
-                        partition=part.partition_index,
-                        leader_id=part.leader_id,
-                        leader_epoch=part.leader_epoch,
-                        replica_ids=tuple(part.replica_nodes),
-                    )
-                    for part in sorted(topic.partitions, key=lambda part: part.partition_index)
-                ),
-                topic_id=_topic_id(topic.topic_id),
-                operations=frozenset(topic.authorized_operations or ()),
-            )
-            for topic in response.topics
-        ),
-    )
+def by_partition(topics: Iterable[KafkaPart], *, name: str = "name") -> dict[TopicPartition, KafkaPart]:
+    """The partitions in an answer, such as that to ListOffsets; in that to Fetch the name of a topic is ``topic``."""
+    return {
+        TopicPartition(getattr(topic, name), part.partition_index): part
+        for topic in topics
+        for part in topic.partitions
+    }
 
 
-def _topic_id(given: Any) -> str:
-    """Kafka's text of a UUID: URL-safe Base64 without padding (``org.apache.kafka.common.Uuid``); '' for none."""
+def topic_exists(topic: KafkaPart) -> bool:
+    """Whether an answer to Metadata says of a topic that it is there."""
+    return topic.error_code == Code.NONE and bool(topic.partitions)
+
+
+def topic_id(topic: KafkaPart) -> str:
+    """The id of a topic in an answer to Metadata, as Kafka's tools print it (KIP-516).
+
+    It is another one after the topic was deleted and made again. '' where the broker has none: below version 10, and in
+    clusters that were never upgraded past Kafka 2.7.
+    """
+    given = topic.topic_id
     if given is None or not given.int:
         return ""
+    # URL-safe Base64 without padding (org.apache.kafka.common.Uuid).
     return base64.urlsafe_b64encode(given.bytes).rstrip(b"=").decode()
 
 
-def read_find_coordinators(
-    response: KafkaResponse, transactional_ids: Iterable[str]
-) -> dict[str, replies.FindCoordinatorReply]:
-    """Read FindCoordinator, by transactional id.
-
-    Args:
-        response: the answer.
-        transactional_ids: those that were asked about.
+def coordinators_of(response: KafkaResponse, transactional_ids: Iterable[str]) -> dict[str, KafkaPart]:
+    """What FindCoordinator was answered, by transactional id.
 
     Raises:
         RemoteProtocolError: the broker answered about others.
     """
-    found = {
-        each.key: replies.FindCoordinatorReply(each.error_code, each.error_message, each.node_id, each.host, each.port)
-        for each in response.coordinators
-    }
+    found = {each.key: each for each in response.coordinators}
     wanted = set(transactional_ids)
     if found.keys() != wanted or len(response.coordinators) != len(wanted):
         raise RemoteProtocolError(
@@ -93,24 +67,20 @@ def read_find_coordinators(
     return found
 
 
-def read_init_producer_id(response: KafkaResponse) -> replies.InitProducerIdReply:
-    """Read InitProducerId.
+def initialized_pair(response: KafkaResponse) -> ProducerIdAndEpoch | None:
+    """The pair that InitProducerId gives; None with an error.
 
     Raises:
         RemoteProtocolError: success without a pair.
     """
-    producer = _pair(response.producer_id, response.producer_epoch)
+    producer = pair_of(response.producer_id, response.producer_epoch)
     if response.error_code == Code.NONE and producer is None:
         raise RemoteProtocolError(peer="the transaction coordinator", detail="InitProducerId succeeded without a pair")
-    return replies.InitProducerIdReply(
-        error_code=response.error_code,
-        producer=producer,
-        ongoing=_pair(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch),
-    )
+    return producer
 
 
-def read_add_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
-    """Read AddPartitionsToTxn version 3: the error code of each partition that was to join the transaction."""
+def added_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
+    """The error code of each partition that AddPartitionsToTxn version 3 was to add."""
     return {
         TopicPartition(topic.name, part.partition_index): part.partition_error_code
         for topic in response.results_by_topic_v3_and_below
@@ -118,117 +88,30 @@ def read_add_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
     }
 
 
-def read_end_txn(response: EndTxnResponse) -> replies.EndTxnReply:
-    """Read EndTxn."""
-    return replies.EndTxnReply(response.error_code, _pair(response.producer_id, response.producer_epoch))
-
-
-def read_write_txn_markers(response: KafkaResponse) -> dict[int, dict[TopicPartition, int]]:
-    """Read WriteTxnMarkers: the error code of each partition, by producer id."""
+def written_markers(response: KafkaResponse) -> dict[int, dict[TopicPartition, int]]:
+    """The error code of each partition that WriteTxnMarkers was to write to, by producer id."""
     return {
-        marker.producer_id: {
-            TopicPartition(topic.name, part.partition_index): part.error_code
-            for topic in marker.topics
-            for part in topic.partitions
-        }
+        marker.producer_id: {at: part.error_code for at, part in by_partition(marker.topics).items()}
         for marker in response.markers
     }
 
 
-def read_describe_transactions(response: KafkaResponse) -> dict[str, replies.DescribedTransaction]:
-    """Read DescribeTransactions, by transactional id."""
-    return {
-        found.transactional_id: replies.DescribedTransaction(
-            error_code=found.error_code,
-            transactional_id=found.transactional_id,
-            state=found.transaction_state,
-            timeout_ms=found.transaction_timeout_ms,
-            start_time_ms=found.transaction_start_time_ms,
-            producer=_pair(found.producer_id, found.producer_epoch) if found.error_code == Code.NONE else None,
-            partitions=tuple(
-                sorted(TopicPartition(topic.topic, index) for topic in found.topics for index in topic.partitions)
-            ),
-        )
-        for found in response.transaction_states
-    }
+def transactions_of(response: KafkaResponse) -> dict[str, KafkaPart]:
+    """What DescribeTransactions was answered, by transactional id."""
+    return {found.transactional_id: found for found in response.transaction_states}
 
 
-def read_list_transactions(response: KafkaResponse) -> replies.ListTransactionsReply:
-    """Read ListTransactions."""
-    return replies.ListTransactionsReply(
-        error_code=response.error_code,
-        unknown_state_filters=tuple(response.unknown_state_filters),
-        transactions=tuple(
-            replies.ListedTransaction(found.transactional_id, found.producer_id, found.transaction_state)
-            for found in response.transaction_states
-        ),
-    )
+def transaction_partitions(described: KafkaPart) -> tuple[TopicPartition, ...]:
+    """The partitions of a described transaction that have no end marker yet."""
+    return tuple(sorted(TopicPartition(topic.topic, index) for topic in described.topics for index in topic.partitions))
 
 
-def read_describe_producers(response: KafkaResponse) -> dict[TopicPartition, replies.DescribedProducers]:
-    """Read DescribeProducers, by partition."""
-    return {
-        TopicPartition(topic.name, part.partition_index): replies.DescribedProducers(
-            error_code=part.error_code,
-            error_message=part.error_message,
-            producers=tuple(
-                replies.ActiveProducer(
-                    producer_id=state.producer_id,
-                    epoch=state.producer_epoch,
-                    last_sequence=state.last_sequence,
-                    last_timestamp_ms=state.last_timestamp,
-                    coordinator_epoch=state.coordinator_epoch,
-                    txn_start_offset=state.current_txn_start_offset,
-                )
-                for state in part.active_producers
-            ),
-        )
-        for topic in response.topics
-        for part in topic.partitions
-    }
+def config_values(response: KafkaResponse, resource_name: str) -> Mapping[str, str | None] | None:
+    """The values that DescribeConfigs tells of a resource; None where they may not be read (no DESCRIBE_CONFIGS).
 
-
-def read_describe_configs(response: KafkaResponse) -> dict[str, replies.DescribedConfig]:
-    """Read DescribeConfigs, by name of the resource."""
-    return {
-        result.resource_name: replies.DescribedConfig(
-            error_code=result.error_code,
-            error_message=result.error_message,
-            values={config.name: config.value for config in result.configs},
-        )
-        for result in response.results
-    }
-
-
-def read_fetch(response: KafkaResponse) -> replies.FetchReply:
-    """Read Fetch."""
-    return replies.FetchReply(
-        error_code=response.error_code,
-        partitions={
-            TopicPartition(topic.topic, part.partition_index): replies.FetchedPartition(
-                error_code=part.error_code,
-                records=bytes(part.records or b""),
-            )
-            for topic in response.responses
-            for part in topic.partitions
-        },
-    )
-
-
-def read_list_offsets(response: KafkaResponse) -> dict[TopicPartition, replies.ListedOffset]:
-    """Read ListOffsets, by partition."""
-    return {
-        TopicPartition(topic.name, part.partition_index): replies.ListedOffset(part.error_code, part.offset)
-        for topic in response.topics
-        for part in topic.partitions
-    }
-
-
-def _pair(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:
-    """The pair, or None where either half is -1: an error, nothing ongoing, or an id that is just being created."""
-    if producer_id == NO_PRODUCER_ID or epoch == _NO_EPOCH:
+    A sensitive or unset value is None.
+    """
+    found = next((each for each in response.results if each.resource_name == resource_name), None)
+    if found is None or found.error_code != Code.NONE:
         return None
-    try:
-        return ProducerIdAndEpoch(producer_id, epoch)
-    except ConfigurationError as error:
-        raise RemoteProtocolError(peer="the transaction coordinator", detail=str(error)) from error
+    return {config.name: config.value for config in found.configs}

@@ -23,7 +23,7 @@ from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import ConfigResource
-from spark_2pc_sink.wire.replies import TopicMetadata
+from spark_2pc_sink.wire.responses import KafkaPart
 
 #: No broker hands it out: producer ids are counted up from 0, in blocks (KIP-730).
 _NOBODY: Final = ProducerIdAndEpoch(2**63 - 1, 0)
@@ -33,7 +33,7 @@ TRIAL_TIMEOUT_MS: Final = 60_000
 _END_VERSION_MAX: Final = 4
 
 
-def describe_topics(cluster: Cluster, topics: Iterable[str]) -> dict[str, TopicMetadata]:
+def describe_topics(cluster: Cluster, topics: Iterable[str]) -> dict[str, KafkaPart]:
     """Partitions and replicas of topics, and the operations that are allowed there (KIP-430).
 
     Returns:
@@ -44,13 +44,11 @@ def describe_topics(cluster: Cluster, topics: Iterable[str]) -> dict[str, TopicM
     """
     wanted, deadline = tuple(topics), cluster.deadline()
 
-    def ask() -> dict[str, TopicMetadata]:
+    def ask() -> dict[str, KafkaPart]:
         node_id = cluster.any_node(deadline)
         version = cluster.version(node_id, Api.METADATA, deadline)
         request = messages.metadata_request(wanted, version=version, operations=True)
-        return {
-            topic.name: topic for topic in responses.read_metadata(cluster.request(node_id, request, deadline)).topics
-        }
+        return {topic.name: topic for topic in cluster.request(node_id, request, deadline).topics}
 
     return cluster.until_answered(Api.METADATA.name, ask, deadline)
 
@@ -78,8 +76,7 @@ def read_configs(
         node_id = int(name) if resource is ConfigResource.BROKER else cluster.any_node(deadline)
         version = cluster.version(node_id, Api.DESCRIBE_CONFIGS, deadline)
         request = messages.describe_configs_request(resource, name, wanted, version=version)
-        found = responses.read_describe_configs(cluster.request(node_id, request, deadline)).get(name)
-        return None if found is None or found.error_code != Code.NONE else found.values
+        return responses.config_values(cluster.request(node_id, request, deadline), name)
 
     return cluster.until_answered(Api.DESCRIBE_CONFIGS.name, ask, deadline)
 
@@ -94,15 +91,13 @@ def may_write(cluster: Cluster, transactional_id: str) -> bool:
         KafkaTimeoutError: no coordinator answered.
         KafkaError: the coordinator may not be looked up.
     """
-    code = CoordinatorCalls(cluster, transactional_id).ask(
+    answer = CoordinatorCalls(cluster, transactional_id).ask(
         Api.END_TXN,
         lambda version: end_txn_request(transactional_id, _NOBODY, commit=False, version=version),
-        lambda response: responses.read_end_txn(response).error_code,
-        lambda found: found,
         cluster.deadline(),
         version_max=_END_VERSION_MAX,
     )
-    return code != Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return bool(answer.error_code != Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 def refused_topics(cluster: Cluster, transactional_id: str, topics: Iterable[str]) -> dict[str, str]:
@@ -269,7 +264,7 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[TopicFacts, ...]:
         return ()
     facts = []
     for name, found in sorted(describe_topics(cluster, names).items()):
-        if not found.exists:
+        if not responses.topic_exists(found):
             refused = found.error_code == Code.TOPIC_AUTHORIZATION_FAILED
             facts.append(TopicFacts(name, there=refused, allowed=not refused))
             continue
@@ -280,8 +275,8 @@ def _topics(cluster: Cluster, names: tuple[str, ...]) -> tuple[TopicFacts, ...]:
                 name,
                 partitions=len(found.partitions),
                 leaderless=sum(part.leader_id < 0 for part in found.partitions),
-                replicas=min(len(part.replica_ids) for part in found.partitions),
-                operations=found.operations,
+                replicas=min(len(part.replica_nodes) for part in found.partitions),
+                operations=frozenset(found.authorized_operations or ()),
                 configs=None if configs is None else dict(configs),
             )
         )

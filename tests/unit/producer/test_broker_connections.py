@@ -60,9 +60,9 @@ def test_an_answer_that_nobody_takes_is_not_given_to_the_next_request(fake: Fake
     cluster.partition_counts(["t"])
     left = cluster.begin(0, ends_of(cluster, T0), cluster.deadline())
     assert left is not None
-    answer = responses.read_list_offsets(cluster.request(0, ends_of(cluster, T1), cluster.deadline()))
+    answer = responses.by_partition(cluster.request(0, ends_of(cluster, T1), cluster.deadline()).topics)
     assert {partition: found.offset for partition, found in answer.items()} == {T1: 9}
-    assert responses.read_list_offsets(left()).keys() == {T0}
+    assert responses.by_partition(left().topics).keys() == {T0}
 
 
 def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -75,7 +75,7 @@ def test_several_brokers_are_asked_at_once(caplog: pytest.LogCaptureFixture) -> 
         asked = {cluster.leader(each) or 0: ends_of(cluster, each) for each in (T0, T1)}
         answers = cluster.request_at_once(asked, cluster.deadline())
         assert answers is not None
-        found = {key: end for answer in answers.values() for key, end in responses.read_list_offsets(answer).items()}
+        found = {key: end for answer in answers.values() for key, end in responses.by_partition(answer.topics).items()}
         assert {partition: end.offset for partition, end in found.items()} == {T0: 0, T1: 3}
         fake.script(Api.LIST_OFFSETS, hang_up)
         assert cluster.request_at_once(asked, cluster.deadline()) is None

@@ -265,7 +265,7 @@ def test_call_asks_until_somebody_answers(fake: FakeCluster, cluster: Cluster) -
         lambda version: messages.find_coordinators_request(["x"], version=version),
         cluster.deadline(),
     )
-    assert responses.read_find_coordinators(response, ["x"])["x"].node_id == 0
+    assert responses.coordinators_of(response, ["x"])["x"].node_id == 0
 
 
 def test_call_ends_at_its_deadline(fake: FakeCluster, cluster: Cluster) -> None:

@@ -25,7 +25,6 @@ from spark_2pc_sink.testing import ReferenceCoordinator
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import KafkaRequest, find_coordinators_request
-from spark_2pc_sink.wire.responses import read_end_txn
 from tests.harness.login_broker import MECHANISMS, PASSWORD, LoginBroker
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.wire import Received, answer
@@ -121,7 +120,7 @@ def connected_to(*replies: Reply, **options: Any) -> Iterator[BrokerConnections]
 def test_an_answer_is_read_however_it_is_cut() -> None:
     with connected_to(in_pieces) as connections:
         found = connections.request(PEER, request(), connections.deadline())
-    assert read_end_txn(found).producer == _NEXT
+    assert found.producer == _NEXT
 
 
 def test_several_requests_are_on_their_way_and_each_gets_its_answer() -> None:
@@ -137,7 +136,7 @@ def test_several_requests_are_on_their_way_and_each_gets_its_answer() -> None:
         assert not connections.ready(PEER)
         for each in sent:
             connections.wait(each, connections.deadline())
-        assert [read_end_txn(each.value).producer for each in sent] == [_NEXT] * 3
+        assert [each.value.producer for each in sent] == [_NEXT] * 3
         assert connections.ready(PEER)
 
 

@@ -12,10 +12,8 @@ from kafka.protocol.producer import EndTxnRequest, EndTxnResponse, ProduceReques
 
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import EPOCH_LIMIT, PRODUCER_ID_MAX, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire import replies
 from spark_2pc_sink.wire.api_versions import VERSIONS, Api
-from spark_2pc_sink.wire.framed_request import FramedRequest, end_txn_request, produce_request
-from spark_2pc_sink.wire.responses import read_end_txn
+from spark_2pc_sink.wire.framed_request import FramedRequest, ProducedPartition, end_txn_request, produce_request
 
 PRODUCER = ProducerIdAndEpoch(2**40, 32_766)
 ORDERS_0, ORDERS_3, AUDIT_1 = TopicPartition("orders", 0), TopicPartition("orders", 3), TopicPartition("audit", 1)
@@ -29,7 +27,7 @@ def versions(api: Api) -> list[int]:
     return list(range(VERSIONS[api].oldest, VERSIONS[api].newest + 1))
 
 
-def produce(version: int = 12) -> FramedRequest[dict[TopicPartition, replies.ProducedPartition]]:
+def produce(version: int = 12) -> FramedRequest[dict[TopicPartition, ProducedPartition]]:
     return produce_request("tid", {ORDERS_0: b"zero"}, version=version, timeout_ms=5)
 
 
@@ -137,9 +135,9 @@ def test_produced_partitions(version: int) -> None:
     fine = part(version, 0, error_code=0, base_offset=2**40)
     other = part(version, 1, error_code=0, base_offset=7, log_append_time_ms=99)
     assert answer_to(produce(version), produced(version, orders=[fine, refused], audit=[other])) == {
-        ORDERS_0: replies.ProducedPartition(0, 2**40, -1),
-        ORDERS_3: replies.ProducedPartition(87, -1, -1, LONG_TEXT, ((2, "no"), (300, None))),
-        AUDIT_1: replies.ProducedPartition(0, 7, 99),
+        ORDERS_0: ProducedPartition(0, 2**40, -1),
+        ORDERS_3: ProducedPartition(87, -1, -1, LONG_TEXT, ((2, "no"), (300, None))),
+        AUDIT_1: ProducedPartition(0, 7, 99),
     }
 
 
@@ -169,8 +167,7 @@ def test_a_partition_that_has_moved_names_its_leader(version: int) -> None:
 )
 def test_ended_transaction(version: int, fields: dict[str, int], expected: tuple[int, Any]) -> None:
     answer = answer_to(end(version), EndTxnResponse(version=version, throttle_time_ms=0, **fields))
-    read = read_end_txn(answer)
-    assert (read.error_code, read.producer) == expected
+    assert (answer.error_code, answer.producer) == expected
 
 
 def test_a_pair_that_no_coordinator_hands_out_is_refused() -> None:
@@ -178,14 +175,14 @@ def test_a_pair_that_no_coordinator_hands_out_is_refused() -> None:
         end(), EndTxnResponse(version=5, throttle_time_ms=0, error_code=0, producer_id=5, producer_epoch=-2)
     )
     with pytest.raises(RemoteProtocolError, match="5:-2"):
-        read_end_txn(answer)
+        _ = answer.producer
 
 
 def test_unknown_tags_are_left_aside() -> None:
     """KIP-482: whoever does not know a tag passes it by. In the header, behind a partition, and behind a topic."""
     tags = b"\x02\x05\x03abc\x90\x01\x00"
     answer = tags + b"\x02\x07orders\x02" + _ANSWERED + b"\x01\x00" + tags + tags + bytes(4) + tags
-    assert produce().decode(buffer(answer)) == {ORDERS_3: replies.ProducedPartition(0, 40, -1)}
+    assert produce().decode(buffer(answer)) == {ORDERS_3: ProducedPartition(0, 40, -1)}
 
 
 _WHOLE = b"\x00\x02\x07orders\x02" + _ANSWERED + b"\x01\x03no\x00\x00"
@@ -194,7 +191,7 @@ _WHOLE = b"\x00\x02\x07orders\x02" + _ANSWERED + b"\x01\x03no\x00\x00"
 @pytest.mark.parametrize("size", range(len(_WHOLE)))
 def test_an_answer_that_ends_in_the_middle_is_none(size: int) -> None:
     """A ValueError is what connections close themselves for."""
-    assert produce().decode(buffer(_WHOLE)) == {ORDERS_3: replies.ProducedPartition(0, 40, -1, "no")}
+    assert produce().decode(buffer(_WHOLE)) == {ORDERS_3: ProducedPartition(0, 40, -1, "no")}
     with pytest.raises(ValueError, match=rf"PRODUCE version 12 was answered with {size} bytes"):
         produce().decode(buffer(_WHOLE[:size]))
 

@@ -10,7 +10,6 @@ from kafka.protocol.admin import (
     DescribeConfigsResponse,
     DescribeProducersResponse,
     DescribeTransactionsResponse,
-    ListTransactionsResponse,
 )
 from kafka.protocol.consumer import FetchResponse, ListOffsetsResponse
 from kafka.protocol.metadata import ApiVersionsResponse, FindCoordinatorResponse, MetadataResponse
@@ -21,11 +20,10 @@ from kafka.protocol.producer import (
 
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError, RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.wire import api_versions, messages, replies, responses
-from spark_2pc_sink.wire.api_versions import VERSIONS, Api
-from spark_2pc_sink.wire.framed_request import end_txn_request, produce_request
+from spark_2pc_sink.wire import api_versions, messages, responses
+from spark_2pc_sink.wire.api_versions import VERSIONS, Api, ApiVersionsReply, VersionRange
+from spark_2pc_sink.wire.framed_request import end_txn_request, pair_of, produce_request
 from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, OffsetSpec
-from spark_2pc_sink.wire.replies import VersionRange
 
 PRODUCER = ProducerIdAndEpoch(2**40, 32_766)
 ORDERS_0, ORDERS_3, AUDIT_1 = TopicPartition("orders", 0), TopicPartition("orders", 3), TopicPartition("audit", 1)
@@ -234,8 +232,8 @@ def test_every_api_is_built_at_its_versions_and_no_other(api: Api) -> None:
 # --- the choice of a version ------------------------------------------------------------------------------------
 
 
-def offering(oldest: int, newest: int) -> replies.ApiVersionsReply:
-    return replies.ApiVersionsReply(0, {Api.END_TXN: VersionRange(oldest, newest)})
+def offering(oldest: int, newest: int) -> ApiVersionsReply:
+    return ApiVersionsReply(0, {Api.END_TXN: VersionRange(oldest, newest)})
 
 
 @pytest.mark.parametrize(
@@ -274,20 +272,20 @@ def test_read_api_versions(version: int) -> None:
         finalized_features_epoch=3,
         finalized_features=[feature],
     )
-    read = responses.read_api_versions(answered(response))
+    read = ApiVersionsReply.read(answered(response))
     assert read.apis == {22: VersionRange(0, 6)}
     assert (read.error_code, read.transaction_version) == (0, 2)
 
 
 def test_a_cluster_without_the_feature_speaks_transaction_version_0() -> None:
     response = ApiVersionsResponse(version=4, error_code=0, api_keys=[], throttle_time_ms=0)
-    assert responses.read_api_versions(answered(response)).transaction_version == 0
+    assert ApiVersionsReply.read(answered(response)).transaction_version == 0
 
 
 def test_read_api_versions_refused() -> None:
     """A broker that does not know the version answers in the form of version 0."""
     response = ApiVersionsResponse(version=0, error_code=35, api_keys=[])
-    assert responses.read_api_versions(answered(response)) == replies.ApiVersionsReply(35, {})
+    assert ApiVersionsReply.read(answered(response)) == ApiVersionsReply(35, {})
 
 
 ID = uuid.UUID(int=7)
@@ -316,22 +314,9 @@ def test_read_metadata(version: int) -> None:
     )
     # As Kafka's tools print it (KIP-516); version 9 has none.
     topic_id = "AAAAAAAAAAAAAAAAAAAABw" if version >= 10 else ""
-    read = responses.read_metadata(answered(response))
-    assert [topic.exists for topic in read.topics] == [True, False]
-    assert read == replies.MetadataReply(
-        error_code=0,
-        cluster_id="cluster",
-        brokers=(replies.Broker(3, "h", 9092),),
-        topics=(
-            replies.TopicMetadata(
-                0,
-                "orders",
-                (replies.PartitionMetadata(0, 0, 3, 8, (3,)), replies.PartitionMetadata(5, 1, -1, 8, (3,))),
-                topic_id,
-            ),
-            replies.TopicMetadata(3, "gone", ()),
-        ),
-    )
+    orders, gone = answered(response).topics
+    assert list(map(responses.topic_exists, (orders, gone))) == [True, False]
+    assert list(map(responses.topic_id, (orders, gone))) == [topic_id, ""]
 
 
 def coordinators(*keys: str) -> Any:
@@ -343,8 +328,8 @@ def coordinators(*keys: str) -> Any:
 
 
 def test_read_find_coordinators() -> None:
-    read = responses.read_find_coordinators(coordinators("tid", "other"), ["other", "tid"])
-    assert read == dict.fromkeys(["tid", "other"], replies.FindCoordinatorReply(15, "not yet", 2, "h", 1))
+    read = responses.coordinators_of(coordinators("tid", "other"), ["other", "tid"])
+    assert {name: (each.node_id, each.error_code) for name, each in read.items()} == {"tid": (2, 15), "other": (2, 15)}
 
 
 @pytest.mark.parametrize(
@@ -353,7 +338,7 @@ def test_read_find_coordinators() -> None:
 )
 def test_an_answer_about_other_coordinators_is_refused(keys: tuple[str, ...], told: str) -> None:
     with pytest.raises(RemoteProtocolError, match=f"for 1 transactional ids answered {told}"):
-        responses.read_find_coordinators(coordinators(*keys), ["tid"])
+        responses.coordinators_of(coordinators(*keys), ["tid"])
 
 
 def init_response(version: int, **fields: Any) -> Any:
@@ -362,26 +347,27 @@ def init_response(version: int, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", versions(Api.INIT_PRODUCER_ID))
-def test_read_init_producer_id(version: int) -> None:
-    read = responses.read_init_producer_id(init_response(version))
-    assert read == replies.InitProducerIdReply(0, ProducerIdAndEpoch(5, 1), None)
+def test_the_pair_of_init_producer_id(version: int) -> None:
+    response = init_response(version)
+    assert responses.initialized_pair(response) == ProducerIdAndEpoch(5, 1)
+    assert pair_of(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch) is None
 
 
-def test_read_init_producer_id_with_a_kept_transaction() -> None:
+def test_init_producer_id_with_a_kept_transaction() -> None:
     """KIP-939: the response also names the pair of the ongoing transaction, which may be another producer id."""
     response = init_response(6, ongoing_txn_producer_id=4, ongoing_txn_producer_epoch=32_767)
-    assert responses.read_init_producer_id(response).ongoing == ProducerIdAndEpoch(4, 32_767)
+    kept = pair_of(response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch)
+    assert kept == ProducerIdAndEpoch(4, 32_767)
 
 
-def test_read_init_producer_id_refused() -> None:
-    response = init_response(6, error_code=90, producer_id=-1, producer_epoch=-1)
-    assert responses.read_init_producer_id(response) == replies.InitProducerIdReply(90, None, None)
+def test_a_refused_init_producer_id_has_no_pair() -> None:
+    assert responses.initialized_pair(init_response(6, error_code=90, producer_id=-1, producer_epoch=-1)) is None
 
 
 @pytest.mark.parametrize(("producer_id", "epoch"), [(-1, -1), (-2, 3), (5, -3)])
 def test_success_without_a_pair_is_refused(producer_id: int, epoch: int) -> None:
     with pytest.raises(RemoteProtocolError):
-        responses.read_init_producer_id(init_response(5, producer_id=producer_id, producer_epoch=epoch))
+        responses.initialized_pair(init_response(5, producer_id=producer_id, producer_epoch=epoch))
 
 
 def test_read_add_partitions() -> None:
@@ -401,7 +387,7 @@ def test_read_add_partitions() -> None:
             )
         ],
     )
-    assert responses.read_add_partitions(answered(response)) == {ORDERS_0: 55, ORDERS_3: 3}
+    assert responses.added_partitions(answered(response)) == {ORDERS_0: 55, ORDERS_3: 3}
 
 
 def test_read_describe_transactions() -> None:
@@ -425,28 +411,13 @@ def test_read_describe_transactions() -> None:
     response = DescribeTransactionsResponse(
         version=0, throttle_time_ms=0, transaction_states=[ongoing, unknown, being_created]
     )
-    read = responses.read_describe_transactions(answered(response))
-    pair = ProducerIdAndEpoch(5, 3)
-    assert read == {
-        "a": replies.DescribedTransaction(0, "a", "Ongoing", 2**31 - 1, 99, pair, (AUDIT_1, ORDERS_0, ORDERS_3)),
-        "b": replies.DescribedTransaction(105, "b", "", 0, 0, None, ()),
-        "c": replies.DescribedTransaction(0, "c", "Empty", 1, -1, None, ()),
-    }
-
-
-@pytest.mark.parametrize("version", versions(Api.LIST_TRANSACTIONS))
-def test_read_list_transactions(version: int) -> None:
-    state = ListTransactionsResponse.TransactionState
-    response = ListTransactionsResponse(
-        version=version,
-        throttle_time_ms=0,
-        error_code=0,
-        unknown_state_filters=["Prepared"],
-        transaction_states=[state(version=version, transactional_id="a", producer_id=5, transaction_state="Ongoing")],
-    )
-    assert responses.read_list_transactions(answered(response)) == replies.ListTransactionsReply(
-        0, ("Prepared",), (replies.ListedTransaction("a", 5, "Ongoing"),)
-    )
+    read = responses.transactions_of(answered(response))
+    assert {name: each.error_code for name, each in read.items()} == {"a": 0, "b": 105, "c": 0}
+    assert responses.transaction_partitions(read["a"]) == (AUDIT_1, ORDERS_0, ORDERS_3)
+    assert [pair_of(read[name].producer_id, read[name].producer_epoch) for name in "ac"] == [
+        ProducerIdAndEpoch(5, 3),
+        None,
+    ]
 
 
 def test_read_describe_producers() -> None:
@@ -470,9 +441,10 @@ def test_read_describe_producers() -> None:
             )
         ],
     )
-    assert responses.read_describe_producers(answered(response)) == {
-        ORDERS_0: replies.DescribedProducers(0, None, (replies.ActiveProducer(5, 3, 9, 11, 2, 40),)),
-        ORDERS_3: replies.DescribedProducers(6, "moved", ()),
+    found = responses.by_partition(answered(response).topics)
+    assert {at: (part.error_code, len(part.active_producers)) for at, part in found.items()} == {
+        ORDERS_0: (0, 1),
+        ORDERS_3: (6, 0),
     }
 
 
@@ -495,9 +467,11 @@ def test_read_describe_configs(version: int) -> None:
             )
         ],
     )
-    assert responses.read_describe_configs(answered(response)) == {
-        "1": replies.DescribedConfig(0, None, {"transaction.max.timeout.ms": "900000", "secret": None})
-    }
+    read = answered(response)
+    assert responses.config_values(read, "1") == {"transaction.max.timeout.ms": "900000", "secret": None}
+    assert responses.config_values(read, "2") is None
+    read.results[0].error_code = 29
+    assert responses.config_values(read, "1") is None
 
 
 @pytest.mark.parametrize("version", versions(Api.FETCH))
@@ -516,13 +490,8 @@ def test_read_fetch(version: int) -> None:
         version=version, throttle_time_ms=0, error_code=0, session_id=0,
         responses=[topic(version=version, topic="orders", partitions=parts)],
     )  # fmt: skip
-    assert responses.read_fetch(answered(response)) == replies.FetchReply(
-        0,
-        {
-            ORDERS_0: replies.FetchedPartition(0, b"batches"),
-            ORDERS_3: replies.FetchedPartition(0, b""),
-        },
-    )
+    found = responses.by_partition(answered(response).responses, name="topic")
+    assert {at: bytes(part.records or b"") for at, part in found.items()} == {ORDERS_0: b"batches", ORDERS_3: b""}
 
 
 @pytest.mark.parametrize("version", versions(Api.LIST_OFFSETS))
@@ -534,4 +503,4 @@ def test_read_list_offsets(version: int) -> None:
     response = ListOffsetsResponse(
         version=version, throttle_time_ms=0, topics=[topic(version=version, name="orders", partitions=[part])]
     )
-    assert responses.read_list_offsets(answered(response)) == {ORDERS_0: replies.ListedOffset(0, 77)}
+    assert responses.by_partition(answered(response).topics)[ORDERS_0].offset == 77

@@ -40,8 +40,8 @@ def test_what_the_client_may_do_is_read_with_a_topic() -> None:
     response.with_header(correlation_id=7)
     data = bytes(response.encode(header=True, framed=True))
     decoded = MetadataResponse.decode(data, version=12, header=True, framed=True)
-    (found,) = responses.read_metadata(decoded).topics
-    assert found.operations == {3, 4}
+    (found,) = decoded.topics
+    assert found.authorized_operations == {3, 4}
 
 
 @pytest.mark.parametrize("version", [9, 12])
@@ -125,7 +125,7 @@ def test_read_write_txn_markers(version: int) -> None:
     response.with_header(correlation_id=7)
     data = bytes(response.encode(header=True, framed=True))
     read = type(response).decode(data, version=version, header=True, framed=True)
-    assert responses.read_write_txn_markers(read) == {7: {ORDERS_3: 47}, 8: {}}
+    assert responses.written_markers(read) == {7: {ORDERS_3: 47}, 8: {}}
 
 
 def test_a_version_that_is_not_spoken_is_refused() -> None:

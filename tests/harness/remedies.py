@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Final
 
@@ -9,11 +10,20 @@ _SQL: Final = re.compile(
     r"\b(?:ALTER|CREATE|GRANT|UPDATE|DROP|SELECT|CLUSTER|ANALYZE) "
     # Up to the end of a sentence or clause, but not within quotation marks.
     r"""(?:"(?:[^"]|"")*"|'(?:[^']|'')*'|\((?:[^()]|\([^()]*\))*\)|[^"'.,;:()\n]|\.(?=\w|")"""
-    # A comma ends a clause, but not a list of privileges.
-    r"|,(?= (?:SELECT|INSERT|UPDATE|DELETE)\b))+"
+    # A comma ends a clause, but not a list of privileges or of changes.
+    r"|,(?= (?:SELECT|INSERT|UPDATE|DELETE|ALTER COLUMN)\b))+"
 )
+_COLUMNS: Final = re.compile(r"""columns=\{((?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"}])*?), \.\.\.\}""")
 
 
 def sql_in(message: object) -> list[str]:
     """The statements of a message, in its order."""
     return [found.group().strip() for found in _SQL.finditer(str(message))]
+
+
+def columns_in(message: object) -> dict[str, str]:
+    """The columns that a message says to give, by name; the dots stand for the others."""
+    found: dict[str, str] = {}
+    for given in _COLUMNS.finditer(str(message)):
+        found |= ast.literal_eval(f"{{{given[1]}}}")
+    return found

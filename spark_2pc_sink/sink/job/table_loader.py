@@ -20,6 +20,7 @@ from spark_2pc_sink.sink.table.catalog import (
     driver_connection,
     quote_identifier,
     read_target,
+    table_oid,
 )
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
 from spark_2pc_sink.sink.table.conflict_rule import ConflictRule, order_in_table
@@ -119,7 +120,7 @@ class TableLoader:
         order = None if order_by is None else fields[len(selected.stored)].dataType
         conflict = self._conflict
         with self._transaction("reading the target table") as connection:
-            if self._rows.create_table and not _exists(connection, self._rows.table):
+            if self._rows.create_table and table_oid(connection, self._rows.table) is None:
                 if not create:
                     return
                 ddl = create_table_ddl(
@@ -145,8 +146,8 @@ class TableLoader:
                 conflict=conflict,
                 expressions=expressions.columns,
             )
-            if order_by is not None and self._rows.late_rows == "keep_newer":
-                late_rows = order_in_table(order_by, expressions.columns, target, self._rows.keys)
+            if order_by is not None and order is not None and self._rows.late_rows == "keep_newer":
+                late_rows = order_in_table(order_by, expressions.columns, target, self._rows.keys, order)
                 conflict.check(plan.names, plan.upsert_keys, order_column=late_rows.column)
                 plan = replace(plan, late_rows=late_rows)
             check_privileges(connection, plan)
@@ -216,11 +217,6 @@ class TableLoader:
 
 def _unplanned() -> LocalProtocolError:
     return LocalProtocolError(operation="write rows", state="not planned", rule="prepare() comes first")
-
-
-def _exists(connection: Connection, table: str) -> bool:
-    name = str(TableName.parse(table))
-    return connection.execute(text("SELECT to_regclass(:name)"), {"name": name}).scalar() is not None
 
 
 #: Which of some tables refers to which, by a constraint that is checked with each row.

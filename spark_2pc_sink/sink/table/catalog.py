@@ -9,7 +9,7 @@ a view put in its place, it can be made unlogged, or get a rule.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from psycopg2 import sql
@@ -72,7 +72,8 @@ WITH RECURSIVE tree AS (
 )
 SELECT (SELECT relkind = 'p' FROM tree WHERE oid = {table}::regclass),
   (SELECT ARRAY[oid::regclass::text, relkind::text, relpersistence::text] FROM tree
-   WHERE relkind NOT IN ('r', 'p') OR relpersistence <> 'p' ORDER BY oid LIMIT 1),
+   WHERE relkind NOT IN ('r', 'p') OR relpersistence = 't' OR (relkind = 'r' AND relpersistence = 'u')
+   ORDER BY oid LIMIT 1),
   (SELECT min(rulename) FROM pg_catalog.pg_rewrite
    WHERE ev_class = {table}::regclass AND ev_type IN ('2', '3') AND ev_enabled <> 'D'),
   (SELECT min(rulename) FROM pg_catalog.pg_rewrite
@@ -80,6 +81,21 @@ SELECT (SELECT relkind = 'p' FROM tree WHERE oid = {table}::regclass),
   (SELECT count(*) > 0 FROM triggers), (SELECT coalesce(bool_or(skips), false) FROM triggers),
   (SELECT coalesce(sum(pg_catalog.pg_stat_get_xact_tuples_deleted(oid)), 0)::bigint FROM tree),
   pg_catalog.current_setting('track_counts')::boolean
+"""
+
+# Of an unfit table: what it is a partition of; and the unlogged tables that it refers to, the farthest first, for a
+# logged table must not refer to them.
+_AROUND = """
+WITH RECURSIVE referred AS (
+  SELECT {table}::regclass AS at, ARRAY[{table}::regclass] AS path
+  UNION ALL
+  SELECT k.confrelid::regclass, r.path || k.confrelid::regclass
+  FROM referred r
+  JOIN pg_catalog.pg_constraint k ON k.conrelid = r.at AND k.contype = 'f' AND k.confrelid <> ALL (r.path)
+  JOIN pg_catalog.pg_class c ON c.oid = k.confrelid AND c.relpersistence = 'u'
+)
+SELECT (SELECT inhparent::regclass::text FROM pg_catalog.pg_inherits WHERE inhrelid = {table}::regclass LIMIT 1),
+  ARRAY(SELECT at::text FROM referred GROUP BY at ORDER BY max(cardinality(path)) DESC)
 """
 
 _KINDS = {
@@ -102,11 +118,15 @@ class Unfit:
         name: as SQL spells it.
         kind: ``pg_class.relkind``.
         persistence: ``pg_class.relpersistence``.
+        parent: what it is a partition of, as SQL spells it; None where it is none.
+        unlogged: itself, after the unlogged tables that it refers to.
     """
 
     name: str
     kind: str
     persistence: str
+    parent: str | None = None
+    unlogged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -159,8 +179,14 @@ def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: boo
         return TableTree()
     cursor.execute(sql.SQL(_TREE).format(table=name))
     [(partitioned, unfit, rule, delete_rule, *others)] = cursor.fetchall()
-    found = None if unfit is None else Unfit(*unfit)
+    found = None if unfit is None else _around(cursor, Unfit(*unfit))
     return TableTree(partitioned, found, rule or "", delete_rule or "", *others)
+
+
+def _around(cursor: psycopg2.extensions.cursor, unfit: Unfit) -> Unfit:
+    cursor.execute(sql.SQL(_AROUND).format(table=sql.Literal(unfit.name)))
+    [(parent, unlogged)] = cursor.fetchall()
+    return replace(unfit, parent=parent, unlogged=tuple(unlogged))
 
 
 def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bool = False) -> None:
@@ -177,7 +203,7 @@ def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bo
             has a rule that an upsert, or a deletion, would obey.
     """
     if tree.unfit is not None:
-        rule, remedy = _why_unfit(tree.unfit, str(table), partitioned=tree.partitioned)
+        rule, remedy = _why_unfit(tree.unfit, partitioned=tree.partitioned)
         raise ConfigurationError(option="table", value=str(table), rule=rule, remedy=remedy)
     if tree.rule and upsert:
         raise ConfigurationError(
@@ -199,13 +225,14 @@ def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bo
         )
 
 
-def _why_unfit(unfit: Unfit, table: str, *, partitioned: bool) -> tuple[str, str]:
+def _why_unfit(unfit: Unfit, *, partitioned: bool) -> tuple[str, str]:
     """The rule that it breaks, and the remedy."""
     if unfit.kind in _TABLE_KINDS and unfit.persistence == "t":
         return f"{unfit.name} is temporary: it is gone with its session", "name a table that stays"
     if unfit.kind in _TABLE_KINDS:
         reason = "a crash of the server would empty it, and no batch would come again"
-        return f"{unfit.name} is unlogged: {reason}", f"ALTER TABLE {unfit.name} SET LOGGED"
+        logged = "; ".join(f"ALTER TABLE {name} SET LOGGED" for name in unfit.unlogged)
+        return f"{unfit.name} is unlogged: {reason}", logged
     kind = _KINDS.get(unfit.kind, "no table")
     if not partitioned:
         return f"it is {kind}; rows are copied into a plain or partitioned table", "name the table behind it"
@@ -214,16 +241,63 @@ def _why_unfit(unfit: Unfit, table: str, *, partitioned: bool) -> tuple[str, str
         "batch: they would stay after an abort, and be there twice after a crash"
     )
     below = "put the other partitions below a partitioned table of their own, and name that one"
-    return rule, f"ALTER TABLE {table} DETACH PARTITION {unfit.name}; or {below}"
+    return rule, f"ALTER TABLE {unfit.parent} DETACH PARTITION {unfit.name}; or {below}"
 
 
 # The header of the varlena types that encode a length, or precision and scale, in their type modifier (VARHDRSZ).
 _TYPE_MODIFIER_OFFSET = 4
 
+# Columns of a partition are altered in the table at the top of its tree. An empty name in a partition key is an
+# expression.
 _FIND = """
-SELECT c.oid, n.nspname, c.relname
+SELECT n.nspname, c.relname, r.oid, root_schema.nspname, r.relname, ARRAY(
+  SELECT coalesce(a.attname::text, '')
+  FROM pg_catalog.pg_partitioned_table p CROSS JOIN unnest(p.partattrs::smallint[]) AS k(attnum)
+  LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+  WHERE p.partrelid = c.oid)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.oid = pg_catalog.to_regclass(%s)
+JOIN pg_catalog.pg_class r ON r.oid = coalesce(pg_catalog.pg_partition_root(c.oid), c.oid)
+JOIN pg_catalog.pg_namespace root_schema ON root_schema.oid = r.relnamespace
+WHERE c.oid = %s
+"""
+
+# In a schema that the role may not use, to_regclass raises an error that ends the transaction.
+_OID = """
+SELECT closed, CASE WHEN NOT closed THEN pg_catalog.to_regclass(%(table)s)::oid::bigint END, current_user
+FROM (SELECT EXISTS (
+  SELECT FROM pg_catalog.pg_namespace WHERE nspname = %(schema)s AND NOT has_schema_privilege(oid, 'USAGE')
+) AS closed) AS named
+"""
+
+# Of columns whose type PostgreSQL would not change by itself, what holds them. A plain index is made anew, and a
+# default, a key or the sequence of a serial column goes along.
+_HELD = """
+SELECT name, why FROM (
+  SELECT a.attname::text AS name, CASE
+    WHEN a.attidentity <> '' THEN 'it is an identity column'
+    WHEN a.attinhcount > 0 THEN 'it is inherited'
+    WHEN bool_or(d.objid = a.attrelid OR a.attnum = ANY (p.partattrs::smallint[])) THEN 'it is in the partition key'
+    WHEN count(d.objid) > 0
+      THEN 'it is used by ' || min(pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid)) END AS why
+  FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = a.attrelid
+  LEFT JOIN pg_catalog.pg_depend d
+    ON d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum
+    AND CASE d.classid
+      WHEN 'pg_catalog.pg_class'::regclass THEN NOT EXISTS (
+        SELECT FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = c.oid
+        WHERE c.oid = d.objid AND (c.relkind = 'S' OR i.indclass IS NOT NULL
+          AND i.indexprs IS NULL AND i.indpred IS NULL AND NOT EXISTS (
+            SELECT FROM pg_catalog.pg_opclass o JOIN pg_catalog.pg_am m ON m.oid = o.opcmethod
+            WHERE o.oid = ANY (i.indclass::oid[]) AND NOT (o.opcdefault AND m.amname = 'btree'))))
+      WHEN 'pg_catalog.pg_constraint'::regclass THEN NOT EXISTS (
+        SELECT FROM pg_catalog.pg_constraint k WHERE k.oid = d.objid AND k.contype IN ('p', 'u', 'n'))
+      WHEN 'pg_catalog.pg_attrdef'::regclass THEN NOT EXISTS (
+        SELECT FROM pg_catalog.pg_attrdef e
+        WHERE e.oid = d.objid AND e.adrelid = d.refobjid AND e.adnum = d.refobjsubid)
+      ELSE true END
+  WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+  GROUP BY a.attname, a.attidentity, a.attinhcount
+) AS held WHERE why IS NOT NULL
 """
 
 # A domain is a type on top of a type, with constraints of its own: `layers` walks down to the type that is stored.
@@ -256,6 +330,11 @@ SELECT a.attname,
        CASE WHEN a.attgenerated <> '' THEN 'a generated column' ELSE '' END,
        a.attidentity = 'a',
        pg_catalog.format('%%I.%%I', base_schema.nspname, base.typname),
+       base.typtype <> 'b' OR element.oid IS NOT NULL OR EXISTS (
+         SELECT FROM pg_catalog.pg_opclass o JOIN pg_catalog.pg_am m ON m.oid = o.opcmethod
+         LEFT JOIN pg_catalog.pg_cast c
+           ON c.castsource = base.oid AND c.casttarget = o.opcintype AND c.castmethod = 'b'
+         WHERE m.amname = 'btree' AND o.opcdefault AND (o.opcintype = base.oid OR c.oid IS NOT NULL)),
        EXISTS (
          SELECT FROM pg_catalog.pg_proc r JOIN pg_catalog.pg_language l ON l.oid = r.prolang
          WHERE r.oid = coalesce(element.typreceive, base.typreceive) AND l.lanname = 'internal'
@@ -307,7 +386,9 @@ class TargetColumn:
             PostgreSQL does not update it.
         stored_type: the type that is stored, of a domain the one below it, as SQL has it: with its schema, and without
             length and precision.
+        ordered: an index can order its values.
         reads_text: a value's binary form is its text, as of an enum; of an array, an element's.
+        held: why PostgreSQL would not change its type, such as 'it is an identity column'; '' where it would.
     """
 
     name: str
@@ -321,7 +402,9 @@ class TargetColumn:
     unwritable: str = ""
     always_identity: bool = False
     stored_type: str = ""
+    ordered: bool = True
     reads_text: bool = False
+    held: str = ""
 
     @property
     def stored_as(self) -> tuple[str, int, int]:
@@ -359,15 +442,51 @@ class UniqueKey:
 
 @dataclass(frozen=True)
 class TargetTable:
-    """The table that rows go to. Can be pickled and kept; read it again after the table has changed."""
+    """The table that rows go to. Can be pickled and kept; read it again after the table has changed.
+
+    Attributes:
+        table: its name.
+        columns: in its order.
+        unique_keys: those of a row, the primary one first.
+        root: of a partition, the table at the top; None where it is no partition.
+        partition_key: columns that say to which partition a row goes, '' for an expression; () where there are none.
+    """
 
     table: TableName
     columns: tuple[TargetColumn, ...]
     unique_keys: tuple[UniqueKey, ...] = ()
+    root: TableName | None = None
+    partition_key: tuple[str, ...] = ()
+
+    @property
+    def altered(self) -> TableName:
+        """The table that a statement about its columns names."""
+        return self.root or self.table
 
     def column(self, name: str) -> TargetColumn | None:
         """The column of exactly this name, or None."""
         return next((column for column in self.columns if column.name == name), None)
+
+
+def table_oid(connection: Connection, table: str) -> int | None:
+    """What the catalog knows a table by; None where there is none of this name.
+
+    Raises:
+        ConfigurationError: the name is no name, or the role may not use its schema.
+    """
+    wanted = TableName.parse(table)
+    with driver_connection(connection).cursor() as cursor:
+        cursor.execute(_OID, {"table": str(wanted), "schema": wanted.schema})
+        [(closed, oid, role)] = cursor.fetchall()
+    if closed:
+        schema = quote_identifier(wanted.schema or "")
+        raise ConfigurationError(
+            option="table",
+            value=table,
+            rule=f"role {role!r} lacks USAGE on schema {schema}",
+            remedy=f"have its owner run: GRANT USAGE ON SCHEMA {schema} TO {quote_identifier(role)}",
+        )
+    return None if oid is None else int(oid)
 
 
 def read_target(connection: Connection, table: str, *, upsert: bool = False, deletes: bool = False) -> TargetTable:
@@ -380,29 +499,32 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
         deletes: see `refuse_unfit`.
 
     Raises:
-        ConfigurationError: the name is no name, there is no such table, or it is none that may be written, see
-            `refuse_unfit`; or this connection would send text in another encoding than UTF-8.
+        ConfigurationError: the name is no name, there is no such table, the role may not use its schema, or it is a
+            table that may not be written, see `refuse_unfit`; or this connection would send text in another encoding
+            than UTF-8.
     """
-    wanted = TableName.parse(table)
+    wanted, oid = TableName.parse(table), table_oid(connection, table)
+    if oid is None:
+        raise ConfigurationError(
+            option="table",
+            value=table,
+            rule="there is no such table in the database",
+            remedy="create it, pass create_table=True to have it made from the batch's schema, or name its schema",
+        )
     with driver_connection(connection).cursor() as cursor:
-        cursor.execute(_FIND, (str(wanted),))
-        found = cursor.fetchone()
-        if found is None:
-            raise ConfigurationError(
-                option="table",
-                value=table,
-                rule="there is no such table in the database",
-                remedy="create it, pass create_table=True to have it made from the batch's schema, or name its schema",
-            )
-        oid, schema, relation = found
+        cursor.execute(_FIND, (oid,))
+        [(schema, relation, root_oid, root_schema, root_relation, partition_key)] = cursor.fetchall()
         name = TableName(name=relation, schema=schema)
         refuse_unfit(read_tree(cursor, name, lock=False), wanted, upsert=upsert, deletes=deletes)
-        columns = _columns(cursor, oid)
+        cursor.execute(_HELD, (root_oid,))
+        held = dict(cursor.fetchall())
+        columns = tuple(replace(column, held=held.get(column.name, "")) for column in _columns(cursor, oid))
         cursor.execute(_UNIQUE_KEYS, (oid,))
         unique_keys = tuple(
             UniqueKey(name=index, columns=tuple(names), primary=primary) for index, primary, names in cursor.fetchall()
         )
-    return TargetTable(table=name, columns=columns, unique_keys=unique_keys)
+    root = None if root_oid == oid else TableName(name=root_relation, schema=root_schema)
+    return TargetTable(name, columns, unique_keys, root, tuple(partition_key))
 
 
 def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns: Iterable[TargetColumn]) -> str | None:
@@ -449,7 +571,7 @@ def _columns(cursor: psycopg2.extensions.cursor, table: int | str) -> tuple[Targ
 def _column(row: tuple[Any, ...]) -> TargetColumn:
     (
         name, type_name, base_type, element_type, element_oid, type_modifier, nullable, has_default, unwritable,
-        always_identity, stored_type, reads_text,
+        always_identity, stored_type, ordered, reads_text,
     ) = row  # fmt: skip
     return TargetColumn(
         name=name,
@@ -463,6 +585,7 @@ def _column(row: tuple[Any, ...]) -> TargetColumn:
         unwritable=unwritable,
         always_identity=always_identity,
         stored_type=stored_type,
+        ordered=ordered,
         reads_text=reads_text,
     )
 

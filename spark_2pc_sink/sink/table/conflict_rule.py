@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.table.catalog import quote_identifier
 from spark_2pc_sink.sink.table.spark_sql import quoted
+from spark_2pc_sink.sink.table.type_mapping import TEXTS, retyped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyspark.sql.types import DataType
 
     from spark_2pc_sink.sink.table.catalog import TargetTable
 
@@ -125,7 +127,7 @@ class LateRows:
 
 
 def order_in_table(
-    order_by: str, columns: Mapping[str, str], target: TargetTable, upsert_keys: Sequence[str]
+    order_by: str, columns: Mapping[str, str], target: TargetTable, upsert_keys: Sequence[str], order: DataType
 ) -> LateRows:
     """The column of the table that holds upsert_order_by.
 
@@ -134,25 +136,28 @@ def order_in_table(
         columns: what is written, by column.
         target: the table.
         upsert_keys: the option.
+        order: the type of its values.
 
     Raises:
         ConfigurationError: no column holds it, or one that the database orders otherwise than Spark.
     """
     spelled = (order_by.strip(), quoted(order_by))
     names = [name for name, made_of in columns.items() if made_of.strip() in spelled and name not in upsert_keys]
-    column = target.column(names[0]) if names else None
-    if column is None:
+    holding = [column for column in map(target.column, names) if column is not None]
+    if not holding:
         raise _refused_order(
             f"the table's rows are compared by upsert_order_by={order_by!r}, and no column of {target.table} but "
             "perhaps an upsert key holds that",
             f"write it to a column too, with columns={{..., 'updated': {order_by!r}}}",
         )
-    if column.is_array or column.base_type not in _ORDERED:
+    column = next((each for each in holding if not each.is_array and each.base_type in _ORDERED), None)
+    if column is None:
+        column = holding[0]
         raise _refused_order(
             f"column {column.name!r} of {target.table} holds upsert_order_by, and is {column.type_name}, which "
             "PostgreSQL does not order as Spark does",
-            f"ALTER TABLE {target.table} ALTER COLUMN {quote_identifier(column.name)} TYPE text, or order by a number "
-            "or a timestamp",
+            (retyped(target, column, "text", order_by) + "; or " if type(order).__name__ in TEXTS else "")
+            + "order by a number or a timestamp",
         )
     return LateRows(column.name, text=column.base_type in _TEXTS)
 

@@ -121,3 +121,15 @@ def parts_of(spark_type: DataType) -> Iterable[DataType]:
     elif isinstance(spark_type, StructType):
         for field in spark_type.fields:
             yield from parts_of(field.dataType)
+
+
+def with_text_keys(spark_type: DataType) -> str:
+    """A type in Spark SQL, with text for the keys of each map in it."""
+    if isinstance(spark_type, ArrayType):
+        return f"array<{with_text_keys(spark_type.elementType)}>"
+    if isinstance(spark_type, MapType):
+        return f"map<string, {with_text_keys(spark_type.valueType)}>"
+    if isinstance(spark_type, StructType):
+        fields = (f"{quoted(field.name)}: {with_text_keys(field.dataType)}" for field in spark_type.fields)
+        return f"struct<{', '.join(fields)}>"
+    return spark_type.simpleString()

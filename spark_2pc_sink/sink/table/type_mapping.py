@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, DecimalType
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.table.catalog import TableName, TargetColumn, quote_identifier
+from spark_2pc_sink.sink.table.catalog import TargetColumn, TargetTable, quote_identifier
 from spark_2pc_sink.sink.table.copy_encoder import Encoding, Storage
 from spark_2pc_sink.sink.table.value_checks import (
     DATE_DAYS_MAX,
@@ -69,7 +69,8 @@ _INTEGERS = {"ByteType": (8, 3), "ShortType": (16, 5), "IntegerType": (32, 10), 
 _INTEGER_COLUMNS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
 _FLOAT_COLUMNS = {"float4": pa.float32(), "float8": pa.float64()}
 _TEXT_COLUMNS = ("text", "varchar", "bpchar")
-_TEXTS = ("StringType", "CharType", "VarcharType")
+#: Spark types whose values are texts.
+TEXTS = ("StringType", "CharType", "VarcharType")
 #: Intervals that Spark cannot hand to a Python task, or pgpq cannot encode, to the Spark SQL of their text.
 _INTERVAL_TEXTS = {
     "YearMonthIntervalType": "concat(cast(cast({0} as interval month) as int), ' months')",
@@ -120,9 +121,9 @@ def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
     given = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
     kind = type(given).__name__
     rule = RULES.get((kind, column.base_type))
-    if kind in _TEXTS and column.is_array and (given is spark_type or column.base_type in JSON_COLUMNS):
+    if kind in TEXTS and column.is_array and (given is spark_type or column.base_type in JSON_COLUMNS):
         return _cast_text(given, column)
-    if rule is None and kind in _TEXTS and column.base_type not in SPARK_COUNTERPARTS:
+    if rule is None and kind in TEXTS and column.base_type not in SPARK_COUNTERPARTS:
         rule = _text if column.reads_text else _cast_text
     return None if rule is None or (column.is_array and given is spark_type) else rule(given, column)
 
@@ -288,7 +289,7 @@ RULES: dict[tuple[str, str], Rule] = {
     **{("DecimalType", column): _decimal_as_integer for column in _INTEGER_COLUMNS},
     **{
         (text, column): rule
-        for text in _TEXTS
+        for text in TEXTS
         for column, rule in (
             *((name, _text) for name in _TEXT_COLUMNS),
             ("json", _json_text),
@@ -314,6 +315,8 @@ RULES: dict[tuple[str, str], Rule] = {
 _TAKE_JSON = ("text", "varchar", "bpchar", *JSON_COLUMNS)
 _TIMES = ("DateType", "TimestampType", "TimestampNTZType")
 _NUMBERS = ("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType")
+#: NAMEDATALEN - 1.
+_NAME_BYTES_MAX = 63
 _ROUNDING = "a binary fraction has no exact decimal; say how many digits to keep"
 _ZONE = "one has a time zone and the other has none; say that the session's zone is meant"
 # Why these pairs are not converted without being asked: (class of the Spark type, pg_type.typname).
@@ -331,14 +334,14 @@ _REASONS = {
 
 
 def incompatible(
-    name: str, spark_type: DataType, table: TableName, column: TargetColumn, made_of: str
+    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, made_of: str
 ) -> ConfigurationError:
     """A column of the batch, made of this Spark SQL, and one of the table that do not go together."""
     return ConfigurationError(
         option="columns",
         value=name,
         rule=f"the batch has {spark_type.simpleString()}, the table has {column.type_name}",
-        remedy=_remedy(name, spark_type, table, column, made_of),
+        remedy=_remedy(name, spark_type, target, column, made_of),
     )
 
 
@@ -352,16 +355,46 @@ def unsupported(name: str, spark_type: DataType, made_of: str) -> ConfigurationE
     )
 
 
-def _remedy(name: str, spark_type: DataType, table: TableName, column: TargetColumn, made_of: str) -> str:
-    alter = f"ALTER TABLE {table} ALTER COLUMN {quote_identifier(column.name)} TYPE"
+def retyped(target: TargetTable, column: TargetColumn, to: str, made_of: str) -> str:
+    """What makes a table hold values of a type: the statement that gives the column this type, or adds another one.
+
+    Args:
+        target: the table.
+        column: the one that does not hold them.
+        to: the type, in SQL.
+        made_of: Spark SQL of the values.
+    """
+    name = quote_identifier(column.name)
+    if column.held:
+        other = _free_name(target, column.name, to.strip("[]"))
+        return (
+            f"PostgreSQL does not change the column's type ({column.held}), so add another one: ALTER TABLE "
+            f"{target.altered} ADD COLUMN {quote_identifier(other)} {to}; and write to it with "
+            + columns_with(other, made_of)
+        )
+    # A default has no cast to jsonb, even where there is one for the column's values.
+    free = f"ALTER COLUMN {name} DROP DEFAULT, " if to == "jsonb" and column.has_default else ""
+    using = f" USING to_jsonb({name})" if to == "jsonb" else ""
+    return f"ALTER TABLE {target.altered} {free}ALTER COLUMN {name} TYPE {to}{using}"
+
+
+def _free_name(target: TargetTable, name: str, suffix: str) -> str:
+    """A name for another column, no longer than PostgreSQL keeps."""
+    short = name.encode()[: _NAME_BYTES_MAX - len(suffix) - 1].decode(errors="ignore")
+    taken = f"{short}_{suffix}"
+    return taken if target.column(taken) is None else _free_name(target, short[:-1], suffix)
+
+
+def _remedy(name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, made_of: str) -> str:
     of_column = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
     kind, value = type(of_column).__name__, made_of if of_column is spark_type else "element"
     if kind in COMPLEX_TYPES and column.base_type not in _TAKE_JSON:
-        return f"make the column jsonb, which takes it: {alter} jsonb USING to_jsonb({quote_identifier(column.name)})"
+        return f"jsonb takes it: {retyped(target, column, 'jsonb', made_of)}"
     if kind in COMPLEX_TYPES:
         reason, converted = "say that its JSON is meant", f"to_json({value})"
     elif column.base_type == "interval" and "Interval" in kind:
-        return f"the column drops fields that the batch has; alter it: {alter} interval"
+        full = "interval[]" if column.is_array else "interval"
+        return f"the column drops fields that the batch has: {retyped(target, column, full, made_of)}"
     elif column.base_type in SPARK_COUNTERPARTS:
         reason = _REASONS.get((kind, column.base_type), "they are not converted silently; say that you want it")
         to = SPARK_COUNTERPARTS[column.base_type]

@@ -150,7 +150,7 @@ def guarded(
     plan = plan_of(url, fields, keys=["id"], order=order)
     with transaction(url) as connection:
         target = read_target(connection, "orders")
-    return replace(plan, late_rows=order_in_table(order_by, {name: name for name in fields}, target, ["id"]))
+    return replace(plan, late_rows=order_in_table(order_by, {name: name for name in fields}, target, ["id"], order))
 
 
 def versions(*values: tuple[int, int | None]) -> pa.RecordBatch:
@@ -201,7 +201,7 @@ def test_where_the_table_cannot_tell_which_is_newer(database: str, column: str, 
         target = read_target(connection, "orders")
     columns = {name.name: name.name for name in target.columns}
     with pytest.raises(ConfigurationError, match=f"keep_newer.*{said}"):
-        order_in_table(order_by, columns, target, ["id"])
+        order_in_table(order_by, columns, target, ["id"], LONG)
 
 
 @pytest.mark.parametrize(

@@ -84,11 +84,15 @@ class Call:
 
 @dataclass(frozen=True)
 class _Known:
-    """The first sink of an id that a run has called, and the run's last call of it."""
+    """The first sink of an id that a run has called, and the run's last call of it.
+
+    ``refused``: its options alone, so that nothing was written: a person who corrects them in the same process goes on.
+    """
 
     run_id: str
     written: Mapping[str, object]
     call: Call | None = None
+    refused: bool = False
 
 
 class SinksOfRuns:
@@ -119,8 +123,9 @@ class SinksOfRuns:
             if known is None:
                 self._known = {key: kept for key, kept in self._known.items() if is_active(key[0])}
             elif known.run_id == run.run_id:
-                if known.written != written:
+                if known.written != written and not known.refused:
                     raise _another(options.transactional_id, known.written, written)
+                self._known[identity] = replace(known, written=written)
                 return
             self._known[identity] = _Known(run.run_id, written)
 
@@ -139,9 +144,11 @@ class SinksOfRuns:
         before = self._last_call(run, transactional_id)
         went_on = before is not None and before.error is not None and before.batch_id != batch_id
         error: str | None = None
+        refused = False
         try:
             yield
         except BaseException as failure:
+            refused = isinstance(failure, ConfigurationError)
             error = f"{type(failure).__name__}: {failure}"
             explained = before.explain(failure, batch_id) if before and isinstance(failure, HaltError) else failure
             if explained is failure:
@@ -150,7 +157,7 @@ class SinksOfRuns:
         finally:
             # A halt does not hide the error for which it came.
             if error is None or not went_on:
-                self._note_call(run, transactional_id, Call(batch_id, error))
+                self._note_call(run, transactional_id, Call(batch_id, error), refused=refused)
         if went_on and before is not None:
             sink_log(__name__, transactional_id).error(
                 "your function went on after an error of the sink in batch %d: both sides have that batch all the "
@@ -163,12 +170,13 @@ class SinksOfRuns:
             known = self._known.get((run.query_id, transactional_id))
             return known.call if known is not None and known.run_id == run.run_id else None
 
-    def _note_call(self, run: RunIds, transactional_id: str, call: Call) -> None:
+    def _note_call(self, run: RunIds, transactional_id: str, call: Call, *, refused: bool) -> None:
         identity = (run.query_id, transactional_id)
         with self._lock:
             known = self._known.get(identity)
             if known is not None and known.run_id == run.run_id:
-                self._known[identity] = replace(known, call=call)
+                never_written = known.call is None or known.refused
+                self._known[identity] = replace(known, call=call, refused=refused and never_written)
 
 
 def what_is_written(options: SinkOptions) -> dict[str, object]:

@@ -63,6 +63,21 @@ def test_another_sink_of_the_id_is_refused(sinks: SinksOfRuns, given: dict[str, 
     check_in(sinks)
 
 
+def test_a_sink_whose_options_were_refused_gives_way_until_a_batch_is_written(sinks: SinksOfRuns) -> None:
+    """A person corrects them in the same process, as in a notebook."""
+    refusal = ConfigurationError(option="columns", value="x", rule="it is none", remedy="name another one")
+    for columns in (None, {"x": "a"}, {"x": "b"}):
+        check_in(sinks, columns=columns)
+        with pytest.raises(ConfigurationError, match="it is none"):
+            call(sinks, 0, refusal)
+    check_in(sinks, columns={"x": "c"})
+    call(sinks, 0)
+    with pytest.raises(ConfigurationError, match="it is none"):
+        call(sinks, 1, refusal)
+    with pytest.raises(ConfigurationError, match="transactional_id of its own"):
+        check_in(sinks)
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -375,8 +375,10 @@ class BatchDriver:
             except DualWriteError as failure:
                 self._log.warning("the transaction of a bad row could not be aborted; recovering: %s", failure)
             else:
-                if answer.code == Code.NONE:
-                    # Below transaction.version 2 EndTxn answers no producer: InitProducerId comes next.
+                # Below transaction.version 2 a transaction without partitions has not begun. EndTxn answers no producer
+                # there: InitProducerId comes next, which would abort whatever is open.
+                unbegun = answer.code == Code.INVALID_TXN_STATE
+                if answer.code == Code.NONE or (unbegun and self._kafka.transaction_version < EPOCH_BUMP_VERSION):
                     self._claim = replace(self._claimed, next_producer=answer.producer)
                     return
         self._restore(error, attempt)

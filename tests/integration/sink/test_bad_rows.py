@@ -169,6 +169,23 @@ def test_each_kind_of_bad_row_has_its_dead_letter(sides: Sides, caplog: pytest.L
     ]
 
 
+def test_a_search_is_no_claim_where_no_topic_is_written(
+    spark: SparkSession, start_kafka: Any, database: str, transactional_id: str, tmp_path: Path
+) -> None:
+    """Below transaction.version 2 no transaction has begun that could be aborted."""
+    broker = start_kafka(transaction_version=0)
+    options = sink_options(broker=broker, database=database, transactional_id=transactional_id, topic=None)
+    del options["topic"], options["table"], options["create_table"]
+    stream = FileStream(spark, tmp_path, SCHEMA)
+    sides = Sides(stream, {**options, "writes": [Rows("target")], "bad_rows": "dead_letter"})
+    sides.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, amount int, parent int CHECK (parent > 0))")
+    stream.add([(1, "bad", 1, 0), (2, "good", 1, 1)])
+    sides.run()
+    assert sides.letters() == {1: (1, "23514")}
+    assert sides.rows("SELECT id FROM target") == [(2,)]
+    assert [action for (action,) in sides.rows("SELECT action FROM kafka_transaction_state_actions")] == ["claim"]
+
+
 def test_a_replay_ends_in_the_same_split(sides: Sides) -> None:
     """A26: though the table takes every row by then. The next batch is split anew."""
     sides.execute(

@@ -1,4 +1,4 @@
-"""Pictures of the curves, as SVG; needs matplotlib (the extra ``bench``)."""
+"""Pictures of the curves, as SVG; needs matplotlib (the extra ``dev``)."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from benchmarks.charts import OVERVIEW, draw
 from benchmarks.report_tables import ratio_of, seconds_of, table, thousands
 from benchmarks.results import Result
 from benchmarks.targets import TARGETS
+from spark_2pc_sink.extras import install_command
 
 _FOLDER = Path(__file__).parent
 _INTRODUCTION = (
@@ -44,7 +45,7 @@ def main() -> None:
     try:
         pictures = draw({name: result.figures for name, result in found.items()}, given.folder)
     except ImportError as error:
-        parser.error(f"{error}: pip install 'spark-2pc-sink[bench]' brings what draws the pictures")
+        parser.error(f"{error}: {install_command('dev')} brings what draws the pictures")
     by_hand = {name: (_FOLDER / f"{name}.md").read_text().partition("\n")[2] for name in ("missed", "tried")}
     text = render(found, pictures=[path.name for path in pictures], **by_hand)
     (given.folder / "RESULTS.md").write_text(text)

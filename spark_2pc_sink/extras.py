@@ -23,6 +23,10 @@ def extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
-            f"{error.name} is not installed: run pip install 'spark-2pc-sink[{name}]'", name=error.name
-        ) from error
+        text = f"{error.name} is not installed: run {install_command(name)} in the directory of spark_2pc_sink"
+        raise MissingExtraError(text, name=error.name) from error
+
+
+def install_command(name: str) -> str:
+    """The command that installs an extra, in the directory of the project: it is on no index."""
+    return f'pip install ".[{name}]"'

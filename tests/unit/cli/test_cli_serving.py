@@ -13,6 +13,7 @@ from spark_2pc_sink import cli
 from spark_2pc_sink.cli import dashboard, exits, exporter
 from spark_2pc_sink.cli.listening import TOKEN_CHARACTERS_MIN, host_and_port
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.extras import install_command
 from spark_2pc_sink.monitoring import exporter as metrics_server
 from spark_2pc_sink.monitoring.dashboard import server as page_server
 from tests.harness.without_modules import run_without
@@ -156,7 +157,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(command: str, module:
     words = [command, *SIDES]
     done = run_without({module}, f"import sys; from spark_2pc_sink.cli import main; sys.exit(main({words!r}))")
     assert done.returncode == exits.EXIT_FAILED
-    assert f"run pip install 'spark-2pc-sink[{extra}]'" in done.stderr
+    assert f"run {install_command(extra)}" in done.stderr
 
 
 def test_their_commands_load_neither_spark_nor_servers_before_they_are_run() -> None:

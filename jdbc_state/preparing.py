@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema, CreateTable, SetTableComment
 
 from jdbc_state.errors import StateStoreError
-from jdbc_state.schema import FIGURES, StateTables, grant, quoted, sql_of
+from jdbc_state.schema import FIGURES, StateTables, as_sql, grant, grant_usage, quoted, sql_of
 from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
 from jdbc_state.versions import find_table, making, migration, refusal
@@ -32,7 +32,11 @@ _MISSING_PRIVILEGES = text(
     "SELECT wanted FROM unnest(CAST(:wanted AS text[])) AS wanted "
     "WHERE NOT has_table_privilege(CAST(:role AS name), to_regclass(:table), wanted)"
 )
-_SCHEMA_USAGE = text("SELECT has_schema_privilege(CAST(:role AS name), CAST(:schema AS text), 'USAGE')")
+# In a schema that the connected role may not use, to_regclass raises an error that ends the transaction.
+_CLOSED_TO = text(
+    "SELECT role FROM unnest(ARRAY[current_user, CAST(:role AS name)]) WITH ORDINALITY AS asked (role, number), "
+    "pg_namespace WHERE nspname = :schema AND NOT has_schema_privilege(role, oid, 'USAGE') ORDER BY number LIMIT 1"
+)
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,13 @@ class SchemaReport:
         there: whether there is a state table.
         ready: whether a driver of this version can start with the role.
         lines: what was found, one sentence each.
+        remedies: commands and statements that make it ready, one each.
     """
 
     there: bool
     ready: bool
     lines: tuple[str, ...]
+    remedies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,15 +154,24 @@ def check(connection: Connection, settings: StoreSettings, *, role: str | None, 
     """
     tables = StateTables.named(settings)
     name = role or str(connection.scalar(text("SELECT current_user")))
+    closed_to = connection.scalar(_CLOSED_TO, {"role": name, "schema": settings.state_schema})
+    if closed_to is not None:
+        opened = grant_usage(settings, as_sql(closed_to))
+        line = f"{closed_to} lacks USAGE on schema {settings.state_schema}: {opened}"
+        return SchemaReport(there=True, ready=False, lines=(line,), remedies=(opened,))
     found = {table: find_table(connection, tables, table) for table in tables.wanted(settings)}
-    lines, ready = [], True
+    state = found[tables.state]
+    lines, remedies, ready = [], [], True
     for table, one in found.items():
         if one is None:
             ready = False
-            command = making(settings) if table is tables.state else migration(settings, role="OWNER", where=where)
+            make = making(settings, role=name)
+            command = make if state is None else migration(settings, role=state.owner, where=where)
             lines.append(f"{quoted(table)} does not exist: the first start of a job makes it, or {command}")
+            remedies.append(command)
             continue
         refused = refusal(one, tables, settings, where=where)
+        remedies += () if refused is None else refused.remedies
         version = "no version of this package's" if one.version is None else f"version {one.version}"
         why = "" if refused is None else ": " + "; ".join([refused.detail, *refused.remedies])
         lines.append(f"{one.name}: {version}, owned by {one.owner}{why}")
@@ -165,13 +180,10 @@ def check(connection: Connection, settings: StoreSettings, *, role: str | None, 
             lines.append(f"{without}. To add it: {migration(settings, role=one.owner, where=where)}")
         lacks = _lacking(connection, table, tables.privileges(table), name)
         if lacks:
-            lines.append(f"{name} lacks {', '.join(lacks)} on {one.name}: {grant(table, lacks, name)}")
+            remedies.append(grant(table, lacks, as_sql(name)))
+            lines.append(f"{name} lacks {', '.join(lacks)} on {one.name}: {remedies[-1]}")
         ready = ready and refused is None and not lacks
-    there = found[tables.state] is not None
-    usable = not there or connection.scalar(_SCHEMA_USAGE, {"role": name, "schema": settings.state_schema})
-    if not usable:
-        lines.append(f"{name} lacks USAGE on schema {settings.state_schema}")
-    return SchemaReport(there=there, ready=ready and bool(usable), lines=tuple(lines))
+    return SchemaReport(state is not None, ready, tuple(lines), tuple(dict.fromkeys(remedies)))
 
 
 def _lacking(connection: Connection, table: Table, wanted: tuple[str, ...], role: str) -> list[str]:

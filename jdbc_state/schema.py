@@ -133,12 +133,20 @@ def ddl(settings: StoreSettings, *, role: str | None = None) -> str:
     for table in tables.wanted(settings):
         statements += [sql_of(CreateTable(table, if_not_exists=True)), sql_of(SetTableComment(table))]
     if role is not None:
-        name = _DIALECT.identifier_preparer.quote(role)
-        statements.append(
-            f"GRANT USAGE ON SCHEMA {_DIALECT.identifier_preparer.quote(settings.state_schema)} TO {name}"
-        )
+        name = as_sql(role)
+        statements.append(grant_usage(settings, name))
         statements += [grant(table, tables.privileges(table), name) for table in tables.wanted(settings)]
     return "\n".join(f"{statement};" for statement in statements)
+
+
+def as_sql(name: str) -> str:
+    """A name of the catalogue, in quotation marks where SQL needs them."""
+    return _DIALECT.identifier_preparer.quote(name)
+
+
+def grant_usage(settings: StoreSettings, role: str) -> str:
+    """The statement that opens the schema of the tables; ``role`` is quoted as in SQL."""
+    return f"GRANT USAGE ON SCHEMA {as_sql(settings.state_schema)} TO {role}"
 
 
 def sql_of(statement: DDLElement) -> str:

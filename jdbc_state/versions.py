@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import urllib.parse
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Table, text
@@ -129,7 +130,8 @@ def migrate_command(settings: StoreSettings, *, role: str, where: str) -> str:
         role: who runs it.
         where: the database, as in a URL.
     """
-    return f"spark-2pc state migrate --database {shlex.quote(f'postgresql://{role}@{where}')} {_flags(settings)}"
+    url = f"postgresql://{urllib.parse.quote(role, safe='')}@{where}"
+    return f"spark-2pc state migrate --database {shlex.quote(url)} {_flags(settings)}"
 
 
 def migration(settings: StoreSettings, *, role: str, where: str) -> str:
@@ -140,11 +142,16 @@ def migration(settings: StoreSettings, *, role: str, where: str) -> str:
     )
 
 
-def making(settings: StoreSettings) -> str:
-    """The remedy where there is no state table, and this role may make none. ROLE is that of the job."""
+def making(settings: StoreSettings, *, role: str = "ROLE") -> str:
+    """The remedy where there is no state table, and this role may make none.
+
+    Args:
+        settings: their names.
+        role: that of the job, as the catalogue spells it.
+    """
     return (
-        f"spark-2pc state ddl {_flags(settings)} --role ROLE  # changes nothing: prints the statements, for a role "
-        "that may create tables; they make the tables, and grant ROLE what a driver needs"
+        f"spark-2pc state ddl {_flags(settings)} --role {shlex.quote(role)}  # changes nothing: prints the statements, "
+        f"for a role that may create tables; they make the tables, and grant {role} what a driver needs"
     )
 
 

@@ -23,8 +23,7 @@ from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.options.sourced_options import add_once
 from spark_2pc_sink.options.text_values import value_of_text
 from spark_2pc_sink.sink.check.check import TIMEOUT_S, check_sink
-from spark_2pc_sink.sink.check.findings import CheckReport, Finding
-from spark_2pc_sink.verification.table_pairs import foreseen_refusals
+from spark_2pc_sink.sink.check.findings import CheckReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -77,18 +76,7 @@ def _check(given: argparse.Namespace) -> CommandResult:
     options = sink_options(given)
     with _rows(given.schema) as rows:
         report = check_sink(options, rows, timeout_s=given.timeout)
-    report = replace(report, findings=(*report.findings, *_verify_findings(options)))
     return CommandResult(exit_code=_exit_code(report, strict=given.strict), fields=report.as_json(), text=f"{report}\n")
-
-
-def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
-    """Whether verify will be able to compare the tables of the sink."""
-    found = foreseen_refusals(options.layout)
-    if not found:
-        yield Finding("verify", "ok", "it can compare both sides, as far as the options tell")
-    for table, refusal in found.items():
-        text = f"it will be inconclusive (exit code 5) about table {table}: {refusal.why}"
-        yield Finding("verify", "warning", text, refusal.remedy)
 
 
 def _exit_code(report: CheckReport, *, strict: bool) -> int:

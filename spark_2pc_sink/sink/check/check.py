@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.recovery.api import status
 from spark_2pc_sink.sink.check.database_rules import database_findings
 from spark_2pc_sink.sink.check.database_side import look_at_database
@@ -29,11 +30,9 @@ _SIDES: Final = (
     "database_password",
     "password_command",
     "require_tls",
-    "state_schema",
-    "state_table",
-    "history_table",
     "history_batches",
 )
+_NAMES: Final = ("state_schema", "state_table", "history_table")
 
 
 def check_sink(
@@ -64,16 +63,30 @@ def check_sink(
         from spark_2pc_sink.sink.check.schema_side import schema_findings  # noqa: PLC0415
 
         findings += schema_findings(options, rows)
-    findings += executor_findings(options, spark)
+    findings += [*executor_findings(options, spark), *_verify_findings(options)]
     promise = guarantee(options, kafka, database)
     if any(each.level == "problem" for each in findings):
         promise = f"When the problems are settled: {promise}"
     return CheckReport(options.transactional_id, tuple(findings), promise)
 
 
+def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
+    """Whether verify will be able to compare the tables of the sink."""
+    # Only here: a job checks without the modules of a comparison.
+    from spark_2pc_sink.verification.table_pairs import foreseen_refusals  # noqa: PLC0415
+
+    found = foreseen_refusals(options.layout)
+    if not found:
+        yield Finding("verify", "ok", "it can compare both sides, as far as the options tell")
+    for table, refusal in found.items():
+        text = f"it will be inconclusive (exit code 5) about table {table}: {refusal.why}"
+        yield Finding("verify", "warning", text, refusal.remedy)
+
+
 def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
     """Whether the sink has run, and whether it runs now: a second driver would end the first."""
     sides: dict[str, Any] = {name: getattr(options, name) for name in _SIDES}
+    sides |= {name: quote_identifier(named) for name in _NAMES if (named := getattr(options, name)) is not None}
     found = status(
         transactional_id=options.transactional_id,
         timeout_s=timeout_s,

@@ -54,17 +54,16 @@ def _server(database: DatabaseFacts) -> Finding:
 
 def _state(options: SinkOptions, database: DatabaseFacts) -> Finding:
     subject, name = "state table", f"{options.state_schema}.{options.state_table}"
-    role = quote_identifier(database.role)
+    remedy = "\n".join(database.state_remedies) or "choose another state_table or history_table"
     if database.state_there:
         text = "; ".join(database.state_lines)
         if database.state_ready:
             return Finding(subject, "ok", text)
-        return Finding(subject, "problem", text, f"spark-2pc state ddl --role {role}, or state migrate as the owner")
+        return Finding(subject, "problem", text, remedy)
     if database.may_make_state:
         return Finding(subject, "ok", f"{name} is not there; the first start makes it")
     text = f"{name} is not there, and role {database.role} may not make it"
-    ddl = f"spark-2pc state ddl --state-schema {options.state_schema} --role {role}"
-    return Finding(subject, "problem", text, f"have an owner run what this prints: {ddl}")
+    return Finding(subject, "problem", text, remedy)
 
 
 def _table(table: TableFacts, database: DatabaseFacts) -> Finding:

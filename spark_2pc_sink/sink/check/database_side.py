@@ -11,9 +11,8 @@ from sqlalchemy import text
 from jdbc_state import SqlStateStore, StoreSettings
 from jdbc_state.database_kind import DatabaseKind
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
-from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.table.catalog import read_target
+from spark_2pc_sink.sink.table.catalog import read_target, table_oid
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -73,6 +72,7 @@ class DatabaseFacts:
         state_there: whether there is a state table.
         state_ready: whether this version's driver can start with it.
         state_lines: what was found there.
+        state_remedies: commands and statements that make it ready.
         tables: the targets.
         dead_letters: the table of bad rows; None where the sink has none.
     """
@@ -90,6 +90,7 @@ class DatabaseFacts:
     state_there: bool = True
     state_ready: bool = True
     state_lines: tuple[str, ...] = ()
+    state_remedies: tuple[str, ...] = ()
     tables: tuple[TableFacts, ...] = ()
     dead_letters: TableFacts | None = None
 
@@ -130,22 +131,24 @@ def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> Da
         state_there=state.there,
         state_ready=state.ready,
         state_lines=state.lines,
+        state_remedies=state.remedies,
         tables=tables,
         dead_letters=dead_letters,
     )
 
 
 def _dead_letters(connection: Connection, letters: DeadLetters) -> TableFacts:
-    there, refusal = letters.exists(connection), letters.refusal(connection)
-    return TableFacts(str(letters.table), there=there, refusal=refusal, created=not there and refusal is None)
+    refusal = letters.refusal(connection)
+    there = refusal is None and letters.exists(connection)
+    return TableFacts(str(letters.table), there=there, refusal=refusal, created=refusal is None and not there)
 
 
 def _table(connection: Connection, rows: Rows) -> TableFacts:
-    name = str(TableName.parse(rows.table))
-    there = connection.execute(text("SELECT to_regclass(:name)"), {"name": name}).scalar() is not None
-    if not there and rows.create_table:
-        return TableFacts(rows.table, there=False, created=True)
+    there = False
     try:
+        there = table_oid(connection, rows.table) is not None
+        if not there and rows.create_table:
+            return TableFacts(rows.table, there=False, created=True)
         target = read_target(connection, rows.table, upsert=rows.mode != "append")
     except ConfigurationError as error:
         return TableFacts(rows.table, there=there, refusal=error)

@@ -85,6 +85,6 @@ def _table(findings: Sequence[Finding]) -> list[str]:
     for each in findings:
         head = f"{_SHOWN[each.level]:<{level}}  {each.subject:<{subject}}  "
         lines += textwrap.wrap(each.text, _WIDTH, initial_indent=head, subsequent_indent=indent)
-        # A remedy may be a command, which is pasted as a whole line.
-        lines += [f"{indent}> {each.remedy}"] if each.remedy else []
+        # Lines of a remedy may be commands, which are pasted whole.
+        lines += [f"{indent}> {line}" for line in each.remedy.splitlines()]
     return lines

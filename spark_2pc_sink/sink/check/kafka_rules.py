@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -21,11 +22,13 @@ from spark_2pc_sink.sink.check.kafka_side import (
 from spark_2pc_sink.sink.job.record_side import MESSAGE_BYTES_WANTED, too_small
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.options import KafkaOptions, SinkOptions
     from spark_2pc_sink.sink.check.kafka_side import KafkaFacts, TopicFacts, Trial
 
 #: Kafka's ``transaction.max.timeout.ms`` where it may not be read.
 _MAX_TIMEOUT_MS: Final = 900_000
+#: Of a topic that is made as a remedy says; a guess, for a person to change.
+_PARTITIONS: Final = 4
 #: With these a broker may be lost, and nothing that was acknowledged is.
 _REPLICAS: Final = 3
 _IN_SYNC: Final = 2
@@ -62,20 +65,18 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
         yield Finding("brokers", "problem", kafka.problem, remedy)
         return
     yield Finding("brokers", "ok", f"{counted(kafka.brokers, 'broker')} of cluster {kafka.cluster_id} answer")
-    yield _transaction_version(kafka)
+    yield _transaction_version(options.kafka, kafka)
     yield _id(options, kafka)
     yield _end_of_transactions(options, kafka)
     if kafka.trial is not None:
         yield _trial(options, kafka.trial)
     for topic in kafka.topics:
-        yield from _topic(topic)
+        yield from _topic(options.kafka, kafka, topic)
         yield from _transactional(topic, kafka.trial)
         if topic.name == options.dead_letter_topic and topic.configs is not None:
             yield from _dead_letters(topic, topic.configs)
     if not options.topics and any(lane.records is not None for lane in options.lanes):
-        yield Finding(
-            "topics", "not_checked", "each row names its topic", "check those with kafka-topics.sh --describe"
-        )
+        yield Finding("topics", "not_checked", "each row names its topic", _tool(options.kafka, "topics", "--describe"))
     if kafka.log is not None and kafka.log.replicas < _REPLICAS:
         text = (
             f"Kafka's log of transactions has {counted(kafka.log.replicas, 'replica')}: with its broker it may be lost"
@@ -83,11 +84,24 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
         yield Finding("transactions", "warning", text, f"give {kafka.log.name} {_REPLICAS} replicas")
 
 
-def _transaction_version(kafka: KafkaFacts) -> Finding:
+def _tool(kafka: KafkaOptions, name: str, *words: str) -> str:
+    """A command of Kafka's distribution, for somebody who may do it; a broker that asks for logins needs theirs too."""
+    servers = ",".join(kafka.bootstrap_servers)
+    return shlex.join([f"kafka-{name}.sh", "--bootstrap-server", servers, *words])
+
+
+def _acl(kafka: KafkaOptions, resource: Sequence[str], *operations: str) -> str:
+    """The command that gives this user a right. Only brokers know the name of one who logs in without a user name."""
+    anonymous = "ANONYMOUS" if kafka.security_protocol == "PLAINTEXT" else "NAME"
+    to = ("--add", "--allow-principal", f"User:{kafka.sasl_username or anonymous}")
+    return _tool(kafka, "acls", *to, *resource, *(word for each in operations for word in ("--operation", each)))
+
+
+def _transaction_version(options: KafkaOptions, kafka: KafkaFacts) -> Finding:
     level = kafka.transaction_version
     if level >= 2:  # noqa: PLR2004 - the level is the name
         return Finding("transaction.version", "ok", f"{level}: each transaction has an epoch of its own (KIP-890)")
-    remedy = "kafka-features.sh --bootstrap-server HOST:PORT upgrade --feature transaction.version=2"
+    remedy = _tool(options, "features", "upgrade", "--feature", "transaction.version=2")
     text = f"{level}: how a transaction ended can be told from the log alone, as long as its markers are there"
     return Finding("transaction.version", "warning", text, remedy)
 
@@ -97,7 +111,7 @@ def _id(options: SinkOptions, kafka: KafkaFacts) -> Finding:
     if kafka.id_allowed:
         return Finding(subject, "ok", f"{name} may be written")
     text = f"this user may not write {name}, or not even describe it"
-    return Finding(subject, "problem", text, f"kafka-acls.sh --add --transactional-id {name} --operation Write")
+    return Finding(subject, "problem", text, _acl(options.kafka, ("--transactional-id", name), "Write"))
 
 
 def _end_of_transactions(options: SinkOptions, kafka: KafkaFacts) -> Finding:
@@ -110,10 +124,7 @@ def _end_of_transactions(options: SinkOptions, kafka: KafkaFacts) -> Finding:
     text = f"{why}: a crash between the two commits may last {minutes(limit_ms)}; after a longer one "
     text += "the batch is sent again"
     if granted is None:
-        remedy = (
-            "let the user read the brokers' configuration: kafka-acls.sh --add --cluster --operation DescribeConfigs"
-        )
-        return Finding(subject, "not_checked", text, remedy)
+        return Finding(subject, "not_checked", text, _acl(options.kafka, ("--cluster",), "DescribeConfigs"))
     allowed = (kafka.configs or {}).get(MAX_TIMEOUT)
     if allowed is not None and limit_ms > int(allowed):
         text = f"{_TIMEOUT_OPTION}={limit_ms} is above {MAX_TIMEOUT}={allowed} of the brokers, which refuse it"
@@ -125,34 +136,32 @@ def _end_of_transactions(options: SinkOptions, kafka: KafkaFacts) -> Finding:
     return Finding(subject, "warning", text, f"raise {MAX_TIMEOUT} of the brokers above your longest outage")
 
 
-def _topic(topic: TopicFacts) -> Iterator[Finding]:
-    subject = f"topic {topic.name}"
-    acl = f"kafka-acls.sh --add --topic {topic.name} --operation"
+def _topic(options: KafkaOptions, kafka: KafkaFacts, topic: TopicFacts) -> Iterator[Finding]:
+    subject, named = f"topic {topic.name}", ("--topic", topic.name)
     if not topic.allowed:
-        yield Finding(subject, "problem", "this user may not describe it", f"{acl} Write --operation Read")
+        yield Finding(subject, "problem", "this user may not describe it", _acl(options, named, "Write", "Read"))
         return
     if not topic.there:
-        remedy = f"kafka-topics.sh --create --topic {topic.name} --partitions N --replication-factor {_REPLICAS}"
+        shape = ("--partitions", str(_PARTITIONS), "--replication-factor", str(min(_REPLICAS, kafka.brokers)))
+        remedy = _tool(options, "topics", "--create", *named, *shape)
         yield Finding(subject, "problem", "the brokers know no such topic, and the sink makes none", remedy)
         return
     if topic.leaderless:
         text = f"{counted(topic.leaderless, 'partition')} of {topic.partitions} have no leader: batches wait for one"
         yield Finding(subject, "problem", text, "start the brokers that have them")
     if Operation.WRITE not in topic.operations:
-        yield Finding(subject, "problem", "this user may not write there", f"{acl} Write")
+        yield Finding(subject, "problem", "this user may not write there", _acl(options, named, "Write"))
     elif Operation.READ not in topic.operations:
         text = "this user may not read there: recovery cannot tell how a transaction ended that nobody remembers"
-        yield Finding(subject, "warning", text, f"{acl} Read")
-    yield _durability(topic)
+        yield Finding(subject, "warning", text, _acl(options, named, "Read"))
+    yield _durability(options, topic)
 
 
 def _trial(options: SinkOptions, trial: Trial) -> Finding:
     subject, name = "a transaction", f"{options.transactional_id}{TRIAL}"
     if not trial.allowed:
-        remedy = (
-            f"kafka-acls.sh --add --transactional-id {options.transactional_id} --resource-pattern-type prefixed "
-            "--operation Write"
-        )
+        prefixed = ("--transactional-id", options.transactional_id, "--resource-pattern-type", "prefixed")
+        remedy = _acl(options.kafka, prefixed, "Write")
         return Finding(subject, "not_checked", f"this user may not write transactional id {name}", remedy)
     if trial.problem:
         remedy = "use a Kafka service that takes transactions (docs/kafka-services.md)"
@@ -185,15 +194,15 @@ def _dead_letters(topic: TopicFacts, configs: dict[str, str | None]) -> Iterator
         yield Finding(subject, "warning", text, f"set {CLEANUP}=delete")
 
 
-def _durability(topic: TopicFacts) -> Finding:
+def _durability(options: KafkaOptions, topic: TopicFacts) -> Finding:
     subject = f"topic {topic.name}"
     shape = f"{counted(topic.partitions, 'partition')}, {counted(topic.replicas, 'replica')}"
     if topic.configs is None:
         text, remedy = (
             f"{shape}; its settings may not be read",
-            "kafka-acls.sh --add --topic … --operation DescribeConfigs",
+            _acl(options, ("--topic", topic.name), "DescribeConfigs"),
         )
-        return Finding(subject, "not_checked", text, remedy.replace("…", topic.name))
+        return Finding(subject, "not_checked", text, remedy)
     in_sync = int(topic.configs.get(MIN_INSYNC) or 1)
     text = f"{shape}, {MIN_INSYNC}={in_sync}"
     if in_sync > topic.replicas:

@@ -53,6 +53,13 @@ def test_another_database_than_postgresql_is_named(target: Target, topic: MakeTo
     )
 
 
+def test_a_comparison_that_will_be_inconclusive_is_foreseen(target: Target) -> None:
+    """In Python as on the command line: `spark-2pc verify` ends with exit code 5 then."""
+    assert "it can compare both sides" in subjects(target, "ok")["verify"]
+    options = {"mode": "upsert", "upsert_keys": ["id"], "upsert_where": "target.amount < EXCLUDED.amount"}
+    assert "inconclusive (exit code 5) about table public.target" in subjects(target, "warning", **options)["verify"]
+
+
 def test_rows_that_do_not_fit_are_found(target: Target, spark: SparkSession) -> None:
     """By the same code that plans the first batch."""
     database_tables.run(target.database, "CREATE TABLE target (id bigint, name text, amount date)")

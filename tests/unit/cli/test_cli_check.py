@@ -78,16 +78,3 @@ def test_exit_codes(
     assert cli.main([*words, "--json"]) == code
     shown = read_output(capsys.readouterr().out)
     assert (shown["ready"], shown["findings"][0]["level"]) == (level != "problem", level)
-
-
-def test_a_comparison_that_will_be_inconclusive_is_foreseen(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        check, "check_sink", lambda options, *_, **__: CheckReport(options.transactional_id, (), "All.")
-    )
-    cli.main(["check", str(file), "--topic", "t"])
-    assert "verify  it can compare both sides" in capsys.readouterr().out
-    words = ["--mode", "upsert", "--upsert-keys", "id", "--upsert-where", "orders.a < EXCLUDED.a", "--strict"]
-    assert cli.main(["check", str(file), "--topic", "t", *words]) == 3
-    assert "WARNING      verify  it will be inconclusive (exit code 5) about table orders" in capsys.readouterr().out

@@ -107,7 +107,7 @@ def test_a_timeout_of_the_job_is_held_against_that_of_the_brokers(asked: int, le
 @pytest.mark.parametrize(
     ("changed", "level", "words"),
     [
-        ({"there": False}, "problem", "kafka-topics.sh --create --topic orders"),
+        ({"there": False}, "problem", "kafka-topics.sh --bootstrap-server h:1 --create --topic orders"),
         ({"allowed": False}, "problem", "may not describe it"),
         ({"leaderless": 2}, "problem", "2 partitions of 4 have no leader"),
         ({"operations": frozenset({Operation.READ})}, "problem", "may not write there"),
@@ -142,8 +142,13 @@ REFUSED = ConfigurationError(option="table", value="orders", rule="it is a view"
         ({"read_only": True}, "database", "problem", "take default_transaction_read_only back"),
         ({"version_number": 130009}, "database", "problem", "needs 14 or later"),
         ({"fsync": False}, "database", "warning", "set fsync=on"),
-        ({"state_ready": False, "state_lines": ("old",)}, "state table", "problem", "state migrate"),
-        ({"state_there": False, "may_make_state": False}, "state table", "problem", "spark-2pc state ddl"),
+        ({"state_ready": False, "state_lines": ("old",)}, "state table", "problem", "old choose another state_table"),
+        (
+            {"state_there": False, "may_make_state": False, "state_remedies": ("spark-2pc state ddl",)},
+            "state table",
+            "problem",
+            "may not make it spark-2pc state ddl",
+        ),
         ({"tables": (TableFacts("t", refusal=REFUSED),)}, "table t", "problem", "it is a view name a table"),
         ({"tables": (TableFacts("t", may_insert=False),)}, "table t", "problem", 'GRANT INSERT ON t TO "job"'),
         (

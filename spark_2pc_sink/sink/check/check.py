@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.recipe.remedies import STATUS, remedy
 from spark_2pc_sink.recovery.api import status
+from spark_2pc_sink.recovery.recover_command import with_command
 from spark_2pc_sink.sink.check.database_rules import database_findings
 from spark_2pc_sink.sink.check.database_side import look_at_database
 from spark_2pc_sink.sink.check.executor_side import executor_findings
@@ -56,8 +58,8 @@ def check_sink(
     if kafka.id_allowed and database.state_there and not (kafka.problem or database.problem):
         findings += _sink_findings(options, timeout_s)
     if rows is None:
-        remedy = "pass the schema of a batch: --schema 'order_id BIGINT, …', or sink.check(schema)"
-        findings.append(Finding("rows", "not_checked", "expressions and types are not compared with the table", remedy))
+        how = "pass the schema of a batch: --schema 'order_id BIGINT, …', or sink.check(schema)"
+        findings.append(Finding("rows", "not_checked", "expressions and types are not compared with the table", how))
     elif not database.problem:
         # Only here: it loads PySpark.
         from spark_2pc_sink.sink.check.schema_side import schema_findings  # noqa: PLC0415
@@ -92,19 +94,19 @@ def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
         timeout_s=timeout_s,
         **sides,
     )
+    [look] = with_command([remedy(STATUS, "changes nothing: shows both sides, and what settles it")], options)
     for report in found.sinks:
-        yield _sink(report)
+        yield _sink(report, look)
     for sink in found.unreadable:
-        yield Finding("sink", "problem", sink.problem, f"spark-2pc status --transactional-id {sink.transactional_id}")
+        yield Finding("sink", "problem", sink.problem, look)
     for problem in filter(None, (found.kafka_problem, found.database_problem)):
         yield Finding("sink", "not_checked", problem, "check again when it answers")
 
 
-def _sink(report: RecoveryReport) -> Finding:
-    recover = f"spark-2pc status --transactional-id {report.transactional_id}"
+def _sink(report: RecoveryReport, look: str) -> Finding:
     if report.condition == "elsewhere":
         text = "its state row belongs to another Kafka cluster"
-        return Finding("sink", "problem", text, f"{recover} says which, and what settles it")
+        return Finding("sink", "problem", text, look)
     if report.driver is not None and report.driver.alive:
         text = f"a driver of this id lives ({report.driver.detail}); a second one would end it"
         return Finding("sink", "warning", text, "stop that job first, or choose another transactional_id")
@@ -113,4 +115,4 @@ def _sink(report: RecoveryReport) -> Finding:
     if report.condition == "fine":
         return Finding("sink", "ok", "it has run before, and nothing is in doubt")
     text = f"the last run left a batch {report.condition.replace('_', ' ')}; the next start settles it"
-    return Finding("sink", "warning", text, f"{recover} shows both sides")
+    return Finding("sink", "warning", text, look)

@@ -76,7 +76,12 @@ def test_a_cluster_and_a_database_as_they_should_be_have_nothing_to_do() -> None
         ({"configs": {MAX_TIMEOUT: "90000", TWO_PHASE: "false"}}, "two-phase commit", "warning", "may last 90 seconds"),
         ({"configs": None}, "two-phase commit", "not_checked", "--cluster --operation DescribeConfigs"),
         ({"log": replace(TOPIC, replicas=1)}, "transactions", "warning", "has 1 replica:"),
-        ({"trial": Trial(allowed=False)}, "a transaction", "not_checked", "id o.check kafka-acls.sh --add"),
+        (
+            {"trial": Trial(allowed=False)},
+            "a transaction",
+            "not_checked",
+            "o --resource-pattern-type prefixed",
+        ),
         ({"trial": Trial(problem="no InitProducerId")}, "a transaction", "problem", "aborted: no InitProducerId"),
         ({"trial": Trial(refused={"orders": "code 42"})}, "topic orders", "problem", "takes no transactions: code 42"),
     ],

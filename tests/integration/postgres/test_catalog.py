@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
+from spark_2pc_sink.sink.job.table_loader import check_privileges
 from spark_2pc_sink.sink.table.catalog import (
     TableName,
     TargetColumn,
     TargetTable,
     UniqueKey,
-    check_privileges,
     read_target,
 )
 from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns

@@ -137,7 +137,7 @@ def trigger(url: str, when: str, body: str, *, kind: str = "TRIGGER") -> None:
         "unlogged, and refers to others",
     ],
 )
-def test_a_target_that_may_lose_rows_is_refused_by_name_and_its_statements_help(
+def test_a_target_that_may_lose_rows_is_refused_by_name(
     database: str, statements: tuple[str, ...], keys: list[str], said: str
 ) -> None:
     """C16: they can be run as they stand; then a batch is written."""

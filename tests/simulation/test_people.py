@@ -99,7 +99,7 @@ END, NEXT = "end 1000", "claim"
         # No option lets an older checkpoint write batches again.
         (
             (("spark-commit 0", people.ADOPT_LEFT_ON), ("spark-commit 1", faults.CHECKPOINT_BACK)),
-            [HaltCause.GAP],
+            [HaltCause.BATCHES_RESTARTED],
         ),
     ],
 )

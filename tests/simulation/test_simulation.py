@@ -115,7 +115,7 @@ def test_a_database_that_lost_a_commit_is_noticed_when_kafka_shows_what_it_lacks
     [
         ("18:checkpoint-back", "it is not the one that came now"),
         ("31:checkpoint-back", "batch 1 follows batch 2"),
-        ("31:checkpoint-back@32:checkpoint-back", "batch 0 follows batch 2"),
+        ("31:checkpoint-back@32:checkpoint-back", "batch ids of this query start at 0 again"),
     ],
 )
 def test_a_checkpoint_that_was_set_back_halts_until_it_is_restored(at: str, reason: str) -> None:

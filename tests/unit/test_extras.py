@@ -55,7 +55,7 @@ def test_the_servers_of_testing_name_their_extra() -> None:
 def test_a_run_without_opentelemetry_makes_no_spans() -> None:
     lines = (
         "from spark_2pc_sink.recipe.steps import Step\n"
-        "from spark_2pc_sink.sink.driver.batch_spans import BatchSpans\n"
+        "from spark_2pc_sink.sink.driver.step_observer import BatchSpans\n"
         "spans = BatchSpans('orders')\n"
         "with spans.span('batch', batch_id=1):\n"
         "    spans.reached(Step.PLACE)\n"

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_2pc_sink.options.names import quote_identifier
+from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recipe.remedies import STATUS, remedy
 from spark_2pc_sink.recovery.api import status
 from spark_2pc_sink.recovery.recover_command import with_command
-from spark_2pc_sink.sink.check.database_rules import database_findings
 from spark_2pc_sink.sink.check.database_side import look_at_database
 from spark_2pc_sink.sink.check.executor_side import executor_findings
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding
-from spark_2pc_sink.sink.check.guarantee import guarantee
-from spark_2pc_sink.sink.check.kafka_rules import kafka_findings
+from spark_2pc_sink.sink.check.kafka_rules import is_durable, kafka_findings, minutes, timeout_ms
 from spark_2pc_sink.sink.check.kafka_side import look_at_kafka
 
 if TYPE_CHECKING:
@@ -22,6 +21,145 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.recovery.report import RecoveryReport
+    from spark_2pc_sink.sink.check.database_side import DatabaseFacts, TableFacts
+    from spark_2pc_sink.sink.check.kafka_side import KafkaFacts
+
+
+_VERSION_MIN: Final = 14
+
+
+def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator[Finding]:
+    """The lines about the database."""
+    if database.problem:
+        yield Finding("database", "problem", database.problem, database.remedy)
+        return
+    yield _server(database)
+    if database.kind.lacks:
+        text = f"it is {database.kind.name}, which lacks {database.kind.lacks}"
+        yield Finding(
+            "kind of database", "warning", text, "accept_database lets it pass: test crashes with it yourself"
+        )
+    if database.kind.limits:
+        yield Finding("kind of database", "ok", database.kind.limits)
+    if not database.fsync:
+        text = "fsync is off: a crash of the server may lose what it has committed, and Kafka keeps"
+        yield Finding("database", "warning", text, "set fsync=on in postgresql.conf")
+    yield _state(options, database)
+    for table in database.tables:
+        yield _table(table, database)
+    if database.dead_letters is not None:
+        yield _dead_letters(database.dead_letters)
+
+
+def _server(database: DatabaseFacts) -> Finding:
+    text = f"{database.kind.name} {database.version} answers, as role {database.role}"
+    if database.standby:
+        remedy = "name the primary in the URL, or add target_session_attrs=read-write to it"
+        return Finding("database", "problem", f"{text}; it is a standby, which takes no writes", remedy)
+    if database.read_only:
+        remedy = "take default_transaction_read_only back: of the role, the database or the server (is its disk full?)"
+        return Finding("database", "problem", f"{text}; its transactions only read", remedy)
+    if database.version_number < _VERSION_MIN * 10_000:
+        return Finding("database", "problem", f"{text}; the sink needs {_VERSION_MIN} or later", "upgrade the server")
+    return Finding("database", "ok", text)
+
+
+def _state(options: SinkOptions, database: DatabaseFacts) -> Finding:
+    subject, name = "state table", f"{options.state_schema}.{options.state_table}"
+    remedy = "\n".join(database.state_remedies) or "choose another state_table or history_table"
+    if database.state_there:
+        text = "; ".join(database.state_lines)
+        if database.state_ready:
+            return Finding(subject, "ok", text)
+        return Finding(subject, "problem", text, remedy)
+    if database.may_make_state:
+        return Finding(subject, "ok", f"{name} is not there; the first start makes it")
+    text = f"{name} is not there, and role {database.role} may not make it"
+    return Finding(subject, "problem", text, remedy)
+
+
+def _table(table: TableFacts, database: DatabaseFacts) -> Finding:
+    subject = f"table {table.name}"
+    if table.created:
+        return Finding(subject, "ok", "it is not there; the first batch makes it")
+    if table.refusal is not None:
+        return Finding(subject, "problem", table.refusal.rule, table.refusal.remedy)
+    if not table.may_insert:
+        grant = f"GRANT INSERT ON {table.name} TO {quote_identifier(database.role)}"
+        return Finding(subject, "problem", f"role {database.role} lacks INSERT", f"have the owner run: {grant}")
+    return Finding(subject, "ok", f"it can be written; {counted(table.columns, 'column')}")
+
+
+def _dead_letters(table: TableFacts) -> Finding:
+    subject = f"dead-letter table {table.name}"
+    if table.refusal is not None:
+        return Finding(subject, "problem", table.refusal.rule, table.refusal.remedy)
+    return Finding(subject, "ok", "it is not there; the first start makes it" if table.created else "it can be written")
+
+
+_PAGE: Final = "docs/limits.md has the rest."
+
+
+def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) -> str:
+    """The paragraph.
+
+    Args:
+        options: of the sink.
+        kafka: what its side has answered.
+        database: what its side has answered.
+    """
+    return " ".join(
+        [_promise(options), *_bad_rows(options), *_crash(options, kafka), *_not_promised(kafka, database), _PAGE]
+    )
+
+
+def _promise(options: SinkOptions) -> str:
+    topics = [f"topic {topic}" for topic in options.topics]
+    if not topics and any(lane.records is not None for lane in options.lanes):
+        topics = ["the topic that it names"]
+    tables = [f"table {lane.rows.table}" for lane in options.lanes if lane.rows is not None]
+    where = [*topics, *tables]
+    places = where[0] if len(where) == 1 else f"{', '.join(where[:-1])} and {where[-1]}"
+    given = ", as far as where lets it" if any(lane.source.where is not None for lane in options.lanes) else ""
+    return (
+        f"Each row of a batch gets to {places} exactly once{given}, whichever process dies and when: once the sink is "
+        "at rest, readers of the topic with isolation.level=read_committed and of the table see the same batches."
+    )
+
+
+def _bad_rows(options: SinkOptions) -> Iterator[str]:
+    if options.bad_rows == "dead_letter":
+        name = options.dead_letter_name
+        topic = "" if options.dead_letter_topic is None else f" and topic {options.dead_letter_topic}"
+        yield f"A row that a side cannot take gets to table {name.schema}.{name.name}{topic} alone, exactly once too."
+
+
+def _crash(options: SinkOptions, kafka: KafkaFacts) -> Iterator[str]:
+    if kafka.problem:
+        yield "How long a crash may last is not known, since Kafka did not answer."
+        return
+    limit_ms = timeout_ms(options, kafka)
+    if limit_ms is None:
+        yield "A crash may last as long as it likes: transactions of the sink never time out."
+        return
+    yield (
+        f"A crash may last {minutes(limit_ms)}. After a longer one between the two commits, Kafka has aborted what the "
+        "database has decided; the sink then sends the same records again, behind later records of others, as long as "
+        "the source still replays them."
+    )
+
+
+def _not_promised(kafka: KafkaFacts, database: DatabaseFacts) -> Iterator[str]:
+    weak = [topic.name for topic in kafka.topics if topic.there and not is_durable(topic)]
+    if weak:
+        yield f"Not guaranteed: records of {', '.join(weak)} after the loss of one broker, by the topic's settings."
+    if not database.problem and not database.fsync:
+        yield "Not guaranteed: rows that PostgreSQL has committed, after a crash of its machine (fsync=off)."
+    yield (
+        "Not guaranteed: both sides at the same moment, since rows come a moment before records; and an order of "
+        "records, but that the last one of a key with upsert_order_by is the row of the table."
+    )
+
 
 #: Seconds that each question to Kafka may take, unless its properties allow less.
 TIMEOUT_S: Final = 10

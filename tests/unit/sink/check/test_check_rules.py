@@ -9,10 +9,9 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import Records, Rows, SinkOptions
-from spark_2pc_sink.sink.check.database_rules import database_findings
+from spark_2pc_sink.sink.check.check import database_findings, guarantee
 from spark_2pc_sink.sink.check.database_side import DatabaseFacts, TableFacts
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding, Level
-from spark_2pc_sink.sink.check.guarantee import guarantee
 from spark_2pc_sink.sink.check.kafka_rules import Operation, kafka_findings
 from spark_2pc_sink.sink.check.kafka_side import (
     CLEANUP,

@@ -57,10 +57,10 @@ class _FatalSteps(StepTimes):
         # It has begun once by itself, before any batch.
         type(self).begun = 0
 
-    def begin(self) -> None:
+    def begin(self, **figures: float) -> None:
         """A batch begins."""
         type(self).begun += 1
-        super().begin()
+        super().begin(**figures)
 
     def __call__(self, step: Step) -> None:
         """A step was reached."""

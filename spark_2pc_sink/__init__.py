@@ -33,32 +33,33 @@ in doubt       decided, and not known to be completed
 ============== ==================================================================================================
 
 **Public names.** A stable name keeps its meaning until the next major version; options, fields and members may be added
-to it. A provisional name may change in a minor version, and the changelog says so. The classes of `errors` are stable;
-`producer.TransactionalWriter`, `transactions.TransactionTool` and `testing` are provisional. Others are private.
+to it. A provisional name may change in a minor version, and the changelog says so. The classes of `errors` and
+`producer.TransactionalWriter` are stable; `transactions.TransactionTool` and `testing` are provisional. Others are
+private.
 
 ================= =========== =====================================================================================
 DualWriteSink     stable      the object for ``foreachBatch``
-Records           provisional a topic of a sink with several outputs
-Rows              provisional a table of a sink with several outputs
-DualWrite         provisional the same for a service without Spark: a session of SQLAlchemy's and Kafka
+Records           stable      a topic of a sink with several outputs
+Rows              stable      a table of a sink with several outputs
+DualWrite         stable      the same for a service without Spark: a session of SQLAlchemy's and Kafka
 AsyncDualWrite    provisional the same on an event loop
 BatchReport       stable      the figures of one batch, for ``on_batch``
 DecidingBatch     provisional a batch that is being decided, for ``on_decide``
 DualWriteError    stable      the root of all errors, see `spark_2pc_sink.errors`
 HaltError         stable      the two sides disagree, and a person has to decide
-HaltCause         provisional why, for programs
+HaltCause         stable      why, for programs
 PreparedTxnState  stable      the text form of a prepared transaction (KIP-939)
-recover           provisional settles the batch that a dead driver has left
-status            provisional shows both sides, and changes nothing
-RecoveryReport    provisional the result of `recover`, and of `status` for each sink
-StatusReport      provisional the result of `status`
-CheckReport       provisional the result of `DualWriteSink.check`
-verify            provisional compares what readers of both sides see, and changes nothing
-VerifyReport      provisional the result of it
-history           provisional lists batches, and who did what to a sink, when and why
-HistoryReport     provisional its result
+recover           stable      settles the batch that a dead driver has left
+status            stable      shows both sides, and changes nothing
+RecoveryReport    stable      the result of `recover`, and of `status` for each sink
+StatusReport      stable      the result of `status`
+CheckReport       stable      the result of `DualWriteSink.check`
+verify            stable      compares what readers of both sides see, and changes nothing
+VerifyReport      stable      the result of it
+history           stable      lists batches, and who did what to a sink, when and why
+HistoryReport     stable      its result
 run_until_stopped provisional waits for a query, drains it on SIGTERM, and returns an exit code
-OperatorDecision  provisional the answer of a person to a `HaltError`
+OperatorDecision  stable      the answer of a person to a `HaltError`
 __version__       stable      of this package
 ================= =========== =====================================================================================
 """
@@ -113,7 +114,7 @@ __all__ = [
 ]
 
 #: Read by pyproject.toml. It stands here because an executor may get the package as a zip, without its metadata.
-__version__: Final = "0.1.0.dev0"
+__version__: Final = "1.0.0"
 
 # Loaded when first asked for: a program that only recovers needs no Spark, and a coordinator no SQLAlchemy.
 _HOMES = {

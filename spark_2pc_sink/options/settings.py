@@ -48,7 +48,7 @@ class Setting:
     dotted: bool = False
     given: str = ""
     secret: bool = False
-    since: str = "0.1.0"
+    since: str = "1.0.0"
 
 
 def setting(default: Any = MISSING, **about: Any) -> Any:

@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,17 @@ CREATE TABLE public.kafka_transaction_history (
     settled_at timestamptz NOT NULL, PRIMARY KEY (transactional_id, prepared_transaction_state))
 """
 COLUMNS = "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('kafka_transaction_state') AND attnum > 0"
+
+
+#: What every later version has to go on with.
+TABLES_OF_1_0_0 = (Path(__file__).parents[2] / "vectors" / "state-1.0.0.sql").read_text()
+#: A sink in each status -> the state of its prepared transaction there, its batch, how many are decided, the next one.
+SINKS_OF_1_0_0 = {
+    "none": ("", None, 0, 0),
+    "decided": ("5:0", 0, 1, 1),
+    "done": ("5:1", 1, 2, 2),
+    "owed": ("5:0", 0, 1, 0),
+}
 
 
 @contextmanager
@@ -82,6 +94,28 @@ def test_a_job_migrates_a_table_of_its_own_role(database: str) -> None:
     decide(store, row, prepared="5:4", batch_id=5)
     execute(database, "DELETE FROM kafka_transaction_state")
     assert claim(store).batch_id == 5
+    store.close()
+
+
+@pytest.mark.parametrize("status", SINKS_OF_1_0_0)
+def test_a_sink_of_1_0_0_goes_on(database: str, status: str) -> None:
+    """C15: its row, its history and its actions are read, and its next batch is decided, without a command by hand."""
+    name = f"{ID}-{status}"
+    execute(database, TABLES_OF_1_0_0)
+    store = prepared(database)
+    row = claim(store, name)
+    state, batch_id, batches, next_batch = SINKS_OF_1_0_0[status]
+    assert (row.status, row.prepared_transaction_state, row.batch_id) == (status, state, batch_id)
+    assert (row.generation, row.row_count) == (2, 0 if batch_id is None else 2 - batch_id)
+    lines = store.read_history(name, last=5)
+    assert sum(line.event == "decided" for line in lines) == batches
+    assert [action.action for action in store.read_actions(name, last=5)].count("claim") == 2
+    if status == "decided":
+        row = store.mark_done(name, row.generation, "5:9")
+    decide(store, row, prepared="5:9", batch_id=next_batch)
+    after = store.read(name)
+    assert after is not None
+    assert (after.status, after.prepared_transaction_state, after.batch_id) == ("decided", "5:9", next_batch)
     store.close()
 
 

@@ -17,7 +17,7 @@ from jdbc_state.sink_log import FIELD, at_work_for, sink_log
 #: Logs that are of no sink, or of all: those of servers, libraries and the command line, and the one of all others.
 _OF_NO_SINK: Final = (
     *("reference", "testing", "monitoring", "cli"),
-    *("topic_reader.py", "sink_log.py", "metrics_server.py", "session_facts.py", "signer_log.py"),
+    *("topic_reader.py", "sink_log.py", "metrics_server.py", "session_facts.py", "msk.py"),
 )
 
 

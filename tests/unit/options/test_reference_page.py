@@ -39,12 +39,12 @@ def test_a_row_is_what_a_reader_needs() -> None:
     assert (kafka["request.timeout.ms"].default, kafka["request.timeout.ms"].range) == ("30000", "1 to 86400000 ms")
     sink = rows(SinkOptions)
     assert sink["topic"].entry("####") == (
-        "#### `topic`\n\n`str | None`, default `None`. Since 0.1.0.\n\n"
+        "#### `topic`\n\n`str | None`, default `None`. Since 1.0.0.\n\n"
         "Where rows go; a column named topic overrides it row by row."
     )
     assert sink["database"].entry("###", "Rows.").startswith("### `Rows.database`\n\n`str`, required. Since ")
     batches = sink["history_batches"].entry("####")
-    assert "`int` (0 to 1000000), default `1000`. Since 0.1.0." in batches
+    assert "`int` (0 to 1000000), default `1000`. Since 1.0.0." in batches
     assert sink["mode"].type == "Literal['append', 'upsert', 'insert_ignore']"
 
 

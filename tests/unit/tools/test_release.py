@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from pathlib import Path
 
@@ -61,9 +62,10 @@ def test_the_notes_are_those_of_one_version() -> None:
     )
 
 
-def test_a_development_version_is_no_release(capsys: pytest.CaptureFixture[str]) -> None:
-    released = ".dev" not in spark_2pc_sink.__version__
-    assert main(["check"]) == int(not released)
-    assert released or "no release: __version__ is" in capsys.readouterr().err
+def test_the_command_says_what_this_commit_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [(ROOT / name).read_text() for name in ("CHANGELOG.md", "pyproject.toml")]
+    lacking = list(problems(spark_2pc_sink.__version__, *texts, os.environ))
+    assert main(["check"]) == int(bool(lacking))
+    assert capsys.readouterr().err == "".join(f"no release: {each}\n" for each in lacking)
     assert main(["notes"]) == 0
     assert main([]) == 2

@@ -63,8 +63,8 @@ def test_the_notes_are_those_of_one_version() -> None:
 
 
 def test_the_command_says_what_this_commit_lacks(capsys: pytest.CaptureFixture[str]) -> None:
-    texts = [(ROOT / name).read_text() for name in ("CHANGELOG.md", "pyproject.toml")]
-    lacking = list(problems(spark_2pc_sink.__version__, *texts, os.environ))
+    changelog, project = ((ROOT / name).read_text() for name in ("CHANGELOG.md", "pyproject.toml"))
+    lacking = list(problems(spark_2pc_sink.__version__, changelog, project, os.environ))
     assert main(["check"]) == int(bool(lacking))
     assert capsys.readouterr().err == "".join(f"no release: {each}\n" for each in lacking)
     assert main(["notes"]) == 0

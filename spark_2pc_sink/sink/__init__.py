@@ -11,9 +11,9 @@ A room imports only rooms below it:
 ``tasks``
     The code that executors run: rows become record batches and COPY bytes.
 ``transfer``
-    What the driver does with that: a thread forwards records to the brokers, and another copies rows into the table.
+    Driver threads for that output: one forwards records to the brokers, another copies rows into the table.
 ``contract``
-    All that driver and tasks share: the ticket of an attempt, the plan of its tasks, the columns of a record, and the
+    What driver and tasks share: the ticket of an attempt, the plan of its tasks, the columns of a record, and the
     receipts of tasks.
 ``stream``
     The connection between a task and the driver: frames, the listener, and what is held back.

@@ -1,1 +1,1 @@
-"""Bad rows: those that PostgreSQL or Kafka cannot take, found one by one, and kept as dead letters."""
+"""Bad rows: rows that PostgreSQL or Kafka cannot take, found one by one and kept as dead letters."""

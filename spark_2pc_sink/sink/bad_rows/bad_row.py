@@ -1,4 +1,4 @@
-"""A bad row: how it is named, how the bad rows among many are found, and what is kept of it."""
+"""A bad row: how it is named, how bad rows are found among many, and what is stored about it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 #: The columns that a sift adds to a batch. The first is an identity, or a fingerprint.
 IDENTITY: Final = "_2pc_identity"
 NUMBER: Final = "_2pc_number"
-#: True for a row that no other of its key supersedes.
+#: True for a row that no other row of its key supersedes.
 WINS: Final = "_2pc_wins"
 
 #: Bytes of a row's identity.
 IDENTITY_BYTES: Final = 16
-#: Characters of a reason: PostgreSQL may quote the row in it.
+#: Maximum characters of a reason: PostgreSQL may quote the row in it.
 _REASON_CHARACTERS_MAX: Final = 2_000
 
 
@@ -44,9 +44,9 @@ class RefusedRow:
     Attributes:
         identity: the same for equal rows of a batch, see `row_identity`; a fingerprint until the row is looked up.
         number: tells equal rows apart, within one job of Spark.
-        output: which output refused it.
-        reason: what it said.
-        sqlstate: PostgreSQL's code; '' where it was not asked.
+        output: the output that refused it.
+        reason: the refusal's text.
+        sqlstate: PostgreSQL's code; '' if PostgreSQL did not refuse it.
     """
 
     identity: bytes
@@ -63,7 +63,7 @@ class RefusedRow:
 
 
 def _reason(error: DataError) -> str:
-    """What is wrong with the row, without what its batch would need to hear."""
+    """The rule that the row breaks, without advice for the whole batch."""
     if isinstance(error, ConstraintError):
         return error.detail
     if isinstance(error, UnstorableValueError):
@@ -80,14 +80,14 @@ class BadRow:
     """Equal rows of a batch that are left out of every output.
 
     Attributes:
-        identity: theirs.
-        occurrences: how many of them are left out.
-        output: the first that refused one.
-        reason: what it said.
-        sqlstate: PostgreSQL's code; '' where it was not asked.
+        identity: identity of the rows.
+        occurrences: number of rows left out.
+        output: the first output that refused one.
+        reason: the refusal's text.
+        sqlstate: PostgreSQL's code; '' if PostgreSQL did not refuse it.
         row: the row as JSON.
-        equal_rows: how many of them the batch has in all; None where that was not counted.
-        fingerprint: theirs; None where it was not asked for.
+        equal_rows: number of equal rows in the whole batch; None if not counted.
+        fingerprint: fingerprint of the rows; None if not requested.
     """
 
     identity: bytes
@@ -101,7 +101,7 @@ class BadRow:
 
     @property
     def all_of_them(self) -> bool:
-        """True where no equal row stays in the batch."""
+        """True if no equal row stays in the batch."""
         return self.occurrences == self.equal_rows
 
     def __str__(self) -> str:
@@ -112,12 +112,12 @@ class BadRow:
 
 @dataclass(frozen=True)
 class LookedUpRow:
-    """What the batch itself says of equal rows.
+    """Equal rows, looked up in the batch itself.
 
     Attributes:
-        fingerprint: theirs.
-        identity: theirs.
-        equal_rows: how many there are.
+        fingerprint: fingerprint of the rows.
+        identity: identity of the rows.
+        equal_rows: number of equal rows.
         row: the row as JSON.
     """
 
@@ -128,7 +128,7 @@ class LookedUpRow:
 
 
 class BadRows(Mapping[bytes, BadRow]):
-    """The bad rows of one batch by their identity. Never changed: `with_refused` makes others.
+    """The bad rows of one batch by identity. Immutable: `with_refused` returns a new value.
 
     Args:
         rows: each identity once.
@@ -148,16 +148,16 @@ class BadRows(Mapping[bytes, BadRow]):
 
     @property
     def occurrences(self) -> int:
-        """How many rows are left out."""
+        """Number of rows left out."""
         return sum(row.occurrences for row in self.values())
 
     def with_refused(self, lanes: Iterable[Iterable[RefusedRow]]) -> BadRows:
-        """These and more: of rows in which these are left out already.
+        """Add rows refused after these had been left out.
 
         Args:
-            lanes: what was refused in each; there a row may stand several times, for several reasons, and counts once.
-                Jobs number rows in ways of their own, so of equal rows that several lanes refuse, as many are bad as
-                the lane says that refuses most.
+            lanes: refused rows of each lane. A row refused several times in a lane, for several reasons, counts once.
+                Each job numbers rows in its own way, so if several lanes refuse equal rows, the largest count of
+                one lane applies.
         """
         first: dict[bytes, RefusedRow] = {}
         bad: dict[bytes, int] = {}
@@ -175,7 +175,7 @@ class BadRows(Mapping[bytes, BadRow]):
         return BadRows(more.values())
 
     def described(self, looked_up: Iterable[LookedUpRow]) -> BadRows:
-        """The same rows with what the batch says of them."""
+        """The same rows with details looked up in the batch."""
         by_identity = {found.identity: found for found in looked_up}
         return BadRows(
             replace(row, equal_rows=found.equal_rows, row=found.row, fingerprint=found.fingerprint)
@@ -185,7 +185,7 @@ class BadRows(Mapping[bytes, BadRow]):
         )
 
 
-#: Rows, bytes of an identity, and bytes of the rows themselves.
+#: Number of rows, bytes of an identity, and bytes of the rows themselves.
 _SIZES: Final = struct.Struct("!qqq")
 _NUMBER: Final = np.dtype(np.int64)
 
@@ -195,9 +195,9 @@ class RowNames:
     """The names of some rows, in order.
 
     Attributes:
-        identities: of each row its identity or its fingerprint, see `row_identity`; all of one length.
-        numbers: of each what tells it from equal rows, see `RefusedRow`; native integers of 64 bits.
-        wins: of each a byte, 0 where another row of its key supersedes it.
+        identities: identity or fingerprint of each row, see `row_identity`; all of one length.
+        numbers: number that tells each row from equal ones, see `RefusedRow`; native 64-bit integers.
+        wins: one byte per row, 0 if another row of its key supersedes it.
     """
 
     identities: bytes
@@ -220,7 +220,7 @@ class RowNames:
         return identity, int(np.frombuffer(self.numbers, _NUMBER)[row])
 
     def between(self, start: int, stop: int) -> RowNames:
-        """Those of the rows from ``start`` to below ``stop``."""
+        """The rows from ``start`` to below ``stop``."""
         return RowNames(
             self.identities[start * self._width : stop * self._width],
             self.numbers[start * _NUMBER.itemsize : stop * _NUMBER.itemsize],
@@ -228,7 +228,7 @@ class RowNames:
         )
 
     def only(self, rows: Sequence[int]) -> RowNames:
-        """Those of some rows."""
+        """A selection of the rows."""
         parts = [self.between(row, row + 1) for row in rows]
         return RowNames(
             b"".join(part.identities for part in parts),
@@ -243,17 +243,17 @@ class RowNames:
 
     @property
     def winners(self) -> list[int]:
-        """The places of those that are not."""
+        """The positions of rows that are not superseded."""
         return [row for row, wins in enumerate(self.wins) if wins]
 
     def packed(self, rows: bytes) -> bytes:
-        """The names and their rows, as `unpack` reads them."""
+        """The names and their rows, for `unpack`."""
         sizes = _SIZES.pack(len(self), self._width, len(rows))
         return b"".join((sizes, self.identities, self.numbers, self.wins, rows))
 
     @classmethod
     def unpack(cls, content: memoryview) -> Iterator[tuple[RowNames, bytes]]:
-        """The names in the content, which is what `packed` has made once or several times, each with its rows."""
+        """Unpack the concatenated results of `packed`: names, each with their rows."""
         at = 0
         while at < len(content):
             count, width, row_bytes = _SIZES.unpack_from(content, at)
@@ -270,17 +270,17 @@ class RowNames:
 
 
 def fingerprint_bytes(fingerprint: int) -> bytes:
-    """A fingerprint as `RowNames` has it."""
+    """Encode a fingerprint as in `RowNames`."""
     return fingerprint.to_bytes(_NUMBER.itemsize, sys.byteorder, signed=True)
 
 
 def fingerprint_of(name: bytes) -> int:
-    """The other way."""
+    """Decode `fingerprint_bytes`."""
     return int.from_bytes(name, sys.byteorder, signed=True)
 
 
 def _fixed(column: Any) -> bytes:
-    """The values of a column, each with the same number of bytes."""
+    """The values of a column, all of the same width in bytes."""
     if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
         return bytes(column.to_numpy(zero_copy_only=False).tobytes())
     layout = binary_layout(column)
@@ -292,19 +292,18 @@ Refusal = TypeVar("Refusal")
 
 
 def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, most: int) -> list[tuple[int, Refusal]]:
-    """Try all rows, halves of what is refused, and so on; each row that is taken is kept once.
+    """Try all rows, then halves of a refused range, and so on; each accepted row is kept once.
 
-    One bad row among n costs at most 3n rows of tries: those of the whole, of its halves, and of the halves on the way
-    to it.
+    One bad row among n costs at most 3n row tries: the whole, its halves, and the halves on the path to the row.
 
     Args:
-        count: the rows, numbered from 0.
-        attempt: tries the rows from its first argument to below its second; None where all were taken and kept, else
-            the refusal, and nothing of them was kept.
-        most: look no further when more than so many are refused.
+        count: number of rows; they are numbered from 0.
+        attempt: tries rows from its first argument to below its second; None if all were accepted and kept, else the
+            refusal, with none of them kept.
+        most: stop once more rows than this are refused.
 
     Returns:
-        The rows that are refused by themselves on top of those before them, in order, and why.
+        The rows that are refused individually on top of those before them, in order, with the reasons.
     """
     search = _Search(attempt, most)
     search.over(0, count, refused=False)
@@ -314,13 +313,13 @@ def find_refused(count: int, attempt: Callable[[int, int], Refusal | None], *, m
 def try_again(
     refused: list[tuple[int, Refusal]], attempt: Callable[[int, int], Refusal | None]
 ) -> list[tuple[int, Refusal]]:
-    """Try refused rows once more, each on top of all that were kept since, until no more of them is taken.
+    """Retry refused rows on top of all rows kept since, until no more of them is accepted.
 
-    A row may refer to one that came behind it.
+    A row may refer to one that arrived after it.
 
     Args:
-        refused: from `find_refused`.
-        attempt: the same.
+        refused: result of `find_refused`.
+        attempt: as in `find_refused`.
     """
     while refused:
         again = ((row, attempt(row, row + 1)) for row, _ in refused)
@@ -338,20 +337,20 @@ class _Search(Generic[Refusal]):
         self.found: list[tuple[int, Refusal]] = []
 
     def over(self, start: int, stop: int, *, refused: bool) -> bool:
-        """Search in a range.
+        """Search a range.
 
         Args:
-            start: its first row.
-            stop: the row behind its last.
-            refused: the range is known to be refused, on top of what is kept: it need not be tried as a whole.
+            start: first row.
+            stop: end of the range, exclusive.
+            refused: the range is known to be refused on top of the kept rows: do not try it as a whole.
 
         Returns:
-            True where all of it was kept.
+            True if all of it was kept.
         """
         if start == stop or len(self.found) > self._most:
             return True
         single = stop - start == 1
-        # One row alone is always tried: the refusal of a range that it was a part of may name another.
+        # A single row is always tried: the refusal of a larger range may name another row.
         if single or not refused:
             refusal = self._attempt(start, stop)
             if refusal is None:
@@ -361,6 +360,6 @@ class _Search(Generic[Refusal]):
                 return False
         middle = (start + stop) // 2
         kept = self.over(start, middle, refused=False)
-        # Where the first half was kept, the whole was refused for the second.
+        # If the first half was kept, the refusal of the whole applies to the second.
         self.over(middle, stop, refused=kept)
         return False

@@ -1,8 +1,8 @@
 """The dead letters: a table of the bad rows of each batch, written in the transaction that decides it.
 
-A replay of the batch reads here which rows were left out, so that it ends in the same split: whether Spark evaluates it
-once more for Kafka alone, or only to compare it. It never looks for bad rows again, since the table, its constraints
-and the limits of the topic may have changed since.
+A replay reads here which rows were left out, so it splits the batch identically, whether Spark evaluates it again for
+Kafka alone or only for comparison. It never searches again: the table, its constraints and the topic's limits may have
+changed.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
 
 _TRANSACTIONAL_ID_CHARACTERS_MAX: Final = 255
-# The escape itself, that is behind an even number of backslashes.
+# The escape itself, preceded by an even number of backslashes.
 _ESCAPED_NUL: Final = re.compile(r"((?<!\\)(?:\\\\)*)\\u0000")
-#: What a sink needs on the table. DELETE: a batch that is written once more has new dead letters in place of its old.
+#: Required privileges on the table. DELETE: a rewritten batch replaces its earlier dead letters.
 PRIVILEGES: Final = ("SELECT", "INSERT", "DELETE")
-#: Only for its spelling of types and names; psycopg2's would write % as %%.
+#: Used only for its spelling of types and names; psycopg2's would write % as %%.
 _DIALECT: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 _FOUND: Final = text("SELECT to_regclass(:table) IS NOT NULL")
 _COLUMNS: Final = text(
@@ -56,7 +56,7 @@ _LACKING: Final = text(
     "SELECT wanted FROM unnest(CAST(:privileges AS text[])) AS wanted "
     "WHERE NOT has_table_privilege(to_regclass(:table), wanted)"
 )
-#: Whether the role may make a table in the schema, use it, or else make it; null for the first two without a schema.
+#: Whether the role may create tables in the schema, use the schema, create schemas; the first two are null without it.
 _MAY_CREATE: Final = text(
     "SELECT (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = :schema), "
     "(SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = :schema), "
@@ -65,12 +65,12 @@ _MAY_CREATE: Final = text(
 
 
 class DeadLetters:
-    """The dead-letter table, as one run of a query sees it.
+    """The dead-letter table for one run of a query.
 
     Args:
-        options: of the sink; names and time-outs.
-        database: opens connections for everything that is not part of a decision.
-        query_id: whose batches are meant: batch ids of another query count from none again.
+        options: the sink's options: names and timeouts.
+        database: opens connections for work outside the deciding transaction.
+        query_id: the query whose batches are meant: each query counts batch ids from 0.
     """
 
     def __init__(self, options: SinkOptions, database: Database, query_id: str) -> None:
@@ -97,16 +97,16 @@ class DeadLetters:
 
     @property
     def ddl(self) -> str:
-        """The statement that makes the table."""
+        """The CREATE TABLE statement."""
         return str(CreateTable(self.table, if_not_exists=True).compile(dialect=_DIALECT)).strip()
 
     def prepare(self) -> None:
-        """Make the table unless it is there, and check that the sink may write it. Before the first batch.
+        """Create the table if it is missing, and check that the sink may write it. Call before the first batch.
 
-        The tables of the state were made before: the schema of both is the same, unless the user names another.
+        The state tables already exist: both use the same schema, unless the user names another.
 
         Raises:
-            ConfigurationError: it is another application's, or this role may not make or write it.
+            ConfigurationError: the table belongs to another application, or the role may not create or write it.
         """
         with self._transaction("preparing the dead-letter table") as connection:
             refusal = self.refusal(connection)
@@ -116,12 +116,12 @@ class DeadLetters:
                 connection.execute(CreateTable(self.table, if_not_exists=True))
 
     def refusal(self, connection: Connection) -> ConfigurationError | None:
-        """Why the sink could not start with the table; None where it could, also where it has to make it."""
+        """Why the sink cannot start with the table; None if it can, including when it has to create it."""
         in_schema, usable, new_schema = connection.execute(_MAY_CREATE, {"schema": self.table.schema}).one()
-        # In a schema that the role may not use, to look for the table ends the transaction.
+        # In a schema that the role may not use, looking up the table aborts the transaction.
         if usable is False or not self.exists(connection):
             makes_schema = in_schema is None and new_schema and self.table.schema == self._options.state_schema
-            # The start makes the schema of the state table.
+            # The start creates the schema of the state table.
             return None if (usable and in_schema) or makes_schema else self._not_made(connection, usable=usable)
         there = set(connection.execute(_COLUMNS, {"table": self._quoted}).scalars())
         missing = [column.name for column in self.table.columns if column.name not in there]
@@ -154,11 +154,11 @@ class DeadLetters:
         return self._refused(why, f"have its owner run: {'; '.join(statements)}")
 
     def exists(self, connection: Connection) -> bool:
-        """True where the table is there."""
+        """True if the table exists."""
         return bool(connection.execute(_FOUND, {"table": self._quoted}).scalar())
 
     def read(self, batch_id: int) -> BadRows:
-        """The bad rows of a batch that was decided; none where the table does not exist.
+        """The bad rows of a decided batch; none if the table does not exist.
 
         Raises:
             StateStoreError: the database failed.
@@ -185,12 +185,12 @@ class DeadLetters:
         )
 
     def write(self, connection: Connection, batch_id: int, bad_rows: BadRows) -> None:
-        """Write the dead letters of a batch, in place of those that it may have.
+        """Write the dead letters of a batch, replacing any earlier ones.
 
         Args:
-            connection: of the transaction that decides.
+            connection: connection of the deciding transaction.
             batch_id: Spark's id of the batch.
-            bad_rows: at least one.
+            bad_rows: at least one row.
         """
         connection.execute(delete(self.table).where(*self._of(batch_id)))
         key = {
@@ -206,7 +206,7 @@ class DeadLetters:
                 "output": row.output,
                 "reason": row.reason,
                 "sqlstate": row.sqlstate,
-                # As text: SQLAlchemy would make JSON of it once more.
+                # As text: SQLAlchemy would encode it as JSON a second time.
                 "row": _jsonb_text(row.row),
             }
             for row in bad_rows.values()
@@ -233,7 +233,7 @@ class DeadLetters:
 
 
 def _jsonb_text(row: str) -> str:
-    r"""The JSON as jsonb takes it: U+0000, which it has not, becomes U+FFFD, as to_json makes it of what is no text."""
+    r"""JSON for jsonb: U+0000, which jsonb lacks, becomes U+FFFD, as to_json replaces invalid text."""
     return _ESCAPED_NUL.sub(r"\1\\ufffd", row)
 
 

@@ -1,8 +1,8 @@
-"""The sift of a table: which rows PostgreSQL refuses, found in a transaction that is rolled back.
+"""The sift of a table: finds the rows that PostgreSQL refuses, in a transaction that is rolled back.
 
-Rows are written as a batch writes them, by the same code, into the same table, with its triggers, in a savepoint for
-each try. What is taken stays until the transaction ends, so that a row is judged beside those before it: of two rows
-with one primary key, the second is refused. A deferred constraint is checked at the end of each try.
+Rows are written as a batch writes them: same code, same table, with its triggers, in one savepoint per try. Accepted
+rows stay until the transaction ends, so each row is judged together with those before it: of two rows with one primary
+key, the second is refused. Deferred constraints are checked at the end of each try.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _LENGTH: Final = struct.Struct("!i")
 
 
 class CopyRows:
-    """Rows that were encoded together, and of which any range can be taken.
+    """Rows that were encoded together, from which any range can be copied.
 
-    Where rows begin is looked for when a part of them is asked for: mostly all rows are taken at once.
+    Row boundaries are located only when a part is requested: usually all rows are copied at once.
 
     Args:
         stream: COPY bytes of whole rows.
-        count: how many rows it has.
+        count: number of rows.
     """
 
     def __init__(self, stream: bytes, count: int) -> None:
@@ -51,7 +51,7 @@ class CopyRows:
         """The COPY bytes of the rows from ``start`` to below ``stop``.
 
         Raises:
-            LocalProtocolError: the stream does not have the rows that were promised.
+            LocalProtocolError: the stream does not contain the declared number of rows.
         """
         if (start, stop) == (0, self._count):
             return [self._stream]
@@ -59,7 +59,7 @@ class CopyRows:
         return [self._stream[begins[start] : begins[stop]]]
 
     def only(self, rows: Sequence[int]) -> CopyRows:
-        """A copy of some of the rows, which keeps none of the others in memory."""
+        """A copy of some of the rows that does not keep the others in memory."""
         begins = self._row_begins()
         chosen = (self._stream[begins[row] : begins[row + 1]] for row in rows)
         return CopyRows(b"".join(chosen), len(rows))
@@ -77,7 +77,7 @@ class CopyRows:
 
 
 def _row_begins(stream: memoryview) -> list[int]:
-    """Where each row begins, and where the last one ends."""
+    """The offset of each row, and the end of the last one."""
     at, end = 0, len(stream)
     begins = [at]
     while at < end:
@@ -95,11 +95,11 @@ _SAVEPOINT: Final = sql.Identifier("_2pc_sift")
 
 @dataclass(frozen=True)
 class SiftedPart:
-    """Some rows of a batch, encoded for the table, and which rows they are.
+    """Some rows of a batch, encoded for the table, with their names.
 
     Attributes:
-        rows: one behind the other.
-        names: of each row.
+        rows: the rows, concatenated.
+        names: name of each row.
     """
 
     rows: CopyRows
@@ -107,12 +107,12 @@ class SiftedPart:
 
     @classmethod
     def all_of(cls, sent: memoryview) -> Iterator[SiftedPart]:
-        """The parts in what a task has sent, each as `RowNames.packed` made it."""
+        """Split a task's output into parts, each packed by `RowNames.packed`."""
         for names, rows in RowNames.unpack(sent):
             yield cls(CopyRows(rows, len(names)), names)
 
     def only(self, rows: Sequence[int]) -> SiftedPart:
-        """Some of the rows."""
+        """A selection of the rows."""
         return SiftedPart(self.rows.only(rows), self.names.only(rows))
 
 
@@ -120,10 +120,10 @@ class TableSift:
     """Tries the rows of a batch part by part.
 
     Args:
-        connection: of a transaction that will be rolled back.
+        connection: connection of a transaction that will be rolled back.
         table: opens the table for the rows of one try.
-        output: what refused rows say of it.
-        most: look no further when more rows than these are refused.
+        output: the output named by refused rows.
+        most: stop once more rows than this are refused.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class TableSift:
         self._table = table
         self._output = output
         self._most = most
-        # Each as a part of its own: it is tried once more at the end.
+        # Each as its own part: it is retried at the end.
         self._refused: list[tuple[SiftedPart, ConstraintError]] = []
 
     @property
@@ -143,16 +143,16 @@ class TableSift:
 
     @property
     def too_many(self) -> bool:
-        """True where no further part need be tried."""
+        """True if no further part needs to be tried."""
         return len(self._refused) > self._most
 
     def take(self, part: SiftedPart) -> None:
-        """Try the rows of a part, and keep those that are taken.
+        """Try the rows of a part, and keep the accepted ones.
 
-        Of a superseded row nothing is asked but that the database can read it: its table never gets it.
+        A superseded row only has to be readable by the database: it is never written to the table.
 
         Raises:
-            DataError: it is about no single row, such as a key that an upsert has twice.
+            DataError: the error is not about a single row, e.g. an upsert with a duplicate key.
         """
         if not part.names.all_win:
             unreadable = set(self._find(part, self._read))
@@ -160,7 +160,7 @@ class TableSift:
         self._find(part, self._write)
 
     def finish(self) -> None:
-        """Try refused rows once more, now that all others are there: a foreign key may name a row that came later."""
+        """Retry refused rows now that all others are written: a foreign key may refer to a later row."""
         if self.too_many:
             return
         parts = [part for part, _ in self._refused]
@@ -169,7 +169,7 @@ class TableSift:
         self._refused = [(parts[place], error) for place, error in still]
 
     def _find(self, part: SiftedPart, attempt: Callable[[Sequence[Rows], int], ConstraintError | None]) -> list[int]:
-        """Keep the refused rows of a part in mind; their places in it."""
+        """Record the refused rows of a part; returns their positions in it."""
         found = find_refused(
             len(part.names),
             lambda start, stop: attempt(part.rows.between(start, stop), stop - start),
@@ -179,7 +179,7 @@ class TableSift:
         return [row for row, _ in found]
 
     def _read(self, pieces: Sequence[Rows], count: int) -> ConstraintError | None:
-        """Have the database read rows; None where it could."""
+        """Have the database parse rows; None if it could."""
         del count
 
         def read(rows: TableRows) -> None:
@@ -188,7 +188,7 @@ class TableSift:
         return self._try(read)
 
     def _write(self, pieces: Sequence[Rows], count: int) -> ConstraintError | None:
-        """Write rows; None where all were taken, else the refusal, and nothing of them is there."""
+        """Write rows; None if all were accepted, else the refusal, with none of them written."""
 
         def write(rows: TableRows) -> None:
             rows.copy(pieces)

@@ -1,6 +1,6 @@
-"""Check of a sink before its first batch: all that can be found out without changing anything, with remedies.
+"""Check of a sink before its first batch: everything that can be found out without changes, with remedies.
 
-``findings`` (what was found, one line each), ``kafka_side`` and ``database_side`` (the questions), ``kafka_rules`` and
-``database_rules`` (what an answer means; pure), ``guarantee`` (what the settings promise; pure), ``schema_side`` (rows
-and tables, which needs Spark), ``check`` (all of it).
+``findings`` (one line per finding), ``kafka_side`` and ``database_side`` (the queries), ``kafka_rules`` and
+``database_rules`` (interpretation of the answers; pure), ``guarantee`` (what the settings guarantee; pure),
+``schema_side`` (rows against tables; needs Spark), ``check`` (the entry point).
 """

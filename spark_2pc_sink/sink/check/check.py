@@ -29,7 +29,7 @@ _VERSION_MIN: Final = 14
 
 
 def database_findings(options: SinkOptions, database: DatabaseFacts) -> Iterator[Finding]:
-    """The lines about the database."""
+    """Findings about the database."""
     if database.problem:
         yield Finding("database", "problem", database.problem, database.remedy)
         return
@@ -101,12 +101,12 @@ _PAGE: Final = "docs/limits.md has the rest."
 
 
 def guarantee(options: SinkOptions, kafka: KafkaFacts, database: DatabaseFacts) -> str:
-    """The paragraph.
+    """The paragraph about the guarantee.
 
     Args:
-        options: of the sink.
-        kafka: what its side has answered.
-        database: what its side has answered.
+        options: the sink's options.
+        kafka: facts about Kafka.
+        database: facts about the database.
     """
     return " ".join(
         [_promise(options), *_bad_rows(options), *_crash(options, kafka), *_not_promised(kafka, database), _PAGE]
@@ -161,9 +161,9 @@ def _not_promised(kafka: KafkaFacts, database: DatabaseFacts) -> Iterator[str]:
     )
 
 
-#: Seconds that each question to Kafka may take, unless its properties allow less.
+#: Maximum seconds for each request to Kafka, unless its properties allow less.
 TIMEOUT_S: Final = 10
-#: What `status` takes as the sink does. Kafka's options that are read already are taken as they are.
+#: Options that `status` takes as the sink does. Parsed Kafka options are passed unchanged.
 _SIDES: Final = (
     "kafka",
     "database",
@@ -182,13 +182,13 @@ def check_sink(
     spark: SparkSession | None = None,
     timeout_s: int = TIMEOUT_S,
 ) -> CheckReport:
-    """Find out all that can be found out before the first batch.
+    """Check everything that can be checked before the first batch.
 
     Args:
-        options: of the sink.
-        rows: with the schema of a batch; none of them is read. None: rows are not compared with the tables.
-        spark: the session of the job, whose executors are tried. None: they are not.
-        timeout_s: seconds for each question to Kafka.
+        options: the sink's options.
+        rows: a frame with the schema of a batch; no row is read. None: rows are not compared with the tables.
+        spark: the job's session, whose executors are tried. None: they are not.
+        timeout_s: seconds for each request to Kafka.
     """
     kafka = look_at_kafka(options.kafka, options.transactional_id, options.all_topics, timeout_s=timeout_s)
     database = look_at_database(options)
@@ -199,7 +199,7 @@ def check_sink(
         how = "pass the schema of a batch: --schema 'order_id BIGINT, …', or sink.check(schema)"
         findings.append(Finding("rows", "not_checked", "expressions and types are not compared with the table", how))
     elif not database.problem:
-        # Only here: it loads PySpark.
+        # Local import: it loads PySpark.
         from spark_2pc_sink.sink.check.schema_side import schema_findings  # noqa: PLC0415
 
         findings += schema_findings(options, rows)
@@ -211,8 +211,8 @@ def check_sink(
 
 
 def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
-    """Whether verify will be able to compare the tables of the sink."""
-    # Only here: a job checks without the modules of a comparison.
+    """Whether verify will be able to compare the sink's tables."""
+    # Local import: a job's check does not need the comparison modules.
     from spark_2pc_sink.verification.table_pairs import foreseen_refusals  # noqa: PLC0415
 
     found = foreseen_refusals(options.layout)
@@ -224,7 +224,7 @@ def _verify_findings(options: SinkOptions) -> Iterator[Finding]:
 
 
 def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
-    """Whether the sink has run, and whether it runs now: a second driver would end the first."""
+    """Whether the sink has run, and whether it is running: a second driver would end the first."""
     sides: dict[str, Any] = {name: getattr(options, name) for name in _SIDES}
     sides |= {name: quote_identifier(named) for name in _NAMES if (named := getattr(options, name)) is not None}
     found = status(

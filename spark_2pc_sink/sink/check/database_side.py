@@ -1,4 +1,4 @@
-"""PostgreSQL's side of a check: the questions to the database, in transactions that change nothing."""
+"""PostgreSQL's side of a check: read-only queries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SERVER = text(
 _MAY_INSERT = text("SELECT has_table_privilege(:table, 'INSERT')")
 
 
-#: PostgreSQL itself.
+#: PostgreSQL itself, as opposed to compatible databases.
 PLAIN = DatabaseKind("PostgreSQL", "")
 
 
@@ -38,12 +38,12 @@ class TableFacts:
     """One table.
 
     Attributes:
-        name: as the user wrote it.
-        there: whether it can be written by its kind.
-        refusal: why it cannot be used, as the job would say; None where it can.
-        columns: how many.
+        name: name as written by the user.
+        there: whether a writable kind of table exists.
+        refusal: why it cannot be used, as the job would report it; None if it can.
+        columns: number of columns.
         may_insert: whether the role has INSERT.
-        created: whether the first batch makes it.
+        created: whether the first batch creates it.
     """
 
     name: str
@@ -59,22 +59,22 @@ class DatabaseFacts:
     """The database, as the role of the job sees it.
 
     Attributes:
-        problem: why it could not be asked; then nothing else is known. '' where it could.
-        remedy: what to do about that.
-        version: of the server, for people.
-        kind: what it is.
-        version_number: the same as PostgreSQL counts it: 180001 is 18.1.
-        role: the connected one.
-        standby: whether it is one, which can only be read.
-        read_only: whether transactions of this role only read unless they say otherwise.
-        fsync: whether it flushes what it commits.
-        may_make_state: whether the role may make tables in the schema of the state table; None: no such schema.
-        state_there: whether there is a state table.
+        problem: why it could not be queried, in which case all else is unknown; '' if it could.
+        remedy: remedy for the problem.
+        version: server version for display.
+        kind: kind of database.
+        version_number: PostgreSQL's numeric version: 180001 is 18.1.
+        role: the connected role.
+        standby: whether it is a read-only standby.
+        read_only: whether this role's transactions are read-only by default.
+        fsync: whether commits are flushed to disk.
+        may_make_state: whether the role may create tables in the state table's schema; None if there is no such schema.
+        state_there: whether a state table exists.
         state_ready: whether this version's driver can start with it.
-        state_lines: what was found there.
+        state_lines: description of the state table.
         state_remedies: commands and statements that make it ready.
-        tables: the targets.
-        dead_letters: the table of bad rows; None where the sink has none.
+        tables: the target tables.
+        dead_letters: the dead-letter table; None if the sink has none.
     """
 
     problem: str = ""
@@ -96,7 +96,7 @@ class DatabaseFacts:
 
 
 def look_at_database(options: SinkOptions) -> DatabaseFacts:
-    """Ask the database of a sink."""
+    """Query a sink's database."""
     with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
         try:
             return _ask(store, options, DeadLetters(options, store.database, query_id=""))

@@ -1,4 +1,4 @@
-"""Executors in a check: whether each can run the sink's tasks and reach the driver, as the first batch asks them."""
+"""Executors in a check: whether each can run the sink's tasks and reach the driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
 
 _SUBJECT: Final = "executors"
-#: A command has no session, and a program that has not loaded this has none either.
+#: A command has no session, nor does a program that has not loaded this module.
 NO_SESSION: Final = Finding(
     _SUBJECT,
     "not_checked",
@@ -25,23 +25,23 @@ NO_SESSION: Final = Finding(
 
 
 def active_session() -> SparkSession | None:
-    """The session of this thread; None without one. It loads no Spark."""
+    """The active session of this thread; None without one. Does not load Spark."""
     sql: Any = sys.modules.get("pyspark.sql")
     session: SparkSession | None = None if sql is None else sql.SparkSession.getActiveSession()
     return session
 
 
 def executor_findings(options: SinkOptions, spark: SparkSession | None) -> Iterator[Finding]:
-    """The lines about executors.
+    """Findings about executors.
 
     Args:
-        options: of the sink.
-        spark: the session of the job; None where there is none.
+        options: the sink's options.
+        spark: the job's session; None without one.
     """
     if spark is None:
         yield NO_SESSION
         return
-    # Only here: it loads PySpark.
+    # Local import: it loads PySpark.
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     from spark_2pc_sink.sink.job.session_facts import has_executors, session_facts  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Finding of a check: what was looked at, what it means for the job, and what to do; and the report of all of them."""
+"""Findings of a check: subject, consequence for the job and remedy; and the report of all findings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from spark_2pc_sink.plural import counted
 
-#: ``ok``; ``warning``: the job runs, and something is weaker than it could be; ``problem``: the job would stop;
-#: ``not_checked``: it could not be found out, and the remedy says how it can.
+#: ``ok``; ``warning``: the job runs, but some property is weaker than possible; ``problem``: the job would stop;
+#: ``not_checked``: could not be determined; the remedy says how to determine it.
 Level: TypeAlias = Literal["ok", "warning", "problem", "not_checked"]
 _SHOWN: Final[dict[Level, str]] = {"ok": "ok", "warning": "WARNING", "problem": "PROBLEM", "not_checked": "not checked"}
 _WIDTH: Final = 120
@@ -21,10 +21,10 @@ class Finding:
     """One line of the table.
 
     Attributes:
-        subject: what was looked at, such as "topic orders".
-        level: what it means for the job.
+        subject: what was checked, such as "topic orders".
+        level: consequence for the job.
         text: what was found.
-        remedy: what to do; '' where nothing is to be done.
+        remedy: what to do; '' if no action is needed.
     """
 
     subject: str
@@ -35,12 +35,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a check has found. Programs read the fields; ``str()`` is for people.
+    """The findings of a check. Programs read the fields; ``str()`` is for display.
 
     Attributes:
-        transactional_id: of the sink.
-        findings: in the order in which a job would meet them.
-        guarantee: what is guaranteed with these settings, and what is not.
+        transactional_id: the sink's id.
+        findings: in the order in which a job would encounter them.
+        guarantee: what these settings guarantee, and what they do not.
     """
 
     transactional_id: str
@@ -49,21 +49,21 @@ class CheckReport:
 
     @property
     def ready(self) -> bool:
-        """True where no problem was found."""
+        """True if no problem was found."""
         return not self.problems
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """What a job would stop for."""
+        """Findings that would stop a job."""
         return tuple(each for each in self.findings if each.level == "problem")
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """What is weaker than it could be."""
+        """Properties that are weaker than possible."""
         return tuple(each for each in self.findings if each.level == "warning")
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them."""
+        """The fields as a JSON object."""
         return {
             "transactional_id": self.transactional_id,
             "ready": self.ready,
@@ -85,6 +85,6 @@ def _table(findings: Sequence[Finding]) -> list[str]:
     for each in findings:
         head = f"{_SHOWN[each.level]:<{level}}  {each.subject:<{subject}}  "
         lines += textwrap.wrap(each.text, _WIDTH, initial_indent=head, subsequent_indent=indent)
-        # Lines of a remedy may be commands, which are pasted whole.
+        # Lines of a remedy may be commands, which are pasted as a whole.
         lines += [f"{indent}> {line}" for line in each.remedy.splitlines()]
     return lines

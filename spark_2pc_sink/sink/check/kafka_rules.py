@@ -1,4 +1,4 @@
-"""Rules of a check for Kafka: what each answer means for the job. Pure."""
+"""Rules of a check for Kafka: the consequence of each fact for the job. Pure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions, SinkOptions
     from spark_2pc_sink.sink.check.kafka_side import KafkaFacts, TopicFacts, Trial
 
-#: Kafka's ``transaction.max.timeout.ms`` where it may not be read.
+#: Kafka's default ``transaction.max.timeout.ms``, used if it cannot be read.
 _MAX_TIMEOUT_MS: Final = 900_000
-#: Of a topic that is made as a remedy says; a guess, for a person to change.
+#: For topics created by the suggested command; a guess for the user to adjust.
 _PARTITIONS: Final = 4
-#: With these a broker may be lost, and nothing that was acknowledged is.
+#: With these, losing one broker loses no acknowledged record.
 _REPLICAS: Final = 3
 _IN_SYNC: Final = 2
 _TIMEOUT_OPTION: Final = "transaction.timeout.ms"
@@ -43,7 +43,7 @@ class Operation(IntEnum):
 
 
 def timeout_ms(options: SinkOptions, kafka: KafkaFacts) -> int | None:
-    """How long a transaction may stay open, and so how long a crash may last; None: for ever."""
+    """How long a transaction may stay open, and so how long a crash may last; None: indefinitely."""
     if grants_two_phase(kafka):
         return None
     allowed = (kafka.configs or {}).get(MAX_TIMEOUT)
@@ -51,7 +51,7 @@ def timeout_ms(options: SinkOptions, kafka: KafkaFacts) -> int | None:
 
 
 def grants_two_phase(kafka: KafkaFacts) -> bool | None:
-    """Whether transactions never time out (KIP-939); None where the brokers' configuration may not be read."""
+    """Whether transactions never time out (KIP-939); None if the brokers' configuration may not be read."""
     if not kafka.offers_two_phase:
         return False
     granted = (kafka.configs or {}).get(TWO_PHASE)
@@ -59,7 +59,7 @@ def grants_two_phase(kafka: KafkaFacts) -> bool | None:
 
 
 def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]:
-    """The lines about Kafka."""
+    """Findings about Kafka."""
     if kafka.problem:
         remedy = "correct bootstrap.servers, security.protocol and the login in kafka={...}; or start the brokers"
         yield Finding("brokers", "problem", kafka.problem, remedy)
@@ -85,13 +85,13 @@ def kafka_findings(options: SinkOptions, kafka: KafkaFacts) -> Iterator[Finding]
 
 
 def _tool(kafka: KafkaOptions, name: str, *words: str) -> str:
-    """A command of Kafka's distribution, for somebody who may do it; a broker that asks for logins needs theirs too."""
+    """A command of Kafka's distribution for an administrator; brokers with authentication need client settings too."""
     servers = ",".join(kafka.bootstrap_servers)
     return shlex.join([f"kafka-{name}.sh", "--bootstrap-server", servers, *words])
 
 
 def _acl(kafka: KafkaOptions, resource: Sequence[str], *operations: str) -> str:
-    """The command that gives this user a right. Only brokers know the name of one who logs in without a user name."""
+    """The command that grants a right to this user. Only brokers know the name of a user that logs in without one."""
     anonymous = "ANONYMOUS" if kafka.security_protocol == "PLAINTEXT" else "NAME"
     to = ("--add", "--allow-principal", f"User:{kafka.sasl_username or anonymous}")
     return _tool(kafka, "acls", *to, *resource, *(word for each in operations for word in ("--operation", each)))
@@ -170,7 +170,7 @@ def _trial(options: SinkOptions, trial: Trial) -> Finding:
 
 
 def _transactional(topic: TopicFacts, trial: Trial | None) -> Iterator[Finding]:
-    """What a topic that takes no transactions has."""
+    """Findings for a topic that does not accept transactions."""
     refused = {} if trial is None else trial.refused
     why = refused.get(topic.name, "")
     if not why and (topic.configs or {}).get(DISKLESS) == "true":
@@ -181,7 +181,7 @@ def _transactional(topic: TopicFacts, trial: Trial | None) -> Iterator[Finding]:
 
 
 def _dead_letters(topic: TopicFacts, configs: dict[str, str | None]) -> Iterator[Finding]:
-    """What a topic of dead letters must be, beside a topic."""
+    """Additional requirements for a dead-letter topic."""
     subject, allowed = f"dead-letter topic {topic.name}", int(configs.get(MESSAGE_BYTES) or MESSAGE_BYTES_WANTED)
     raised = f"set {MESSAGE_BYTES}={MESSAGE_BYTES_WANTED} or more"
     if rule := too_small(allowed):
@@ -218,13 +218,13 @@ def _durability(options: KafkaOptions, topic: TopicFacts) -> Finding:
 
 
 def is_durable(topic: TopicFacts) -> bool:
-    """Whether no record is lost with one broker, as far as the topic's settings tell."""
+    """Whether losing one broker loses no record, as far as the topic's settings show."""
     configs = topic.configs or {}
     in_sync = int(configs.get(MIN_INSYNC) or 1)
     return topic.replicas >= _IN_SYNC <= in_sync and configs.get(UNCLEAN) != "true"
 
 
 def minutes(limit_ms: int) -> str:
-    """A duration in whole minutes where it is one, else in seconds."""
+    """A duration in whole minutes if it is one, else in seconds."""
     seconds = limit_ms // 1000
     return counted(seconds // 60, "minute") if seconds % 60 == 0 else counted(seconds, "second")

@@ -1,4 +1,4 @@
-"""Kafka's side of a check: questions to the brokers, and one empty transaction. They disturb no running job."""
+"""Kafka's side of a check: requests to the brokers, and one empty transaction. Running jobs are not disturbed."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from spark_2pc_sink.wire.framed_request import end_txn_request
 from spark_2pc_sink.wire.messages import ConfigResource
 from spark_2pc_sink.wire.responses import KafkaPart
 
-#: No broker hands it out: producer ids are counted up from 0, in blocks (KIP-730).
+#: Never allocated by a broker: producer ids are counted up from 0, in blocks (KIP-730).
 _NOBODY: Final = ProducerIdAndEpoch(2**63 - 1, 0)
-#: For so long a transaction stays open whose process has died.
+#: How long the transaction of a check stays open if its process dies.
 TRIAL_TIMEOUT_MS: Final = 60_000
-#: EndTxn below the version that bumps epochs, which every transaction.version takes.
+#: EndTxn below the version that bumps epochs; accepted at every transaction.version.
 _END_VERSION_MAX: Final = 4
 
 
 def describe_topics(cluster: Cluster, topics: Iterable[str]) -> dict[str, KafkaPart]:
-    """Partitions and replicas of topics, and the operations that are allowed there (KIP-430).
+    """Partitions and replicas of topics, and the allowed operations (KIP-430).
 
     Returns:
-        All that were asked for, also those that are not there or may not be described, which have an error code.
+        All requested topics; missing or undescribable ones have an error code.
 
     Raises:
         KafkaTimeoutError: no broker answered.
@@ -56,16 +56,16 @@ def describe_topics(cluster: Cluster, topics: Iterable[str]) -> dict[str, KafkaP
 def read_configs(
     cluster: Cluster, resource: ConfigResource, name: str, keys: Iterable[str]
 ) -> Mapping[str, str | None] | None:
-    """Some values of a configuration.
+    """Read some values of a configuration.
 
     Args:
-        cluster: whose.
+        cluster: the cluster.
         resource: a topic, or a broker, which is asked about itself.
-        name: of the topic, or the broker's id.
-        keys: of the values.
+        name: the topic's name, or the broker's id.
+        keys: configuration keys.
 
     Returns:
-        None where this client may not read them (no DESCRIBE_CONFIGS).
+        None if this client may not read them (no DESCRIBE_CONFIGS).
 
     Raises:
         KafkaTimeoutError: no broker answered.
@@ -84,12 +84,12 @@ def read_configs(
 def may_write(cluster: Cluster, transactional_id: str) -> bool:
     """Whether this client has WRITE on a transactional id; a running producer of that id is not disturbed.
 
-    It asks to end a transaction of a producer id that nobody has. The coordinator looks at the permission first, and
-    refuses the rest because of the id (``KafkaApis.handleEndTxnRequest``).
+    It asks to end a transaction of a producer id that is never allocated. The coordinator checks the permission first,
+    then rejects the id (``KafkaApis.handleEndTxnRequest``).
 
     Raises:
         KafkaTimeoutError: no coordinator answered.
-        KafkaError: the coordinator may not be looked up.
+        KafkaError: this client may not look up the coordinator.
     """
     answer = CoordinatorCalls(cluster, transactional_id).ask(
         Api.END_TXN,
@@ -101,20 +101,20 @@ def may_write(cluster: Cluster, transactional_id: str) -> bool:
 
 
 def refused_topics(cluster: Cluster, transactional_id: str, topics: Iterable[str]) -> dict[str, str]:
-    """The topics that take no transactions, and why: an empty one is begun with a partition of each, and aborted.
+    """Topics that reject transactions, with reasons: begins an empty transaction on a partition of each and aborts it.
 
-    A marker is written to these partitions, and no record. Two-phase commit is not asked for, so that a transaction
-    that stays open ends by its time-out.
+    Only markers are written to these partitions. Two-phase commit is not requested, so a transaction left open ends by
+    its timeout.
 
     Args:
-        cluster: whose.
-        transactional_id: of the transaction; no producer has it, as that one would be fenced.
-        topics: that this client may write.
+        cluster: the cluster.
+        transactional_id: id of the transaction; must be unused, because its producer would be fenced.
+        topics: topics that this client may write.
 
     Raises:
         AuthorizationError: this client may not write the transactional id.
         ConfigurationError: the transactional id is too long, or the brokers do not allow `TRIAL_TIMEOUT_MS`.
-        KafkaError: no transaction can be begun.
+        KafkaError: the transaction cannot be begun.
         KafkaTimeoutError: no coordinator answered.
     """
     options = replace(cluster.options, transaction_timeout_ms=TRIAL_TIMEOUT_MS)
@@ -136,9 +136,9 @@ MIN_INSYNC: Final = "min.insync.replicas"
 UNCLEAN: Final = "unclean.leader.election.enable"
 MESSAGE_BYTES: Final = "max.message.bytes"
 CLEANUP: Final = "cleanup.policy"
-#: True for a topic without a log of its own (KIP-1150), as Aiven's.
+#: True for a topic without its own log (KIP-1150), as Aiven's.
 DISKLESS: Final = "diskless.enable"
-#: Behind the transactional id of a sink, the id of the empty transaction: that of the sink would fence its job.
+#: Suffix of the empty transaction's id: using the sink's id would fence its job.
 TRIAL: Final = ".check"
 _WRITE: Final = 4
 #: Kafka's own log of transactions.
@@ -150,13 +150,13 @@ class TopicFacts:
     """One topic.
 
     Attributes:
-        there: whether the brokers say that it is.
+        there: whether it exists according to the brokers.
         allowed: whether this client may describe it.
-        partitions: how many.
-        leaderless: of them, those that nobody leads.
-        replicas: of the partition with the fewest.
-        operations: codes of what this client may do there.
-        configs: `MIN_INSYNC`, `UNCLEAN`, `MESSAGE_BYTES`, `CLEANUP` and `DISKLESS`; None where this client may not read
+        partitions: number of partitions.
+        leaderless: partitions without a leader.
+        replicas: fewest replicas of any partition.
+        operations: codes of the operations allowed to this client.
+        configs: `MIN_INSYNC`, `UNCLEAN`, `MESSAGE_BYTES`, `CLEANUP` and `DISKLESS`; None if this client may not read
             them.
     """
 
@@ -176,8 +176,8 @@ class Trial:
 
     Attributes:
         allowed: whether this client may write its transactional id.
-        problem: why it could not be begun or ended; '' where it could.
-        refused: topics that take no transactions, and why.
+        problem: why it could not be begun or ended; '' if it could.
+        refused: topics that reject transactions, with reasons.
     """
 
     allowed: bool = True
@@ -187,19 +187,19 @@ class Trial:
 
 @dataclass(frozen=True)
 class KafkaFacts:
-    """The cluster, as this client sees it.
+    """The cluster as visible to this client.
 
     Attributes:
-        problem: why it could not be asked; then nothing else is known. '' where it could.
-        cluster_id: its id.
-        brokers: how many.
-        transaction_version: the finalized level of the feature.
-        offers_two_phase: whether the coordinator speaks the version that can ask for two-phase commit.
-        configs: of a broker `MAX_TIMEOUT` and `TWO_PHASE`; None where this client may not read them.
+        problem: why it could not be queried, in which case all else is unknown; '' if it could.
+        cluster_id: the cluster's id.
+        brokers: number of brokers.
+        transaction_version: finalized level of the feature.
+        offers_two_phase: whether the coordinator supports the request version with two-phase commit.
+        configs: a broker's `MAX_TIMEOUT` and `TWO_PHASE`; None if this client may not read them.
         id_allowed: whether this client has WRITE on the transactional id.
-        topics: those of the sink.
-        trial: an empty transaction; None where there was no topic for it.
-        log: `TRANSACTION_LOG`; None where this client may not describe it, or no transaction was there yet.
+        topics: the sink's topics.
+        trial: an empty transaction; None if there was no topic for it.
+        log: `TRANSACTION_LOG`; None if this client may not describe it, or there has been no transaction yet.
     """
 
     problem: str = ""
@@ -217,13 +217,13 @@ class KafkaFacts:
 def look_at_kafka(
     options: KafkaOptions, transactional_id: str, topics: tuple[str, ...], *, timeout_s: int
 ) -> KafkaFacts:
-    """Ask the brokers.
+    """Query the brokers.
 
     Args:
-        options: of the connection.
-        transactional_id: of the sink.
-        topics: those that are known before there is a row.
-        timeout_s: seconds for each question.
+        options: connection options.
+        transactional_id: the sink's id.
+        topics: topics known before there is a row.
+        timeout_s: seconds for each request.
     """
     limit_ms = min(options.max_block_ms, timeout_s * 1000)
     with Cluster(replace(options, max_block_ms=limit_ms)) as cluster:

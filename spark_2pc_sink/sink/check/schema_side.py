@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def rows_with(schema: StructType | str) -> DataFrame:
-    """No rows, with a schema.
+    """An empty frame with a given schema.
 
     Args:
         schema: a ``StructType``, or columns as ``CREATE TABLE`` has them.
 
     Raises:
-        ConfigurationError: there is no Spark session, or the text is no schema.
+        ConfigurationError: there is no Spark session, or the text is not a valid schema.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415 - the command line loads this without Spark
     from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -47,11 +47,11 @@ def rows_with(schema: StructType | str) -> DataFrame:
 
 
 def schema_findings(options: SinkOptions, rows: DataFrame) -> Iterator[Finding]:
-    """The lines about the schema.
+    """Findings about the schema.
 
     Args:
-        options: of the sink.
-        rows: with the schema of a batch; none of them is read.
+        options: the sink's options.
+        rows: a frame with the schema of a batch; no row is read.
     """
     with closing(SqlStateStore(options.database, StoreSettings(**options.store_settings()))) as store:
         for lane in options.lanes:

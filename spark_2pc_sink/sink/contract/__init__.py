@@ -1,1 +1,1 @@
-"""The contract of driver and tasks: the values that travel between them, and the columns that both know."""
+"""The contract of driver and tasks: the values passed between them, and the shared column names."""

@@ -1,4 +1,4 @@
-"""The contract between the batch driver and whatever executes a micro-batch."""
+"""The contract between the batch driver and the code that executes a micro-batch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class TransactionTicket:
 
     Attributes:
         transactional_id: the sink's id.
-        producer: the pair of the transaction.
+        producer: producer id and epoch of the transaction.
         transaction_version: 0 to 2.
         generation: the claim under which it is written.
-        transaction: number of the transaction within the claim, from 1; no two attempts of any batch share one.
-        application_name: what database sessions of this claim call themselves, so that a newer claim can end them.
-        kafka_only: True for a resend: the database has the rows already.
+        transaction: number of the transaction within the claim, from 1; unique across all attempts of all batches.
+        application_name: name of this claim's database sessions, so that a newer claim can end them.
+        kafka_only: True for a resend: the database already has the rows.
     """
 
     transactional_id: str
@@ -46,7 +46,7 @@ class TransactionTicket:
 
     @property
     def attempt(self) -> tuple[str, int, int]:
-        """Identity of the attempt: no other attempt of any batch has it."""
+        """Unique identity of the attempt, across all batches."""
         return (self.transactional_id, self.generation, self.transaction)
 
 
@@ -56,17 +56,17 @@ class ProducedBatch:
 
     Attributes:
         row_count: rows for all tables.
-        record_count: records that Kafka has acknowledged, with those of the dead-letter topic.
-        digest: 32 hexadecimal digits over these records, and over rows that go to a table and to no topic; '' when
-            there are none of both.
+        record_count: records that Kafka has acknowledged, including those of the dead-letter topic.
+        digest: 32 hexadecimal digits over these records, and over rows that go to a table but to no topic; '' if there
+            are neither.
         offsets: first and last offset per partition.
-        record_bytes: of the record batches that were sent, compressed.
-        topic_ids: topic to Kafka's id of it, as text; empty where a broker has no topic ids.
-        left_out: rows of which no record was sent, since others of their upsert key supersede them.
-        record_rows: rows for all topics; None where these are those for the tables.
-        outputs: rows or records of each output, by its text, such as ``Rows('orders')``.
-        bad_rows: rows that go to the dead letters in place of every output; no count of rows has them.
-        letters: dead letters that must be among the records; 0 where they go to no topic.
+        record_bytes: compressed bytes of the record batches sent.
+        topic_ids: Kafka's id of each topic, as text; empty if a broker has no topic ids.
+        left_out: rows for which no record was sent, because others of their upsert key supersede them.
+        record_rows: rows for all topics; None if the same as the rows for the tables.
+        outputs: rows or records of each output, keyed by its text, such as ``Rows('orders')``.
+        bad_rows: rows that go only to the dead letters; not included in any row count.
+        letters: dead letters that must be among the records; 0 if they go to no topic.
     """
 
     row_count: int
@@ -89,11 +89,11 @@ class ProducedBatch:
 
 @dataclass(frozen=True)
 class Replay:
-    """Count and digest of records: they tell a batch from another that has come under its id.
+    """Count and digest of records: they detect a different batch replayed under the same id.
 
     Attributes:
-        record_count: records.
-        digest: as that of a `ProducedBatch`.
+        record_count: number of records.
+        digest: as in `ProducedBatch`.
     """
 
     record_count: int
@@ -104,62 +104,62 @@ class Replay:
 
 
 class BatchResults(Protocol):
-    """What the tasks of one attempt have produced, and what the driver still keeps of it, in memory and in files.
+    """The output of one attempt's tasks, and what the driver still holds of it, in memory and in files.
 
     Attributes:
-        counts: every record acknowledged, and every row encoded.
+        counts: counts; every record is acknowledged, and every row encoded.
     """
 
     counts: ProducedBatch
 
     def copy_into(self, connection: Connection) -> WrittenRows:
-        """Write the rows that are left, and the dead letters; what became of all rows.
+        """Write the remaining rows and the dead letters; returns the outcome of all rows.
 
         Args:
-            connection: the one that ``open_decision`` gives.
+            connection: the connection returned by ``open_decision``.
         """
 
     def close(self) -> None:
-        """Forget what is kept. The attempt is over, decided or not."""
+        """Release what is held. The attempt is over, decided or not."""
 
 
 class BatchWork(Protocol):
-    """The work of a batch; `SparkBatch` is the real one. What an attempt has made is in its results alone."""
+    """The work of a batch; `SparkBatch` is the production implementation. An attempt's state is only in its results."""
 
     def partitions(self) -> Iterable[TopicPartition]:
-        """Every partition that `produce` may write; asked only below transaction.version 2."""
+        """Every partition that `produce` may write; called only below transaction.version 2."""
 
     def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> BatchResults:
-        """Run the tasks: every record acknowledged and every row encoded, or an exception, and nothing is kept.
+        """Run the tasks: every record acknowledged and every row encoded, or raise and keep no state.
 
         Args:
-            ticket: of the Kafka transaction.
-            open_decision: opens the database transaction that will decide, at its first call, and gives its
-                connection. Another thread may call it and write rows there while tasks still run; the driver commits
-                it later. No thread uses the connection any more when this returns or raises.
+            ticket: ticket of the Kafka transaction.
+            open_decision: opens the deciding database transaction on the first call, and returns its connection.
+                Another thread may call it and write rows there while tasks still run; the driver commits it later. No
+                thread uses the connection after this returns or raises.
         """
 
     def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
-        """After a failed attempt: find its bad rows, which all that follows leaves out of every output.
+        """After a failed attempt: find its bad rows, which all later steps leave out of every output.
 
         Args:
-            ticket: of no Kafka transaction.
-            error: what the attempt failed with.
+            ticket: a ticket without a Kafka transaction.
+            error: the error of the failed attempt.
             open_decision: opens a database transaction that is rolled back when this returns or raises.
 
         Returns:
-            False where the batch has to fail with ``error``: no single row is bad, or nobody wants bad rows left out.
+            False if the batch has to fail with ``error``: no single row is bad, or bad rows are not to be left out.
 
         Raises:
-            TooManyBadRowsError: there are more than the user allows.
+            TooManyBadRowsError: more rows are bad than the user allows.
         """
 
     def recall(self) -> None:
-        """Leave out the rows that were left out when the batch was decided, BEFORE it is replayed."""
+        """Leave out the rows that were left out when the batch was decided. Call BEFORE a replay."""
 
     def reread(self, ticket: TransactionTicket) -> Replay:
-        """Evaluate the batch as `produce` does, and write nothing. Stateful operators of the plan advance by it.
+        """Evaluate the batch as `produce` does, without writing. This advances the plan's stateful operators.
 
         Args:
-            ticket: for Kafka only, and of no transaction.
+            ticket: a Kafka-only ticket without a transaction.
         """

@@ -1,4 +1,4 @@
-"""The receipts that tasks return to the driver by Spark, and how the driver compares them with what arrived."""
+"""The receipts that tasks return to the driver through Spark, compared by the driver with the data received."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ RESULT_SCHEMA = pa.schema([("receipt", pa.binary())])
 
 @dataclass(frozen=True)
 class TaskReceipt:
-    """The receipt of one attempt of a task, of one without rows too.
+    """The receipt of one task attempt, including one without rows.
 
     Attributes:
-        task: the Spark partition id.
-        task_attempt: tells the attempts of one task apart.
+        task: Spark's partition id.
+        task_attempt: tells attempts of one task apart.
         rows: rows read from Spark.
-        lane_rows: rows of each lane, by its index.
-        left_out: of each lane the rows that have no record, since others of their upsert key supersede them.
-        sent: what it has sent to the driver for each lane; empty where only a digest was asked for.
-        digest: 128-bit digest over the records that were made.
+        lane_rows: rows of each lane, by index.
+        left_out: rows of each lane without a record, because others of their upsert key supersede them.
+        sent: what was sent to the driver for each lane; empty if only a digest was requested.
+        digest: 128-bit digest over the encoded records.
         row_digest: 128-bit digest over the rows of lanes without records.
-        arrow_bytes: of all Arrow batches that it read.
-        error: why it gave up; nothing that it made may be used then.
+        arrow_bytes: bytes of all Arrow batches read.
+        error: why the task gave up; its output must not be used then.
     """
 
     task: int
@@ -58,10 +58,10 @@ class TaskReceipt:
 
 @dataclass(frozen=True)
 class TaskResults:
-    """Everything that the tasks of one attempt returned.
+    """Everything returned by the tasks of one attempt.
 
     Attributes:
-        receipts: one per task, in the order of their ids.
+        receipts: one per task, ordered by task id.
     """
 
     receipts: tuple[TaskReceipt, ...]
@@ -78,7 +78,7 @@ class TaskResults:
 
     @property
     def left_out(self) -> Counter[int]:
-        """Of each lane the rows without a record."""
+        """Rows of each lane without a record."""
         return _summed(receipt.left_out for receipt in self.receipts)
 
     @property
@@ -98,17 +98,17 @@ class TaskResults:
 
     @property
     def arrow_bytes(self) -> int:
-        """Of all Arrow batches that were read."""
+        """Bytes of all Arrow batches read."""
         return sum(receipt.arrow_bytes for receipt in self.receipts)
 
     def check_arrived(self, finished: Mapping[int, tuple[int, Mapping[int, LaneTotals]]]) -> None:
-        """Compare what tasks say with what has arrived of them.
+        """Compare the receipts with the data received.
 
         Args:
-            finished: of each task the attempt whose end has arrived, and what was received of it.
+            finished: the task attempt that finished for each task, and the totals received from it.
 
         Raises:
-            BatchRetryError: another attempt of a task has arrived, or other bytes, rows or records.
+            BatchRetryError: a different attempt of a task arrived, or different bytes, rows or records.
         """
         said = {receipt.task: (receipt.task_attempt, dict(receipt.sent)) for receipt in self.receipts}
         arrived = {task: (attempt, dict(totals)) for task, (attempt, totals) in finished.items()}
@@ -121,13 +121,13 @@ class TaskResults:
 
 
 def read_results(table: pa.Table) -> TaskResults:
-    """Put together what came back.
+    """Read and add up the returned receipts.
 
     Args:
         table: the collected rows. No receipt at all is an empty batch: Spark had no partition.
 
     Raises:
-        BatchRetryError: a receipt is missing or double, or a task gave up.
+        BatchRetryError: a receipt is missing or duplicate, or a task gave up.
         DualWriteError: the error that a task returned.
     """
     return add_up(pickle.loads(payload.as_buffer()) for payload in table["receipt"])  # noqa: S301 - by our own tasks
@@ -142,7 +142,7 @@ def add_up(returned: Iterable[TaskReceipt]) -> TaskResults:
         receipts[receipt.task] = receipt
     errors = [receipt.error for receipt in receipts.values() if receipt.error is not None]
     if errors:
-        # A row that no retry can mend says more than a task that only met its consequences.
+        # A row error that no retry can fix is more informative than tasks that failed as a consequence.
         raise min(errors, key=lambda error: not isinstance(error, DataError))
     if sorted(receipts) != list(range(len(receipts))):
         raise BatchRetryError(reason=f"receipts came from tasks {sorted(receipts)}, and some are missing between them")

@@ -1,6 +1,6 @@
-"""The expressions of a record: Spark SQL over the batch, and one column for each thing that a task needs.
+"""The expressions of a record: Spark SQL over the batch, with one column for each value that a task needs.
 
-Everything here is lazy: a plan is built, nothing runs.
+Everything here is lazy: plans are built, never run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.table.catalog import TargetTable
 
 
-#: Types of which `json_sql` makes what Spark's to_json does: all but timestamps, and what later versions may add.
+#: Types that `json_sql` converts as Spark's to_json does: all but timestamps, and types of later versions.
 _SAME_IN_TABLES: Final = frozenset(
     {
         *("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType"),
@@ -47,7 +47,7 @@ _SAME_IN_TABLES: Final = frozenset(
 
 
 class TableText(Enum):
-    """How the JSON of a column in the table is that of the record."""
+    """How the JSON of a table column relates to that of the record."""
 
     OTHER = "it is another text"
     SAME = "it is the same"
@@ -56,15 +56,15 @@ class TableText(Enum):
 
 @dataclass(frozen=True)
 class MadeColumn:
-    """One column that Spark makes.
+    """One column computed by Spark.
 
     Attributes:
-        name: of it.
-        source: the column of the table of which it is made.
-        sql: over the batch.
-        guarded: tasks refuse it where it is no text.
-        in_table: what the JSON of the table's column is to it.
-        table_sql: of the JSON of the table's column.
+        name: column name.
+        source: the table column from which it is computed.
+        sql: SQL over the batch.
+        guarded: tasks refuse values that are not valid text.
+        in_table: relation of the table column's JSON to it.
+        table_sql: SQL of the table column's JSON.
     """
 
     name: str
@@ -75,27 +75,27 @@ class MadeColumn:
     table_sql: str = ""
 
     def select(self, json_columns: Collection[str]) -> str | None:
-        """SQL of what tasks need beside the table's columns, with its name; None where these say it all.
+        """Named SQL of what tasks need in addition to the table's columns; None if these suffice.
 
         Args:
-            json_columns: the columns of the table that tasks get as JSON.
+            json_columns: table columns that tasks receive as JSON.
         """
         shared = self.in_table if self.source in json_columns else TableText.OTHER
         if shared is TableText.SAME:
             return None
         sql = self.sql
         if shared is TableText.SAME_WITHOUT_NULL:
-            # Spark evaluates what the table gets once (spark.sql.subexpressionElimination.enabled).
+            # Spark evaluates an expression shared with the table once (spark.sql.subexpressionElimination.enabled).
             sql = f"CASE WHEN contains({self.table_sql}, 'null') THEN {self.sql} END"
         return f"{sql} AS {self.name}"
 
 
 def made_columns(fields: Iterable[JsonField], schema: StructType) -> tuple[MadeColumn, ...]:
-    """Those that the fields need.
+    """The computed columns that the fields need.
 
     Args:
-        fields: from `record_json.json_fields`.
-        schema: of the batch.
+        fields: result of `record_json.json_fields`.
+        schema: schema of the batch.
     """
     return tuple(_made(each, each.made, schema[each.column].dataType) for each in fields if each.made is not None)
 
@@ -116,13 +116,13 @@ def _in_table(field: JsonField, kind: DataType) -> TableText:
     return TableText.SAME if field.keeps_null or "StructType" not in parts else TableText.SAME_WITHOUT_NULL
 
 
-#: The value of a record with a format, unless the user or a column says otherwise.
+#: The default value expression of a record with a format.
 WHOLE_STRUCT: Final = "struct(*)"
 
-#: Types whose text is unambiguous, so that a key of them may be written as text.
+#: Types with unambiguous text, so that a key of them may be written as text.
 _TEXT_TYPES = ARROW_TEXT_TYPES | {"date"}
 _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
-#: What the names of types begin with that Spark's cast to text shows in a form that nobody reads back.
+#: Prefixes of type names whose cast to text Spark renders in a form that cannot be parsed back.
 _COMPLEX_KINDS = ("struct<", "array<", "map<", "variant")
 _RECORD_TYPES = {
     "topic": frozenset({"string"}),
@@ -134,7 +134,7 @@ _RECORD_TYPES = {
     "delete_when": frozenset({"boolean"}),
     "unchanged_when": frozenset({"boolean"}),
 }
-#: With these options a batch's column of that name is not taken for a part of the record, which then has none.
+#: With these options set, the batch column of that name is not part of the record, which then has none.
 _NOT_TAKEN = {
     "key": "key='CAST(NULL AS STRING)'",
     "value": "value='to_json(struct(*))'",
@@ -145,26 +145,26 @@ _NOT_TAKEN = {
 
 @dataclass(frozen=True)
 class RecordExpressions:
-    """SQL over the rows of a lane for each part of a record, None where there is none; and for the table's columns.
+    """SQL over a lane's rows for each part of a record (None if absent), and for the table's columns.
 
     Attributes:
-        topic: a column of the rows, None when all go to the lane's topic.
-        key: null keys leave the partition to the sink.
-        value: string or binary, or a struct that has a format; None where no records are made.
+        topic: a column of the rows; None if all go to the lane's topic.
+        key: rows with a null key get a partition from the sink.
+        value: string or binary, or a struct that has a format; None if no records are made.
         headers: array<struct<key:string,value:binary>>.
         partition: overrides the partitioner where it is not null.
-        columns: what goes into the table, by column name; empty without one.
-        taken: columns of the batch that are parts of the record by their names and, as the user did not choose the
-            table's columns, go nowhere else.
-        json: where tasks build the value from the table's columns themselves, of which; None where Spark does it.
-        json_made: what Spark makes for `json`.
-        key_column: the column of the table that is the key, or whose text is, where tasks take it from there.
-        guarded: which of `KEY`, `VALUE` and `json_made` tasks refuse where they are no text (`text_guards`).
-        tombstone: true where the record has no value; None where all have theirs.
-        delete: true where the row deletes the one of its key in the table; None where none does.
-        unchanged: by column of the table a condition, true where the row carries no value for it.
-        formats: of key and value those that are encoded with a schema, each with its format.
-        serialisers: by which tasks encode `KEY` and `VALUE` then.
+        columns: SQL by table column; empty without a table.
+        taken: batch columns that are parts of the record because of their names and, as the user did not choose the
+            table's columns, are not written elsewhere.
+        json: columns from which tasks build the value themselves; None if Spark builds it.
+        json_made: columns that Spark computes for `json`.
+        key_column: the table column that is the key, or whose text is, if tasks take it from there.
+        guarded: which of `KEY`, `VALUE` and `json_made` tasks refuse if they are not valid text (`text_guards`).
+        tombstone: True if the record has no value; None if all have one.
+        delete: True if the row deletes the table row with its key; None if no row deletes.
+        unchanged: condition by table column, true if the row carries no value for it.
+        formats: format of the key and value that are encoded with a schema.
+        serialisers: serialisers with which tasks encode `KEY` and `VALUE` in that case.
     """
 
     topic: str | None
@@ -186,14 +186,14 @@ class RecordExpressions:
 
 
 def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
-    """Fill in what the user left out from the columns of the rows, by the conventions of Spark's Kafka sink.
+    """Derive omitted expressions from the columns of the rows, following the conventions of Spark's Kafka sink.
 
     Args:
-        lane: of the sink.
-        schema: of its rows.
+        lane: a lane of the sink.
+        schema: schema of its rows.
 
     Raises:
-        ConfigurationError: there is no topic, nothing is left for the table, or a column has a name of the sink's own.
+        ConfigurationError: there is no topic, no column is left for the table, or a column has a reserved name.
     """
     names = schema.fieldNames()
     _check_names([*names, *(() if lane.rows is None else lane.rows.columns or ())])
@@ -251,7 +251,7 @@ def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Refuse names that could be taken for the sink's own columns. Spark does not tell upper from lower case."""
+    """Refuse names that could be mistaken for the sink's own columns. Spark ignores case."""
     own = next((name for name in names if name.casefold().startswith(OWN_PREFIX)), None)
     if own is not None:
         raise ConfigurationError(
@@ -263,7 +263,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
-    """What goes into the table: what the user says, or every column that is not taken for the record."""
+    """The table's columns: the user's choice, or every column that is not part of the record."""
     if lane.rows is None:
         return {}
     columns = lane.rows.columns or {name: quoted(name) for name in names if name not in taken}
@@ -274,7 +274,7 @@ def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[s
             rule="every column of the batch is one of Kafka's, so no column is left for the table",
             remedy="pass columns={'payload': 'value'} or the like",
         )
-    # What stands in place of a value need not be one that the column takes.
+    # A placeholder for a value need not have a type that the column accepts.
     unchanged = lane.rows.unchanged_when or {}
     return {
         name: f"CASE WHEN {true_sql(unchanged[name])} THEN NULL ELSE {sql} END" if name in unchanged else sql
@@ -283,13 +283,13 @@ def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[s
 
 
 def check_taken(expressions: RecordExpressions, target: TargetTable) -> None:
-    """Refuse to leave a column of the table empty because the batch's column of that name is part of the record.
+    """Refuse to leave a table column empty because the batch column of that name is part of the record.
 
-    Nobody chose that: the name is a convention of Spark's Kafka sink, and a table may well have a column ``value``.
+    This was not chosen: the name is a convention of Spark's Kafka sink, and a table may well have a column ``value``.
 
     Args:
-        expressions: from `choose_expressions`.
-        target: the table of the sink.
+        expressions: result of `choose_expressions`.
+        target: the sink's table.
 
     Raises:
         ConfigurationError: the table has a column of such a name, which a row could fill.
@@ -314,7 +314,7 @@ def _table_only(doubtful: Sequence[str], both: Mapping[str, str]) -> str:
     options = [_NOT_TAKEN[name] for name in doubtful if name in _NOT_TAKEN]
     ways = [f"{' and '.join(options)} (or expressions of your own)"] if options else []
     if "topic" in doubtful:
-        # Of rows' topics there is no expression: only another name keeps the column out of the record.
+        # There is no expression for a row's topic: only another name keeps the column out of the record.
         renamed = {**both, "topic": quoted("its_topic")}
         ways.append(f"rename it in the batch, withColumnRenamed('topic', 'its_topic'), with columns={renamed}")
     return " and ".join(ways)
@@ -325,11 +325,11 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> RecordExpressions:
-    """Check every expression against the batch's columns; a key of numbers or dates becomes its text.
+    """Check every expression against the batch's columns; numeric and date keys are converted to text.
 
     Raises:
-        ConfigurationError: an expression does not parse, names a column that is not there, or has a type that
-            cannot become the bytes of a record.
+        ConfigurationError: an expression does not parse, names a missing column, or has a type that cannot be converted
+            to the bytes of a record.
     """
     named = {option: sql for option, sql in _named(expressions, order_by).items() if sql is not None}
     kinds = _types_of(frame, named)
@@ -342,14 +342,14 @@ def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | No
 
 
 def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapping[str, str]) -> RecordExpressions:
-    """Leave the value to the tasks where it is the JSON of columns that they get for the table anyway.
+    """Let tasks build the value if it is the JSON of columns that they receive for the table anyway.
 
     Args:
-        expressions: over the batch.
-        schema: of the batch.
+        expressions: expressions over the batch.
+        schema: schema of the batch.
         settings: the session's values of `record_json.SETTINGS`.
     """
-    # Only as quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
+    # Only when quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
     unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())
     if expressions.value != WHOLE_ROW or not unchanged:
         return expressions
@@ -358,9 +358,9 @@ def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapp
 
 
 def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
-    """Leave the key to the tasks where it is a column, or the text of one, that they get for the table anyway.
+    """Let tasks take the key from a column, or its text, that they receive for the table anyway.
 
-    Where nothing else is computed, Spark then hands its rows over as they are, instead of writing every row once more.
+    If no other column is computed, Spark then passes its rows unchanged instead of copying every row.
     """
     for column in frame.schema.fields if "key" not in expressions.formats else ():
         name = quoted(column.name)
@@ -368,14 +368,14 @@ def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordE
             continue
         forms = key_expressions(column.dataType.simpleString())
         meant = {form.format(spelled): form.format(name) for form in forms for spelled in (column.name, name)}
-        # How it is spelled is not enough: `null`, for instance, is a column only between backticks.
+        # The spelling is not sufficient: `null`, for instance, is a column only between backticks.
         if expressions.key in meant and same_semantics(frame, expressions.key, meant[expressions.key]):
             return replace(expressions, key_column=column.name)
     return expressions
 
 
 def with_guards(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
-    """Mark JSON that Spark makes for the record, where it would replace what is no text. The last of these steps."""
+    """Mark the record's JSON that Spark builds and in which it would replace invalid text. The last of these steps."""
     texts = {KEY: expressions.key, VALUE: expressions.value if expressions.json is None else None}
     texts = {name: sql for name, sql in texts.items() if PARTS[name] not in expressions.formats}
     marked = {name: guarded_sql(sql, frame) for name, sql in texts.items() if sql is not None}
@@ -389,12 +389,12 @@ def with_guards(expressions: RecordExpressions, frame: DataFrame) -> RecordExpre
 
 
 def same_semantics(frame: DataFrame, sql: str, other: str) -> bool:
-    """True where two expressions over a batch are one, however they are spelled."""
+    """True if two expressions over a batch are semantically equal, however they are spelled."""
     return frame.selectExpr(f"{sql} AS it").sameSemantics(frame.selectExpr(f"{other} AS it"))
 
 
 def expressions_frame(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> DataFrame:
-    """Every expression of the sink over the batch: a plan to look at, never run."""
+    """Every expression of the sink over the batch: a plan to inspect, never run."""
     named = _named(expressions, order_by)
     return frame.selectExpr(*(f"{sql} AS {quoted(option)}" for option, sql in named.items() if sql is not None))
 
@@ -406,7 +406,7 @@ def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, st
         "value": expressions.value,
         "headers": expressions.headers,
         "partition": expressions.partition,
-        # First: it is part of the expressions of columns, and errors name the first that is wrong.
+        # First: column expressions contain it, and errors name the first invalid expression.
         **{f"unchanged_when[{name!r}]": sql for name, sql in expressions.unchanged.items()},
         **{f"columns[{name!r}]": sql for name, sql in expressions.columns.items()},
         "upsert_order_by": order_by,
@@ -416,21 +416,21 @@ def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, st
 
 
 def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
-    """The type of each expression, by one analysis: one for each took half a minute of a start with 600 columns."""
+    """The type of each expression, by one analysis: one each took half a minute at start with 600 columns."""
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
 
-    # Names of ours, lest an expression take another one for a column of the batch.
+    # Reserved names, so that an expression cannot resolve another one as a batch column.
     selected = [f"{sql} AS _2pc_{number}" for number, sql in enumerate(named.values())]
     try:
         fields = frame.selectExpr(*selected).schema.fields
     except (AnalysisException, ParseException):
-        # By itself, one says which of them it is.
+        # Analyzed separately, each shows whether it is the invalid one.
         return {option: type_of(frame, option, sql).simpleString() for option, sql in named.items()}
     return {option: field.dataType.simpleString() for option, field in zip(named, fields, strict=True)}
 
 
 def true_sql(condition: str) -> str:
-    """SQL that is true where a condition is, and else false: null is false."""
+    """SQL that is true if a condition is, else false: null becomes false."""
     return f"coalesce(({condition}), false)"
 
 
@@ -438,19 +438,19 @@ def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
     """The type of an expression.
 
     Args:
-        frame: with the columns that it may name.
-        option: that has it, for the message.
+        frame: a frame with the columns that it may name.
+        option: the option that contains it, for the message.
         sql: the expression.
 
     Raises:
-        ConfigurationError: it does not parse, or names a column that is not there.
+        ConfigurationError: it does not parse, or names a missing column.
     """
     from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     kind: DataType | None = None
     try:
-        # First by itself: Spark takes AS behind it for the missing end of what is not complete.
+        # First without an alias: after an incomplete expression Spark would parse AS as its continuation.
         kind = frame.select(F.expr(sql).alias("it")).schema[0].dataType
         frame.selectExpr(f"{sql} AS it").schema  # noqa: B018 - asking for it has the expression analyzed
     except (AnalysisException, ParseException) as error:
@@ -488,13 +488,13 @@ def _conversion(option: str, sql: str, kind: str) -> str:
         return "make the batch's column topic a text; if it names no topics, rename it before the sink"
     remedy = f"convert it, with {option}={_converted(option, kind).format(sql)!r}"
     if sql == quoted(option):
-        # Perhaps nobody meant it for the record: its name is what put it there.
+        # Possibly unintended: the column is part of the record only because of its name.
         remedy += f"; if the batch's column {option} is not meant for the record, pass {_NOT_TAKEN[option]}"
     return remedy
 
 
 def _converted(option: str, kind: str) -> str:
-    """SQL with {} for an expression of type ``kind``, of a type that the option takes."""
+    """SQL with {} for an expression of type ``kind``, converted to a type that the option accepts."""
     if option == "partition":
         return "CAST({} AS INT)"
     if option in ("delete_when", "tombstone_when", "unchanged_when"):

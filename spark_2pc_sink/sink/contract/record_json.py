@@ -1,13 +1,13 @@
-"""The JSON value of a record, built by tasks from Arrow: byte by byte what Spark's to_json makes.
+"""The JSON value of a record, built by tasks from Arrow: byte for byte the output of Spark's to_json.
 
-In the JVM, ``to_json(struct(*))`` takes half of the time of a task that reads, and what it makes has to cross to
-Python beside the same columns, which cross anyway for the table. Here a column becomes text by Arrow's casts, and one
-``binary_join_element_wise`` puts names, punctuation and texts together.
+In the JVM, ``to_json(struct(*))`` takes half of a read task's time, and its result has to be passed to Python in
+addition to the same columns, which are passed anyway for the table. Here Arrow's casts convert columns to text, and one
+``binary_join_element_wise`` joins names, punctuation and texts.
 
-The pattern is ``JacksonGenerator`` of Spark with its default options: fields in the order of the columns, timestamps
-with three digits of their fraction. Where Arrow's way would not be Spark's to the byte, Spark makes what is needed of
-that column alone, in a column beside it: Java's digits of a binary fraction, the local time of a timestamp, the JSON of
-what is nested. Only rows of which one column does not say what becomes of its nulls are left to Spark as a whole.
+The model is Spark's ``JacksonGenerator`` with default options: fields in column order, timestamps with three fractional
+digits. If Arrow's output would differ in any byte, Spark computes the text of that column in an extra column: Java's
+digits of a floating-point number, the local time of a timestamp, nested JSON. Only rows where a column does not
+determine the treatment of its nulls are left to Spark as a whole.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
 
-# Years of four digits: Arrow's casts write them like Java, and texts of one column are equally long.
+# Four-digit years: Arrow's casts write them like Java, and all texts of a column have the same length.
 _DAYS: Final = (-719_162, 2_932_896)
 _MILLISECONDS: Final = (_DAYS[0] * 86_400_000, (_DAYS[1] + 1) * 86_400_000 - 1)
 _MICROSECONDS_PER_MS: Final = 1_000
@@ -39,13 +39,13 @@ _TIMESTAMP_CHARACTERS: Final = len("2023-11-14T22:13:20.000")
 _TIME_MARK: Final = _TIMESTAMP_CHARACTERS - len("T22:13:20.000")
 _YEAR_DIGITS: Final = 4
 
-#: The local time of a timestamp beyond these has room in 64 bits by a way round: 400 years have 146 097 days, which are
-#: whole weeks, so that a time zone's rules of then are those of 400 years before.
+#: Local times of timestamps beyond these limits fit into 64 bits by shifting: 400 years have 146 097 days, which are
+#: whole weeks, so a time zone's rules are the same as 400 years earlier.
 _LOCAL_MICROSECONDS: Final = 2**62
 _CYCLE_MICROSECONDS: Final = 146_097 * 86_400 * _MICROSECONDS_PER_S
 
 _QUOTE, _BACKSLASH, _SPACE = b'"\\ '
-#: What Jackson writes for characters that JSON does not allow in a text.
+#: Jackson's escapes for characters that JSON does not allow in a text.
 _ESCAPES: Final = {code: b"\\u%04X" % code for code in range(_SPACE)} | {
     8: b"\\b",
     9: b"\\t",
@@ -58,12 +58,12 @@ _ESCAPES: Final = {code: b"\\u%04X" % code for code in range(_SPACE)} | {
 
 
 def bytes_of(column: Any) -> Any:
-    """A column of text as bytes, which are shared."""
+    """A text column as bytes, without copying."""
     return column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
 
 
 def plain_text(column: Any) -> Any:
-    """Whole numbers, decimals and truth values: Arrow's casts write them as Java does (BigDecimal.toString)."""
+    """Integers, decimals and booleans: Arrow's casts write them as Java does (BigDecimal.toString)."""
     return column.cast(pa.string()).cast(pa.binary())
 
 
@@ -84,11 +84,11 @@ def base64_text(column: Any) -> Any:
 
 
 def float_text(column: Any, texts: Any) -> Any:
-    """Binary fractions, where Java has written the digits: JSON has no number that is infinite or none.
+    """Floating-point numbers with digits written by Java: JSON has no infinity or NaN.
 
     Args:
         column: the numbers.
-        texts: what Java's Double.toString or Float.toString makes of them.
+        texts: results of Java's Double.toString or Float.toString.
     """
     texts = bytes_of(texts)
     finite = pc.is_finite(column)
@@ -108,7 +108,7 @@ def zoned_timestamp_text(column: Any, local: Any) -> tuple[Any, Any]:
 
     Args:
         column: the timestamps.
-        local: what `local_time_sql` makes of them.
+        local: result of `local_time_sql`.
     """
     offsets = _numbers(local) - _shifted(_numbers(column))
     milliseconds = _milliseconds(column) + offsets // _MICROSECONDS_PER_MS
@@ -118,7 +118,7 @@ def zoned_timestamp_text(column: Any, local: Any) -> tuple[Any, Any]:
 
 
 def local_time_sql(source: str) -> str:
-    """Spark SQL for the local time of a timestamp, by the rules of the session's time zone that its Java has.
+    """Spark SQL for the local time of a timestamp, using Java's rules for the session's time zone.
 
     Args:
         source: SQL of the timestamp.
@@ -129,10 +129,10 @@ def local_time_sql(source: str) -> str:
 
 
 def escaped(column: Any) -> Any:
-    """Texts as JSON writes them between quotes. What is not UTF-8 stays: no table takes it."""
+    """Texts escaped for JSON. Invalid UTF-8 is unchanged: no table accepts it."""
     column = bytes_of(column)
     for code in _codes_to_escape(column):
-        # The backslash comes first, so that those of the others stay single.
+        # The backslash comes first, so that backslashes of later escapes stay single.
         column = pc.replace_substring(column, bytes([code]), _ESCAPES[code])
     return column
 
@@ -143,7 +143,7 @@ def escaped_name(name: str) -> bytes:
 
 
 def wrapped_text(column: Any) -> Any:
-    """JSON that Spark has made of a column: an object with one field, whose name has one character."""
+    """Spark's JSON of a column: an object with one field, whose name has one character."""
     return pc.binary_slice(bytes_of(column), len(b'{"v":'), -len(b"}"))
 
 
@@ -154,7 +154,7 @@ def _numbers(column: Any) -> Int64Array:
 
 
 def _milliseconds(column: Any) -> Int64Array:
-    # Spark cuts the fraction off, towards the past also before 1970, where a cast would round towards 1970.
+    # Spark rounds the fraction down, including before 1970, where a cast would round towards 1970.
     milliseconds: Int64Array = np.floor_divide(_numbers(column), _MICROSECONDS_PER_MS)
     return milliseconds
 
@@ -169,7 +169,7 @@ def _shifted(microseconds: Int64Array) -> Int64Array:
 
 
 def _offset_text(seconds: int) -> bytes:
-    """As Java's pattern of five X has it: ``Z`` for none, and seconds only where there are some."""
+    """Format as Java's pattern of five X: ``Z`` for zero, and seconds only if nonzero."""
     if not seconds:
         return b"Z"
     minutes, rest = divmod(abs(seconds), 60)
@@ -178,7 +178,7 @@ def _offset_text(seconds: int) -> bytes:
 
 
 def _milliseconds_text(numbers: Int64Array, column: Any) -> Any:
-    """Milliseconds since 1970 as date and time; null where the column is."""
+    """Milliseconds since 1970 as date and time; nulls are kept."""
     milliseconds = pa.array(numbers)
     valid = column.is_valid() if column.null_count else None
     if not _within(milliseconds, _MILLISECONDS):
@@ -197,14 +197,14 @@ def _within(numbers: Any, bounds: tuple[int, int]) -> bool:
 
 
 def _far_text(numbers: Any, unit: str) -> Any:
-    """Dates or timestamps of which some are not in the years 1 to 9999."""
+    """Dates or timestamps, some of them outside the years 1 to 9999."""
     texts = np.datetime_as_string(numbers.fill_null(0).to_numpy().astype(f"datetime64[{unit}]")).tolist()
     made = pa.array([_with_java_year(text).encode() for text in texts], pa.binary())
     return pc.if_else(numbers.is_valid(), made, None) if numbers.null_count else made
 
 
 def _with_java_year(text: str) -> str:
-    """Java writes at least four digits of a year behind its sign, and a plus before more than four."""
+    """Java writes at least four digits of a year after its sign, and a plus if there are more than four."""
     year, month, rest = text.rsplit("-", 2)
     digits = year.lstrip("-").zfill(_YEAR_DIGITS)
     sign = "-" if text[0] == "-" else "+" * (len(digits) > _YEAR_DIGITS)
@@ -212,7 +212,7 @@ def _with_java_year(text: str) -> str:
 
 
 def _codes_to_escape(column: Any) -> list[int]:
-    """The bytes of the column that JSON does not allow in a text, the backslash first."""
+    """Bytes of the column that JSON does not allow in a text, the backslash first."""
     data = column.buffers()[2]
     if data is None or not len(column):
         return []
@@ -224,36 +224,36 @@ def _codes_to_escape(column: Any) -> list[int]:
     return sorted(found, key=lambda code: code != _BACKSLASH)
 
 
-#: The expression whose result is built here.
+#: The expression whose result is computed here.
 WHOLE_ROW: Final = "to_json(struct(*))"
 
-#: Spark's settings that change what to_json makes (those that ``FileSourceOptions``, ``JSONOptions`` and
-#: ``ResolveTimeZone`` ask for).
+#: Spark settings that affect to_json (those read by ``FileSourceOptions``, ``JSONOptions`` and
+#: ``ResolveTimeZone``).
 IGNORE_NULLS: Final = "spark.sql.jsonGenerator.ignoreNullFields"
 NULLS_WITH_DEFAULT: Final = "spark.sql.jsonGenerator.writeNullIfWithDefaultValue"
 TIME_PARSER: Final = "spark.sql.legacy.timeParserPolicy"
 TIME_ZONE: Final = "spark.sql.session.timeZone"
-#: The offset of a time zone is written with its seconds, where it has some (SPARK-48776).
+#: A time zone's offset is written with its seconds, if any (SPARK-48776).
 OFFSET_SECONDS: Final = "spark.sql.files.supportSecondOffsetFormat"
 SETTINGS: Final = (IGNORE_NULLS, NULLS_WITH_DEFAULT, TIME_PARSER, TIME_ZONE, OFFSET_SECONDS)
 _UTC: Final = ("UTC", "Etc/UTC", "Z")
 
-#: A column's default may make Spark write its nulls (`NULLS_WITH_DEFAULT`): such columns are left to it.
+#: A column's default may make Spark write its nulls (`NULLS_WITH_DEFAULT`): such columns are left to Spark.
 _DEFAULT_KEY: Final = "EXISTS_DEFAULT"
-#: Written without quotes, by Arrow.
+#: Written by Arrow without quotes.
 _NUMBERS: Final = frozenset({"ByteType", "ShortType", "IntegerType", "LongType", "BooleanType", "DecimalType"})
 _FLOATS: Final = frozenset({"FloatType", "DoubleType"})
 _TIMES: Final = frozenset({"DateType", "TimestampType", "TimestampNTZType"})
 _NESTED: Final = frozenset({"StructType", "ArrayType", "MapType", "VariantType"})
 
-# Kinds beside the classes of Spark's types.
-#: A timestamp of which Spark tells the local time.
+# Kinds in addition to Spark's type classes.
+#: A timestamp whose local time Spark computes.
 ZONED: Final = "TimestampType, local"
-#: What Spark makes JSON of by itself.
+#: A value that Spark converts to JSON by itself.
 NESTED: Final = "to_json"
-#: What Spark makes JSON of as the field of a struct.
+#: A value that Spark converts to JSON as a field of a struct.
 WRAPPED: Final = "to_json(struct)"
-#: Of these kinds tasks do not need the column itself.
+#: Kinds for which tasks do not need the column itself.
 _MADE_BY_SPARK: Final = frozenset({NESTED, WRAPPED})
 _BARE: Final = _NUMBERS | _FLOATS | _MADE_BY_SPARK
 
@@ -263,10 +263,10 @@ class JsonField:
     """One field of the JSON object. Can be pickled.
 
     Attributes:
-        column: its name in the Arrow batch, and as JSON writes it.
-        kind: class name of the Spark type, `ZONED`, `NESTED` or `WRAPPED`.
-        made: the column in the Arrow batch that Spark makes for the text; None where it makes none.
-        keeps_null: a null is written, and not left out.
+        column: name in the Arrow batch and in JSON.
+        kind: class name of the Spark type, or `ZONED`, `NESTED` or `WRAPPED`.
+        made: Arrow column that Spark computes for the text; None if there is none.
+        keeps_null: nulls are written, not omitted.
     """
 
     column: str
@@ -276,13 +276,13 @@ class JsonField:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The columns of the Arrow batch of which the text is made."""
+        """The Arrow columns from which the text is built."""
         made = () if self.made is None else (self.made,)
         return made if self.kind in _MADE_BY_SPARK else (self.column, *made)
 
     @property
     def reads_column(self) -> bool:
-        """True where the column itself is among them."""
+        """True if the column itself is among them."""
         return self.column in self.sources
 
     @property
@@ -297,15 +297,15 @@ class JsonField:
 
     @property
     def tail(self) -> bytes:
-        """The bytes behind it."""
+        """The bytes after the text of a value."""
         return b"" if self.kind in _BARE else b'Z"' if self.kind == "TimestampType" else b'"'
 
 
 def json_fields(schema: StructType, settings: Mapping[str, str]) -> tuple[JsonField, ...] | None:
-    """How `json_values` builds the value of a row; None where only Spark can.
+    """How `json_values` builds the value of a row; None if only Spark can.
 
     Args:
-        schema: of the batch.
+        schema: schema of the batch.
         settings: the session's values of `SETTINGS`.
     """
     names, keeps_nulls = schema.fieldNames(), settings[IGNORE_NULLS].lower() != "true"
@@ -320,7 +320,7 @@ def json_fields(schema: StructType, settings: Mapping[str, str]) -> tuple[JsonFi
 
 
 def _kind(field: StructField, settings: Mapping[str, str]) -> tuple[str, bool]:
-    """The kind of a field, and whether Spark makes a column for it."""
+    """The kind of a field, and whether Spark computes a column for it."""
     kind = type(field.dataType).__name__
     if kind in _FLOATS:
         return kind, True
@@ -337,10 +337,10 @@ def _kind(field: StructField, settings: Mapping[str, str]) -> tuple[str, bool]:
 
 
 def made_sql(field: JsonField) -> str:
-    """Spark SQL over the batch for the column `JsonField.made`."""
+    """Spark SQL for the column `JsonField.made`."""
     source = quoted(field.column)
     if field.kind in _FLOATS:
-        # Digits are Java's affair: before version 19, its text is not always the shortest that means the number.
+        # Digits come from Java: before version 19, its text is not always the shortest that identifies the number.
         return f"CAST({source} AS STRING)"
     if field.kind == ZONED:
         return local_time_sql(source)
@@ -353,8 +353,8 @@ def json_values(batch: pa.RecordBatch, fields: tuple[JsonField, ...]) -> Any:
     """The JSON of each row, as a binary array without nulls.
 
     Args:
-        batch: has the columns of the fields, perhaps among others.
-        fields: from `json_fields`, at least one.
+        batch: contains the fields' columns, possibly among others.
+        fields: result of `json_fields`, at least one.
     """
     texts = [_text(batch, field) for field in fields]
     always = [field.keeps_null or not text[0].null_count for field, text in zip(fields, texts, strict=True)]
@@ -375,18 +375,18 @@ def json_values(batch: pa.RecordBatch, fields: tuple[JsonField, ...]) -> Any:
 
 
 def nested_texts(batch: pa.RecordBatch, field: JsonField) -> list[Any]:
-    """The JSON that Spark has made of what is nested: the first one that is not null counts.
+    """Spark's JSON of nested values: the first that is not null.
 
     Args:
-        batch: of which the table's column may be JSON, and then says what the column beside it does not.
-        field: of the kind `NESTED`.
+        batch: its table column may be JSON, which then supplies values that the extra column lacks.
+        field: a field of kind `NESTED`.
     """
     columns = [batch.column(name) for name in (field.made, field.column) if name in batch.schema.names]
     return [column for column in columns if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)]
 
 
 def _begun_by_commas(fields: tuple[JsonField, ...], texts: list[tuple[Any, ...]]) -> Any:
-    """Where no field is there in every row, none can do without a comma: a row's first one becomes its brace."""
+    """If no field is present in every row, each needs a comma: the first one in a row becomes its brace."""
     written = [_field(b"," + field.head, text, field.tail) for field, text in zip(fields, texts, strict=True)]
     joined = _join([*written, b"}"])
     layout = binary_layout(joined)
@@ -398,7 +398,7 @@ def _begun_by_commas(fields: tuple[JsonField, ...], texts: list[tuple[Any, ...]]
 
 
 def _field(head: bytes, text: tuple[Any, ...], tail: bytes) -> Any:
-    """A whole field, null where the first part of the text is."""
+    """A whole field, null if the first part of its text is."""
     kind = _widest(text)
     around = [pa.scalar(part, kind) for part in (head, tail, b"")]
     return pc.binary_join_element_wise(
@@ -407,7 +407,7 @@ def _field(head: bytes, text: tuple[Any, ...], tail: bytes) -> Any:
 
 
 def _join(parts: list[Any]) -> Any:
-    """Parts of each row, one behind the other: bytes that all rows have, and columns whose nulls are nothing."""
+    """Concatenate parts of each row: bytes common to all rows, and columns whose nulls are empty."""
     joined: list[Any] = []
     for part in parts:
         if isinstance(part, bytes) and joined and isinstance(joined[-1], bytes):
@@ -436,7 +436,7 @@ _TEXTS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def _text(batch: pa.RecordBatch, field: JsonField) -> tuple[Any, ...]:
-    """The text of each value, without quotes, in one binary column or several; the first has the nulls."""
+    """The text of each value, without quotes, in one or several binary columns; the first has the nulls."""
     if field.kind == NESTED:
         return (pc.coalesce(*(bytes_of(text) for text in nested_texts(batch, field))),)
     columns = [batch.column(source) for source in field.sources]

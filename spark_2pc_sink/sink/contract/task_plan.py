@@ -1,4 +1,4 @@
-"""What the driver tells the tasks of a batch: their plan, and what it knows of topics."""
+"""Driver's input for the tasks of a batch: their plan, and known topics."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """What the driver has found out about one topic.
+    """The driver's facts about one topic.
 
     Attributes:
-        partition_count: how many partitions it has.
-        topic_id: Kafka's id of it; '' where the broker has none (KIP-516).
-        limits: what it allows.
+        partition_count: number of partitions.
+        topic_id: Kafka's topic id; '' if the broker has none (KIP-516).
+        limits: limits on its records.
     """
 
     partition_count: int
@@ -36,10 +36,10 @@ class TopicFacts:
 
 
 class TopicRefusedError(Exception):
-    """No row may go to a topic that it names.
+    """The topic must not receive rows.
 
     Args:
-        rule: why.
+        rule: the reason.
         remedy: what the user can do.
     """
 
@@ -54,18 +54,18 @@ class Topics:
     """The topics of an attempt, for tasks. Can be pickled.
 
     Attributes:
-        known: by name. What the driver answers is added, so that a task asks for each topic once.
-        ask: sends a question to the driver and returns the answer; None where the driver has told all topics.
+        known: facts by topic name. Driver answers are added, so a task asks about each topic once.
+        ask: sends a question to the driver and returns the answer; None if the driver has sent all topics.
     """
 
     known: dict[str, TopicFacts] = field(default_factory=dict)
     ask: Callable[[bytes], bytes] | None = None
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has.
+        """The number of partitions of a topic.
 
         Raises:
-            TopicRefusedError: no row may go there.
+            TopicRefusedError: rows must not go there.
             BatchRetryError: the driver gave no answer.
         """
         return self._facts(topic).partition_count
@@ -98,11 +98,11 @@ def _read_answer(answer: bytes) -> TopicFacts:
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """Which task this is, as Spark says.
+    """Identity of a task, as reported by Spark.
 
     Attributes:
-        task: the Spark partition id.
-        task_attempt: Spark's id of the task attempt, which no other has.
+        task: Spark's partition id.
+        task_attempt: Spark's unique id of the task attempt.
     """
 
     task: int
@@ -115,7 +115,7 @@ class RowEncoderPlan:
 
     Attributes:
         columns: how each column is checked and encoded.
-        row_key: the column that tells rows apart in error texts; None for the upsert keys.
+        row_key: column that identifies rows in error texts; None for the upsert keys.
     """
 
     columns: CopyPlan
@@ -127,18 +127,18 @@ class LanePlan:
     """How tasks treat the rows of one lane. Can be pickled.
 
     Attributes:
-        index: of the lane.
-        packed: the column that has the rows, as a struct or as an array of structs; None where they are the rows that
-            Spark hands over.
-        sends: False where no records are made of the rows.
-        told_as: the table of rows without records, which a digest of their own tells; None where records tell them.
-        topic: of the records; None when every row names its own.
+        index: index of the lane.
+        packed: column that contains the rows, as a struct or as an array of structs; None if they are the rows passed
+            by Spark.
+        sends: False if no records are made of the rows.
+        told_as: table of rows without records, which have a digest of their own; None if records identify them.
+        topic: topic of the records; None if every row names its own.
         row_encoder: how rows become COPY bytes; None without a table, and for a resend, when the database has them.
-        json: the columns whose JSON is the value; None where the value is a column.
-        key_column: the column that is the key, or whose text is; None where the key is a column of its own.
-        leaves_out: the column `record_columns.SUPERSEDED` says which rows have no record.
-        guarded: columns that are refused where they are no text.
-        serialisers: encode the columns of key and value that have a schema.
+        json: columns whose JSON is the value; None if the value is a column.
+        key_column: column that is the key, or whose text is; None if the key has its own column.
+        leaves_out: column `record_columns.SUPERSEDED` marks rows without a record.
+        guarded: columns refused if they are not valid text.
+        serialisers: serialisers for key and value columns that have a schema.
     """
 
     index: int = 0
@@ -156,15 +156,15 @@ class LanePlan:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """Everything that a task needs to know. Can be pickled; it has no login and no address but the driver's.
+    """Everything that a task needs to know. Can be pickled; contains no credentials and only the driver's address.
 
     Attributes:
         transactional_id: the sink's id, for the log.
         encoding: how records are encoded.
-        lanes: what becomes of the rows; a resend only makes the digest of those of lanes without records.
-        topics: what the driver knows of topics.
+        lanes: how rows are processed; a resend only computes the digest of lanes without records.
+        topics: the driver's facts about topics.
         timestamp_ms: CreateTime of every record of the batch, milliseconds since 1970.
-        stream: where what the task makes is sent; None for the driver, and where only a digest is asked for.
+        stream: where the task sends its output; None for the driver, and if only a digest is requested.
     """
 
     transactional_id: str

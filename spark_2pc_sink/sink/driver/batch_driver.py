@@ -1,8 +1,8 @@
-"""The batch driver: KIP-939's recipe for one micro-batch, in order, against any work.
+"""The batch driver: KIP-939's recipe for one micro-batch, in order, independent of the work.
 
-`BatchDriver._run` is the recipe on one page; `batch_values` has the values that it passes on. Nothing here knows Spark:
-the tasks are behind `BatchWork`, Kafka behind `KafkaSide`, the database behind `StateStore`. A simulation puts its own
-in their place and runs this very code.
+`BatchDriver._run` is the recipe on one page; `batch_values` has the values that it passes on. This module does not
+depend on Spark: tasks are accessed through `BatchWork`, Kafka through `KafkaSide`, the database through `StateStore`.
+A simulation substitutes its own and runs this very code.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 _REFUSED: Final = (AuthorizationError, ConfigurationError)  # no restart of a server changes these
-#: Errors that running the batch again cannot change.
+#: Errors that retrying the batch cannot fix.
 _PERMANENT: Final = (
     *_REFUSED,
     ClaimRefusedError,
@@ -63,8 +63,8 @@ _PERMANENT: Final = (
     LocalProtocolError,
     TransactionExpiredError,
 )
-#: Searches for bad rows in one batch. As a rule one finds what tasks refuse and one what the database refuses; of an
-#: upsert, the row that a bad one had superseded may be bad too.
+#: Searches for bad rows in one batch. Usually one finds rows refused by tasks and one those refused by the database; in
+#: an upsert, the row that a bad one had superseded may be bad too.
 _SEARCHES_MAX: Final = 5
 
 
@@ -73,9 +73,9 @@ class BatchDriver:
 
     Args:
         sides: Kafka, the database, and recovery.
-        run: that calls.
-        rules: of the sink.
-        observer: told of every step reached.
+        run: the calling run.
+        rules: the sink's rules.
+        observer: notified of every step reached.
     """
 
     def __init__(self, sides: Sides, run: RunOfQuery, rules: BatchRules, observer: Observer) -> None:
@@ -91,11 +91,11 @@ class BatchDriver:
         self._transactions = 0
         self._claim: Claim | None = None
         self._warned_of_ids = False
-        # True from the beginning of a call of `write` until it returns.
+        # True from the start of a call of `write` until it returns.
         self._unfinished = False
 
     def recover(self) -> Recovered:
-        """Step 0, and the way back after anything that went wrong (see `spark_2pc_sink.recovery.recovery`)."""
+        """Step 0, and the recovery after any failure (see `spark_2pc_sink.recovery.recovery`)."""
         expected = None
         if self._claim is not None:
             expected = self._claim.generation
@@ -111,14 +111,14 @@ class BatchDriver:
 
         Args:
             batch_id: Spark's id of the batch.
-            work: what it consists of.
+            work: the batch's work.
 
         Raises:
-            DataError, ConfigurationError, …: running it again would not help; both sides are as before it.
-            BatchAttemptsExhaustedError: it failed as often as it may; both sides are as before it.
+            DataError, ConfigurationError, …: A retry would not help; both sides are as before it.
+            BatchAttemptsExhaustedError: the maximum number of attempts failed; both sides are as before it.
             HaltError: a person has to decide; see its remedies.
             SupersededError: a newer driver has taken over.
-            InDoubtError: decided, and Kafka could not be brought to follow; a restart settles it.
+            InDoubtError: decided, but the Kafka commit could not be completed; a restart resolves it.
         """
         if self._unfinished:
             # The previous call ended by an exception, and the caller carried on regardless.
@@ -131,7 +131,7 @@ class BatchDriver:
         return report
 
     def _write(self, batch_id: int, work: BatchWork) -> BatchReport:
-        """Place the batch, and attempt it as often as it may fail."""
+        """Place the batch, and attempt it up to the allowed number of times."""
         self._kafka.ask_features()
         first = placement = self._place(batch_id)
         if first is Placement.SKIP:
@@ -144,7 +144,7 @@ class BatchDriver:
                 placement = self._place(batch_id)
             if error is None or placement is Placement.SKIP:
                 return outcome.report(self._claimed.row, batch_id, first, attempts=number)
-            # An attempt after which bad rows were found is followed by another one in any case.
+            # An attempt that led to bad rows being found is always followed by another one.
             failed += not isinstance(error, DataError)
             if failed == self._rules.attempts_max:
                 raise BatchAttemptsExhaustedError(
@@ -152,7 +152,7 @@ class BatchDriver:
                 ) from error
 
     def _skip(self, batch_id: int, work: BatchWork) -> BatchReport:
-        """Check that the batch is the one that both sides have, and leave it out."""
+        """Check that the batch is the one that both sides have, and skip it."""
         work.recall()
         replay = work.reread(self._ticket(self._claimed.initialized.producer, kafka_only=True))
         row = self._placement.as_written(self._claimed.row, batch_id)
@@ -162,7 +162,7 @@ class BatchDriver:
     def _attempt(
         self, batch_id: int, work: BatchWork, number: int, *, resend: bool
     ) -> tuple[Outcome, Exception | None]:
-        """Run one attempt: its figures, and the error after which both sides were restored, None for success."""
+        """Run one attempt; returns its figures, and the error after which both sides were restored, or None."""
         begun_s = self._clock.now_s()
         self._transactions += 1
         attempt: Attempt | None = None
@@ -210,15 +210,15 @@ class BatchDriver:
         """Step 2: the producer of this transaction, and below transaction.version 2 its partitions."""
         claim = self._claimed
         producer = claim.next_producer
-        # It begins one transaction: the next producer comes from EndTxn, or from recover().
+        # A producer begins one transaction: the next one comes from EndTxn, or from recover().
         self._claim = claim = replace(claim, next_producer=None)
         self._kafka.learn_features()
         if producer is None or producer.exhausted:
             initialized = self._kafka.usable_producer()
             self._claim = replace(claim, initialized=initialized)
             producer = initialized.producer
-            # After it, not before: a claim that comes later ends with an InitProducerId that fences this producer.
-            # Else a driver that was superseded meanwhile would open a transaction that nothing ends.
+            # After InitProducerId, not before: a claim made later ends with an InitProducerId that fences this
+            # producer. Otherwise a driver superseded meanwhile would open a transaction that is never ended.
             self._store.check_generation(self._transactional_id, claim.generation)
         if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
             self._kafka.add_partitions(producer, work.partitions())
@@ -240,7 +240,7 @@ class BatchDriver:
         """Steps 4 and 5: remember the prepared transaction with the rest of the rows in the state row, and COMMIT.
 
         Raises:
-            CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
+            CommitUnknownError: COMMIT raised; only a new claim can determine its outcome.
             SupersededError: a newer driver has claimed; nothing was written.
             BatchRetryError: not all rows arrived; nothing was written.
             TransactionExpiredError: Kafka would abort the transaction before it could be committed.
@@ -248,7 +248,7 @@ class BatchDriver:
         attempt, claim = produced.attempt, self._claimed
         if not produced.counts.record_count:
             self._write_rows(produced)
-            # The last statement about this batch: the times of its steps end here.
+            # The last statement about this batch: its step times end here.
             figures = attempt.outcome.for_history(self._observer.figures)
             return attempt.commit(produced, produced.decision(claim.row, figures=figures))
         self._observer(Step.PREPARE)
@@ -260,7 +260,7 @@ class BatchDriver:
         return attempt.commit(produced, produced.decision(claim.row))
 
     def _write_rows(self, produced: Produced) -> None:
-        """Write the rest of the rows, and what a user adds to them."""
+        """Write the remaining rows, and the user's additions to them."""
         attempt, counts = produced.attempt, produced.counts
         written = produced.results.copy_into(attempt.open_decision())
         attempt.outcome = Outcome(counts, written)
@@ -274,8 +274,8 @@ class BatchDriver:
         """Steps 6 and 7: commit in Kafka, check that the records are there, and note it.
 
         Raises:
-            BatchRetryError: EndTxn answered something that only a new look at both sides can interpret; or the records
-                are not there.
+            BatchRetryError: EndTxn's answer can only be interpreted after re-reading both sides; or the records are
+                missing.
             OutcomeUnknownError: EndTxn was not answered in time.
         """
         producer = decided.producer
@@ -294,13 +294,13 @@ class BatchDriver:
             self._transactional_id, self._claimed.generation, str(answer.producer or producer), figures=figures
         )
         self._observer(Step.NOTE)
-        # Below transaction.version 2 EndTxn answers no producer: the next transaction begins with InitProducerId.
+        # Below transaction.version 2 EndTxn returns no producer: the next transaction begins with InitProducerId.
         return Done(row, answer.producer)
 
     def _take_empty(self, produced: Produced) -> Done:
-        """There are neither rows nor records, so there is nothing to commit: only the row moves on.
+        """There are no rows and no records, so there is nothing to commit: only the state row advances.
 
-        An owed batch comes here only when a person has accepted a replay without records.
+        An owed batch gets here only after a person has accepted a replay without records.
         """
         row, batch_id = self._claimed.row, produced.batch_id
         if row.status == RowStatus.OWED:
@@ -316,18 +316,18 @@ class BatchDriver:
     def _without_records(self, row: StateRow, producer: ProducerIdAndEpoch) -> Done:
         """No record was acknowledged, so there is nothing to commit in Kafka: the producer serves the next batch."""
         if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
-            # Adding its partitions has opened a transaction all the same. The next InitProducerId, due in any case,
-            # aborts it now.
+            # Adding its partitions has nevertheless opened a transaction. The next InitProducerId, required in any
+            # case, aborts it.
             initialized = self._kafka.usable_producer()
             self._claim = replace(self._claimed, initialized=initialized)
             producer = initialized.producer
         return Done(row, producer)
 
     def _verify_present(self, written: WrittenRecords) -> None:
-        """EndTxn asks no log: a topic that was deleted meanwhile, or remade, has taken the records with it.
+        """EndTxn does not check the log: a topic deleted or recreated meanwhile has lost the records.
 
         Raises:
-            BatchRetryError: they are not there. Recovery asks once more, and is the one that says so: a broker may lag.
+            BatchRetryError: they are missing. Recovery checks again before it reports the loss: a broker may lag.
         """
         if not self._warned_of_ids and (without := missing_id_topics(written)):
             self._warned_of_ids = True
@@ -338,16 +338,16 @@ class BatchDriver:
             raise BatchRetryError(reason=f"{lost.reason}; looking again")
 
     def _search(self, work: BatchWork, error: DataError) -> Exception:
-        """Find the bad rows for which an attempt failed, in a database transaction that decides nothing.
+        """Find the bad rows for which an attempt failed, in a database transaction that does not decide.
 
-        It is that of a decision, so that a newer claim ends it, and a superseded driver does not begin it.
+        It is begun like a deciding one, so that a newer claim ends it, and a superseded driver does not begin it.
 
         Returns:
-            ``error``, where rows were found that the next attempt leaves out; or why none could be looked for.
+            ``error`` if rows were found that the next attempt leaves out; or why the search was not possible.
 
         Raises:
-            DataError: ``error``, where the batch cannot do without single rows; or there are too many of them.
-            ConfigurationError: the batch has other rows each time it is read.
+            DataError: ``error``, if it cannot be fixed by leaving out single rows; or too many rows are bad.
+            ConfigurationError: the batch has different rows each time it is read.
             SupersededError: a newer driver has taken over.
         """
         self._transactions += 1
@@ -375,8 +375,8 @@ class BatchDriver:
             except DualWriteError as failure:
                 self._log.warning("the transaction of a bad row could not be aborted; recovering: %s", failure)
             else:
-                # Below transaction.version 2 a transaction without partitions has not begun. EndTxn answers no producer
-                # there: InitProducerId comes next, which would abort whatever is open.
+                # Below transaction.version 2 a transaction without partitions has not begun. EndTxn returns no producer
+                # there: InitProducerId is next, which would abort any open transaction.
                 unbegun = answer.code == Code.INVALID_TXN_STATE
                 if answer.code == Code.NONE or (unbegun and self._kafka.transaction_version < EPOCH_BUMP_VERSION):
                     self._claim = replace(self._claimed, next_producer=answer.producer)
@@ -384,11 +384,11 @@ class BatchDriver:
         self._restore(error, attempt)
 
     def _restore(self, error: Exception, attempt: Attempt | None = None) -> None:
-        """Recover after ``error``, waiting out a database or broker that is just restarting.
+        """Recover after ``error``, waiting for a restarting database or broker.
 
         Raises:
-            InDoubtError: ``attempt`` may be decided, and recovery did not get through.
-            Exception: ``error`` itself, when nothing was decided and recovery did not get through.
+            InDoubtError: ``attempt`` may be decided, and recovery did not succeed.
+            Exception: ``error`` itself, if the batch was not decided and recovery did not succeed.
         """
         deadline = Deadline(self._clock, self._rules.restore_deadline_ms)
         while True:
@@ -413,7 +413,7 @@ class BatchDriver:
                 return
 
     def _place(self, batch_id: int) -> Placement:
-        """Step 1. With a row that lost a decision since this driver saw it, a batch would be written again."""
+        """Step 1. With a state row that lost a decision since this driver read it, a batch would be written twice."""
         seen = self._claimed.row
         row = self._read_row(seen.generation)
         if (row.status, row.prepared_transaction_state) != (seen.status, seen.prepared_transaction_state):
@@ -424,7 +424,7 @@ class BatchDriver:
         return placed
 
     def _read_row(self, generation: int) -> StateRow:
-        """The row under this claim, or a new one where the database was restarting: a newer driver may have it."""
+        """The row under this claim, or a new claim if the database was restarting: a newer driver may have it."""
         try:
             return self._store.check_generation(self._transactional_id, generation)
         except StateStoreError as error:
@@ -436,7 +436,7 @@ class BatchDriver:
         return self._claimed.ticket(producer, *numbers, kafka_only=kafka_only)
 
     def _note_accepted(self, did: str) -> None:
-        """Write down what a person has accepted with the sink's option, BEFORE it is done."""
+        """Record what a person has accepted with the sink's option, BEFORE it is done."""
         if did:
             self._store.note_action(self._transactional_id, self._claimed.generation, ACCEPT_REPLAY, {"did": did})
 

@@ -1,4 +1,4 @@
-"""The placement of a batch beside the state row, and the check that a replay is the batch that the sides have."""
+"""The placement of a batch relative to the state row, and the check that a replay is the batch that both sides have."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _CHANGED_JOB = (
 
 
 def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) -> str:
-    """A resend must be what the database has.
+    """A resend must be the batch that the database has.
 
     Args:
-        row: of the owed batch.
-        replay: what Spark has now.
+        row: the state row of the owed batch.
+        replay: Spark's current replay.
         accept_replay: the sink's option: the batch that a person has named.
 
     Returns:
-        What of it was accepted because a person had named it; '' where it is the same batch.
+        What was accepted because a person had named the batch; '' if it is the same batch.
 
     Raises:
-        HaltError: it is another batch.
+        HaltError: it is a different batch.
     """
     return _check(
         row,
@@ -60,23 +60,23 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) ->
 
 
 def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> str:
-    """A skipped batch must be the one that both sides have: else rows that no side has would be lost without a word.
+    """A skipped batch must be the one that both sides have; otherwise rows on neither side would be lost silently.
 
-    Spark plans a batch anew under an id that it has used where its checkpoint was set back by one batch. The rows in it
-    may then be others. A job may call the sink twice for one batch, with a part of the rows each time. And rows that
-    both sides have may come as others: the sink's expressions were changed while it was down, or they depend on the
-    order in which Spark meets rows, as first(), collect_list() and sums of floating-point numbers do.
+    Spark reuses a batch id if its checkpoint was set back by one batch, possibly with different rows. A job may call
+    the sink twice for one batch, with a part of the rows each time. And rows that both sides have may be replayed
+    differently: the sink's expressions were changed while it was down, or they depend on the order in which Spark
+    processes rows, as first(), collect_list() and floating-point sums do.
 
     Args:
-        row: of the batch that both sides have.
-        replay: what Spark has now.
+        row: the state row; both sides have its batch.
+        replay: Spark's current replay.
         accept_replay: the sink's option: the batch that a person has named.
 
     Returns:
-        What of it was accepted because a person had named it; '' where it is the same batch.
+        What was accepted because a person had named the batch; '' if it is the same batch.
 
     Raises:
-        HaltError: it is another batch.
+        HaltError: it is a different batch.
     """
     return _check(
         row,
@@ -99,13 +99,13 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> s
 
 
 def _check(row: StateRow, replay: Replay, accept_replay: int | None, *, accepted: str, **halt: Any) -> str:
-    """Let the batch of the row pass, and with a warning the one that a person has named; halt at any other.
+    """Accept the batch of the row, and with a warning one that a person has named; halt at any other.
 
     Returns:
-        What was accepted, in a sentence; '' where nothing had to be.
+        What was accepted, in a sentence; '' if nothing had to be.
     """
     recorded = Replay(row.record_count, row.digest)
-    # An empty digest of records was accepted by a person, whatever comes.
+    # An empty digest of records was accepted by a person, so any replay passes.
     if replay == recorded or (recorded.digest == "" and recorded.record_count > 0):
         return ""
     if accept_replay is None or accept_replay != row.batch_id:
@@ -116,7 +116,7 @@ def _check(row: StateRow, replay: Replay, accept_replay: int | None, *, accepted
     return did
 
 
-#: All lines of a sink: each is some hundred bytes, and ``history_batches`` bounds them.
+#: All history lines of a sink: each is some hundred bytes, and ``history_batches`` bounds them.
 _LINES_MAX: Final = 2**31 - 1
 
 
@@ -125,12 +125,12 @@ class BatchPlacement:
 
     Args:
         store: the state rows.
-        losses: what a person has named as lost, and how to find out what is.
-        look_back: what Spark shows of batches that did not come.
-        explicit_batch_ids: a person gives the batches their ids, which then only have to ascend.
+        losses: losses that a person has named, and how to determine the actual ones.
+        look_back: Spark's record of batches that did not reach the sink.
+        explicit_batch_ids: a person assigns batch ids, which then only have to ascend.
 
     Attributes:
-        written: the last batch that this run has written or skipped: those after it are all of this run.
+        written: last batch that this run has written or skipped: all later ones belong to this run.
     """
 
     def __init__(
@@ -146,23 +146,23 @@ class BatchPlacement:
         self._look_back = look_back
         self._explicit_batch_ids = explicit_batch_ids
         self.written: int | None = None
-        #: By its id what the history has of a batch; filled when the first one comes that the row has passed.
+        #: The history of batches by id; loaded at the first batch that the row has passed.
         self._lines: dict[int, StateRow] = {}
 
     def place(self, row: StateRow, batch_id: int) -> tuple[StateRow, Placement]:
-        """Say what to do with a batch.
+        """Decide how to process a batch.
 
         Args:
-            row: under the newest claim.
+            row: the state row under the newest claim.
             batch_id: Spark's id of the batch.
 
         Returns:
-            The row, which has moved on where batches without rows lie between, or batches that a person has named; and
-            the placement beside it.
+            The row, advanced past batches without rows, or batches that a person has named, if there are any in
+            between; and the placement relative to it.
 
         Raises:
             HaltError: a person has to decide.
-            ConfigurationError: what was named as lost is not what is missing.
+            ConfigurationError: the named losses are not the missing batches.
         """
         if self._explicit_batch_ids:
             return row, self._place_by_hand(row, batch_id)
@@ -177,18 +177,18 @@ class BatchPlacement:
         return row, placed
 
     def as_written(self, row: StateRow, batch_id: int) -> StateRow:
-        """The row as a skipped batch has left it: its line in the history, where others were written since.
+        """The row as a skipped batch left it: its history line, if later batches were written.
 
         Args:
-            row: under the newest claim.
-            batch_id: of a batch for which `place` has said ``SKIP``.
+            row: the state row under the newest claim.
+            batch_id: id of a batch that `place` answered with ``SKIP``.
         """
         return row if row.batch_id == batch_id else self._lines[batch_id]
 
     def _place_by_hand(self, row: StateRow, batch_id: int) -> Placement:
         passed = row.batch_id is not None and batch_id < row.batch_id
         if passed and batch_id not in self._lines:
-            # The newest line of a batch, which comes first, says what became of it.
+            # The newest line of a batch comes first and has its final state.
             for line in reversed(self._store.read_history(row.transactional_id, last=_LINES_MAX)):
                 if line.row.batch_id is not None:
                     self._lines[line.row.batch_id] = line.row
@@ -207,9 +207,9 @@ class BatchPlacement:
         return placed
 
     def _beyond_missing(self, row: StateRow, batch_id: int, halt: Halt) -> tuple[StateRow, Placement | Halt]:
-        """Where only batches without rows are missing before this one, it is the next."""
+        """If only batches without rows are missing before this one, it is the next."""
         missing = missing_batches(status=RowStatus(row.status), row_batch_id=row.batch_id, batch_id=batch_id)
-        # With a row older than what this driver has written, the database has lost something.
+        # With a row older than what this driver has written, the database has lost data.
         if not missing or (self.written is not None and self.written != row.batch_id):
             return row, halt
         record = self._look_back(missing)
@@ -224,7 +224,7 @@ class BatchPlacement:
             missing[-1],
             batch_id,
         )
-        # Spark shows this in the present run only. Noted, it holds for the next one too.
+        # Spark shows this in the present run only. Recorded, it holds for the next one too.
         noted = self._store.take_empty_batch(
             row.transactional_id, row.generation, missing[-1], row.prepared_transaction_state
         )

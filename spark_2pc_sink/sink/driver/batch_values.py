@@ -1,10 +1,10 @@
-"""What a driver is given, and what one batch passes through: claim, attempt, produced, decided, done.
+"""A driver's inputs, and the values that one batch passes through: claim, attempt, produced, decided, done.
 
     Claim → Attempt → Produced → Decided → Done
 
-Each value is made from the one before it, so the order of KIP-939's recipe is in the types. `Produced` comes from an
-open `Attempt` only; `Decided` comes from a COMMIT only; completing takes nothing but a `Decided`, and nothing aborts
-one.
+Each value is made from the one before it, so the order of KIP-939's recipe is in the types. `Produced` results only
+from an open `Attempt`, and `Decided` only from a COMMIT; completing accepts only a `Decided`, and there is no way to
+abort one.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sides:
-    """What a driver drives.
+    """The systems that a driver drives.
 
     Attributes:
-        recovery: claims and settles; called once at the start, and after every attempt that failed, unless for a bad
+        recovery: claims and recovers; called once at the start, and after every failed attempt, except for a bad
             row.
         kafka: the coordinator.
         store: the state rows.
-        clock: measures how much of the transaction timeout is left.
+        clock: measures the remaining transaction timeout.
     """
 
     recovery: Recovery
@@ -67,9 +67,9 @@ class RunOfQuery:
         transactional_id: the sink's id.
         query_id: Spark's id of the query.
         run_id: Spark's id of this run.
-        is_stopping: True when the query was told to stop, so that another attempt would only delay it.
-        look_back: what Spark shows of batches for which the sink was not called.
-        explicit_batch_ids: a person gives the batches their ids, which then only have to ascend.
+        is_stopping: True if the query was told to stop, so that another attempt would only delay it.
+        look_back: Spark's record of batches for which the sink was not called.
+        explicit_batch_ids: a person assigns batch ids, which then only have to ascend.
     """
 
     transactional_id: str
@@ -85,12 +85,12 @@ class BatchRules:
     """The options of a sink that a driver follows.
 
     Attributes:
-        attempts_max: how many transactions one batch may begin in one call.
-        decision_margin_ms: what must be left of Kafka's transaction timeout when the state row is written.
-        restore_deadline_ms: how long recovery after a failed attempt waits for a database or broker that restarts.
-        accept_replay: the batch whose replay may differ from what the database has: owed, it is resent as it is now; if
-            both sides have it, it is left out. None for no batch.
-        on_decide: what a user adds to the decision of a batch; not called where the database has decided it already.
+        attempts_max: maximum number of transactions that one batch may begin in one call.
+        decision_margin_ms: required remainder of Kafka's transaction timeout when the state row is written.
+        restore_deadline_ms: how long recovery after a failed attempt waits for a restarting database or broker.
+        accept_replay: batch whose replay may differ from what the database has: if owed, it is resent as it is now; if
+            both sides have it, it is skipped. None for no batch.
+        on_decide: the user's addition to the decision; not called if the database has already decided the batch.
     """
 
     attempts_max: int
@@ -105,9 +105,9 @@ class Claim:
     """The state row under this driver's claim, and the producer of its next transaction.
 
     Attributes:
-        row: the state row, as this driver last saw it.
-        initialized: what the newest InitProducerId answered.
-        next_producer: begins the next transaction; None where an InitProducerId has to come first.
+        row: the state row, as last read by this driver.
+        initialized: the answer to the newest InitProducerId.
+        next_producer: begins the next transaction; None if an InitProducerId has to come first.
     """
 
     row: StateRow
@@ -137,19 +137,19 @@ class Claim:
 class Attempt:
     """One Kafka transaction and one database transaction, with everything the work opens for them.
 
-    Leaving the block is the one place that rolls back and cleans up. The database transaction is begun by whoever needs
-    it first: mostly the copy thread, for the first rows that arrive while tasks still run. That thread has ended when
-    the driver's thread writes the state row.
+    Leaving the block is the only place that rolls back and cleans up. The database transaction begins when it is first
+    needed: usually by the copy thread, for the first rows that arrive while tasks still run. That thread has ended
+    when the driver's thread writes the state row.
 
     Args:
         work: the batch.
-        ticket: of the Kafka transaction.
+        ticket: ticket of the Kafka transaction.
         deciding: begins the database transaction; see `StateStore.deciding`.
 
     Attributes:
-        work: as given.
-        ticket: as given.
-        outcome: what was written so far, for the report and the history.
+        work: as passed.
+        ticket: as passed.
+        outcome: what has been written so far, for the report and the history.
         in_doubt: True from the moment that COMMIT may have decided a batch with records.
     """
 
@@ -203,7 +203,7 @@ class Attempt:
         """Write the state row and COMMIT.
 
         Raises:
-            CommitUnknownError: COMMIT raised; only a new claim can tell what it did.
+            CommitUnknownError: COMMIT raised; only a new claim can determine its outcome.
             SupersededError: a newer driver has claimed; nothing was written.
         """
         counts = produced.counts
@@ -216,13 +216,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Produced:
-    """A batch whose records are all acknowledged and invisible; nothing is decided yet.
+    """A batch whose records are all acknowledged and not yet visible; it is not decided yet.
 
     Attributes:
-        attempt: that produced it.
-        batch_id: Spark's id.
+        attempt: the attempt that produced it.
+        batch_id: Spark's id of the batch.
         begun_s: when its Kafka transaction began.
-        results: of its tasks.
+        results: results of its tasks.
     """
 
     attempt: Attempt
@@ -237,21 +237,21 @@ class Produced:
 
     @property
     def is_empty(self) -> bool:
-        """True where neither side gets anything."""
+        """True if there is nothing to write on either side."""
         counts = self.counts
         has_rows = counts.row_count + counts.bad_rows > 0 and not self.attempt.ticket.kafka_only
         return not counts.record_count and not has_rows
 
     def check_time_left(self, now_s: float, initialized: InitializedProducer, *, margin_ms: int) -> None:
-        """Check that Kafka keeps the transaction for long enough.
+        """Check that Kafka keeps the transaction open for long enough.
 
         Args:
-            now_s: by the clock of ``begun_s``.
-            initialized: says how long it keeps transactions.
-            margin_ms: what must be left.
+            now_s: current time on the clock of ``begun_s``.
+            initialized: contains the transaction timeout.
+            margin_ms: required remaining time.
 
         Raises:
-            TransactionExpiredError: it would abort the transaction before it could be committed.
+            TransactionExpiredError: Kafka would abort the transaction before it could be committed.
         """
         elapsed_ms = int((now_s - self.begun_s) * 1000)
         if not initialized.two_phase_commit and elapsed_ms + margin_ms > initialized.timeout_ms:
@@ -264,11 +264,11 @@ class Produced:
             )
 
     def decision(self, row: StateRow, *, figures: Mapping[str, Any] | None = None) -> Decision:
-        """What the database transaction writes into the state row.
+        """The values that the database transaction writes into the state row.
 
         Args:
             row: the row at which the batch was placed.
-            figures: for the history, where none come later.
+            figures: figures for the history, if none follow later.
         """
         counts, ticket = self.counts, self.attempt.ticket
         return Decision(
@@ -286,13 +286,13 @@ class Produced:
 
 @dataclass(frozen=True)
 class Decided:
-    """A batch that the database has. It can only be completed; nothing takes one to abort it.
+    """A batch that the database has. It can only be completed; there is no operation that aborts one.
 
     Attributes:
-        producer: of its Kafka transaction.
-        written: where its records are.
-        outcome: for the history.
-        has_records: False for rows alone: nothing of the batch is in Kafka, so COMMIT has also ended it.
+        producer: producer of its Kafka transaction.
+        written: location of its records.
+        outcome: outcome for the history.
+        has_records: False for rows alone: Kafka has no record of the batch, so COMMIT has also completed it.
     """
 
     producer: ProducerIdAndEpoch
@@ -306,8 +306,8 @@ class Done:
     """A batch that both sides have.
 
     Attributes:
-        row: the state row, which says so.
-        next_producer: begins the next transaction; None where an InitProducerId has to come first.
+        row: the state row after completion.
+        next_producer: begins the next transaction; None if an InitProducerId has to come first.
     """
 
     row: StateRow
@@ -319,8 +319,8 @@ class Outcome:
     """Figures of one attempt, for the report of the batch and for its line in the history.
 
     Attributes:
-        produced: the counts of its tasks; None before they have ended.
-        written: what the tables have made of its rows.
+        produced: counts of its tasks; None before they have ended.
+        written: row counts of the tables.
     """
 
     produced: ProducedBatch | None = None
@@ -330,10 +330,10 @@ class Outcome:
         """The report of the batch.
 
         Args:
-            row: as the batch has left it.
-            batch_id: Spark's id.
-            placement: of the batch.
-            attempts: transactions begun, 0 for a batch that was skipped.
+            row: the state row after the batch.
+            batch_id: Spark's id of the batch.
+            placement: placement of the batch.
+            attempts: transactions begun, 0 for a skipped batch.
         """
         report = BatchReport(
             transactional_id=row.transactional_id,
@@ -355,7 +355,7 @@ class Outcome:
         """For the batch's line in the history.
 
         Args:
-            figures: the observer's.
+            figures: the observer's figures.
         """
         if self.produced is None:
             return {"record_bytes": 0, **figures}

@@ -1,8 +1,8 @@
-"""The user's own part of a decision: SQL, or a function, in the deciding transaction (``on_decide``).
+"""User code in the deciding transaction: SQL or a function (``on_decide``).
 
-It comes behind the rows of the batch and before the state row, so it is there if and only if the batch is. COMMIT and
-ROLLBACK are the driver's: an attempt of either is refused before the database hears of it, as far as it comes by
-SQLAlchemy. By psycopg2's own connection it cannot be kept from happening, but it is noticed.
+It runs after the rows of the batch and before the state row, so its effects exist if and only if the batch does. COMMIT
+and ROLLBACK belong to the driver: an attempt of either through SQLAlchemy is refused before the database sees it. On
+psycopg2's own connection it cannot be prevented, but it is detected.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _RULE: Final = "on_decide may neither end the deciding transaction nor leave ano
 
 @dataclass(frozen=True, kw_only=True)
 class DecidingBatch:
-    """A batch whose rows are in the deciding transaction, and whose records wait in Kafka to be committed.
+    """A batch whose rows are in the deciding transaction, and whose records in Kafka await their commit.
 
     Attributes:
         transactional_id: the sink's id.
         batch_id: Spark's id.
         prepared: ``producerId:epoch`` of the Kafka transaction; '' for a batch without records.
-        row_count: rows of the batch, those that delete too.
+        row_count: rows of the batch, including those that delete.
         record_count: records in Kafka.
         rows_deleted: see `BatchReport`.
         rows_left_out: see `BatchReport`.
@@ -61,12 +61,12 @@ class DecidingBatch:
         produced: ProducedBatch,
         written: WrittenRows,
     ) -> DecidingBatch:
-        """What is told of a batch.
+        """The user's view of a batch.
 
         Args:
             transactional_id: the sink's id.
             batch_id: Spark's id.
-            producer: the pair of the Kafka transaction.
+            producer: producer id and epoch of the Kafka transaction.
             produced: its records.
             written: its rows.
         """
@@ -82,10 +82,10 @@ class DecidingBatch:
 
 
 class OnDecide:
-    """Carries out what the user gave.
+    """Runs the user's addition.
 
     Args:
-        given: a function, or texts of SQL in which ``:batch_id`` and the other fields of `DecidingBatch` stand for
+        given: a function, or SQL texts in which ``:batch_id`` and the other fields of `DecidingBatch` are replaced by
             their values.
     """
 
@@ -93,15 +93,15 @@ class OnDecide:
         self._given = given
 
     def __call__(self, connection: Connection, batch: DecidingBatch) -> None:
-        """Do it, once.
+        """Run it once.
 
         Args:
-            connection: of the deciding transaction.
-            batch: what is decided.
+            connection: connection of the deciding transaction.
+            batch: the batch being decided.
 
         Raises:
             BatchRetryError: it raised: the attempt is over, and nothing is written.
-            LocalProtocolError: it has ended the transaction, or would have; or it left another search_path.
+            LocalProtocolError: it ended, or tried to end, the transaction; or it left a different search_path.
         """
         before = _place(connection)
         try:
@@ -127,7 +127,7 @@ class OnDecide:
 
 @contextmanager
 def _kept_open(connection: Connection) -> Iterator[None]:
-    """Refuse to end the transaction for a block."""
+    """Refuse to end the transaction within a block."""
 
     def refuse(_connection: Connection) -> None:
         raise LocalProtocolError(operation="COMMIT or ROLLBACK", state="in on_decide", rule=_RULE)
@@ -148,7 +148,7 @@ def _kept_open(connection: Connection) -> Iterator[None]:
 
 
 class _Place(NamedTuple):
-    """The transaction, and where names without a schema are looked up."""
+    """The transaction, and the search path for names without a schema."""
 
     transaction: str
     search_path: str

@@ -1,4 +1,4 @@
-"""The steps that a batch reaches on the driver: who is told, and how long each took."""
+"""The steps that a batch reaches on the driver: notifications, and the duration of each."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _log = sink_log(__name__)
 def reached(step: Step) -> None:
     """A step is complete.
 
-    Tests stop a driver between two steps by replacing this function. It is no part of the public API.
+    Tests stop a driver between two steps by replacing this function. It is not part of the public API.
     """
     _log.debug("step %d reached: %s", step, step.name)
 
 
 class StepTimes:
-    """Adds up, batch by batch, how long each step was in coming.
+    """Adds up, batch by batch, the time before each step.
 
     Args:
         clock: measures.
@@ -43,17 +43,17 @@ class StepTimes:
         self.begin()
 
     def begin(self, **figures: float) -> None:
-        """A batch begins.
+        """Begin a batch.
 
         Args:
-            figures: of it, for the history.
+            figures: the batch's figures, for the history.
         """
         self._begun_s = self._last_s = self._clock.now_s()
         self._seconds: dict[str, float] = {}
         self._figures = figures
 
     def __call__(self, step: Step) -> None:
-        """A step is complete."""
+        """Record a completed step."""
         now_s, name = self._clock.now_s(), step.name.lower()
         self._seconds[name] = self._seconds.get(name, 0.0) + now_s - self._last_s
         self._last_s = now_s
@@ -68,7 +68,7 @@ class StepTimes:
 
     @property
     def by_step(self) -> dict[str, float]:
-        """Seconds before each step that was reached, in the order in which they were reached first."""
+        """Seconds before each step that was reached, in the order in which they were first reached."""
         return dict(self._seconds)
 
     @property
@@ -78,9 +78,9 @@ class StepTimes:
         return {"seconds": round(sum(steps.values()), 3), "step_seconds": steps, **self._figures}
 
 
-#: Of the attributes, and of the names of spans.
+#: Prefix of attribute and span names.
 _PREFIX = "spark_2pc_sink"
-#: Fields of a report that are attributes of the span of its batch.
+#: Report fields that are attributes of the batch's span.
 _REPORTED = (
     *("attempts", "prepared", "row_count", "record_count", "rows_deleted", "rows_left_out", "record_bytes", "bad_rows"),
     *("source_lag", "event_delay_s"),
@@ -99,7 +99,7 @@ class BatchSpans:
     """The spans of a run.
 
     Args:
-        transactional_id: of the sink; an attribute of each span but those of steps.
+        transactional_id: the sink's id; an attribute of each span but those of steps.
     """
 
     def __init__(self, transactional_id: str) -> None:
@@ -110,11 +110,11 @@ class BatchSpans:
 
     @contextmanager
     def span(self, name: str, **attributes: int) -> Iterator[None]:
-        """The current span for as long as the block takes; an error that leaves it is recorded.
+        """The current span for the duration of the block; an error that leaves it is recorded.
 
         Args:
-            name: what the block does.
-            attributes: by their names without the prefix.
+            name: name of the block's work.
+            attributes: attributes, named without the prefix.
         """
         if self._tracer is None:
             yield
@@ -126,13 +126,13 @@ class BatchSpans:
             yield
 
     def reached(self, step: Step) -> None:
-        """A step is complete: its span began where the step before it ended."""
+        """Record a completed step: its span began where the step before it ended."""
         if self._tracer is not None:
             begun_ns, self._reached_ns = self._reached_ns, time.time_ns()
             self._tracer.start_span(step.name.lower(), start_time=begun_ns).end(self._reached_ns)
 
     def report(self, report: BatchReport) -> None:
-        """Note what both sides have of the batch of the current span."""
+        """Record the outcome of the batch of the current span."""
         if self._span is not None and self._span.is_recording():
             self._span.set_attribute(f"{_PREFIX}.placement", report.placement.name.lower())
             found = {name: getattr(report, name) for name in _REPORTED}

@@ -1,8 +1,8 @@
 """The sift of a batch: the jobs that find its bad rows, after an attempt has failed with one of them.
 
-The error of the attempt says where to look. What a task refused, tasks find. What the database refused is found by it:
-tasks send the rows once more, and `TableTries` tries them meanwhile. Each lane has a job of its own; only a batch that
-has failed pays for it.
+The attempt's error determines where to search. Refusals by a task are located by tasks. Refusals by the database are
+located by the database: tasks resend the rows, and `TableTries` tries them meanwhile. Each lane has its own job; only a
+failed batch incurs this cost.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.transfer.record_forwarder import RecordForwarder
 
 
-#: Seconds without rows after which the server is sent a query, so that it does not end the transaction for being idle.
+#: Seconds without rows after which the server is sent a query, to avoid its timeout for idle transactions.
 _IDLE_S: Final = 1.0
 
 
@@ -63,11 +63,11 @@ class TableTries:
     """Tries the rows of one lane in a thread, by its `task`.
 
     Args:
-        source: where the tasks' frames come from.
+        source: source of the tasks' frames.
         table: opens the table for the rows of one try.
-        open_decision: gives the connection of a transaction that will be rolled back.
-        output: what refused rows say of the table.
-        most: look no further when more rows than these are refused.
+        open_decision: returns the connection of a transaction that will be rolled back.
+        output: the table's output, named by refused rows.
+        most: stop once more rows than this are refused.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TableTries:
         self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink sift", self._cut)
 
     def finish(self) -> TableSift:
-        """What was refused, once the thread has ended.
+        """The refused rows, after the thread has ended.
 
         Raises:
             DataError: see `TableSift.take`.
@@ -117,19 +117,19 @@ class TableTries:
 
     def _cut(self) -> None:
         if self._connection is not None:
-            # A connection that has just broken by itself cannot be cut any more, and need not be.
+            # A connection that has just broken cannot be cut any more, and need not be.
             with suppress(psycopg2.Error, OSError):
                 cut(driver_connection(self._connection))
 
 
-#: Errors of one row that tasks find.
+#: Row errors that tasks find.
 _OF_TASKS: Final = (RecordRefusedError, RecordTooLargeError, UnstorableValueError)
 
 
 def is_about_rows(error: Exception) -> bool:
-    """True for an error of single rows, which the batch can do without.
+    """True for an error about individual rows, which can be left out of the batch.
 
-    Not of a key that an upsert has twice: none of those rows is the bad one.
+    A key that an upsert has twice does not count: neither of those rows is the bad one.
     """
     return isinstance(error, (*_OF_TASKS, ConstraintError))
 
@@ -138,11 +138,11 @@ class BatchSift:
     """Looks for bad rows in one batch.
 
     Args:
-        split: the batch, without the rows that are left out already.
-        lanes: of the sink, each with what tasks do with its rows as if there were no other.
-        jobs: how jobs are run.
-        forwarder: answers the questions of tasks about topics.
-        most: look no further when more rows than these are refused.
+        split: the batch, without the rows already left out.
+        lanes: the sink's lanes, each with its tasks' work as if it were the only one.
+        jobs: runs jobs.
+        forwarder: answers the tasks' questions about topics.
+        most: stop once more rows than this are refused.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class BatchSift:
         self._name_sql = identity_sql if split.exact else fingerprint_sql
 
     def run(self, error: DataError, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
-        """Find the rows for which an attempt has failed: of each lane those that were refused.
+        """Find the rows for which an attempt failed; returns the refused rows of each lane.
 
         Args:
-            error: what it has failed with.
+            error: the error of the attempt.
             open_decision: opens a transaction that will be rolled back.
 
         Raises:
-            DataError: it is about no single row.
+            DataError: the error is not about a single row.
             BatchRetryError: a task ran again.
         """
         if isinstance(error, ConstraintError):
@@ -183,7 +183,7 @@ class BatchSift:
             return self._receipts(lane, plan, source, staged=False, refusal=refusal)
 
     def _by_database(self, open_decision: Callable[[], Connection]) -> list[list[RefusedRow]]:
-        """All tables in one transaction, since rows of one may refer to another's."""
+        """Try all tables in one transaction, since rows of one may refer to another's."""
         tables: list[TableSift] = []
         for lane, plan in self._lanes:
             if lane.loader is None or lane.lane.rows is None:
@@ -212,7 +212,7 @@ class BatchSift:
     ) -> list[SiftReceipt]:
         sifted = SiftPlan(
             tasks=replace(plan, stream=source.address),
-            # An attempt that PostgreSQL has refused has made records of all rows.
+            # An attempt that PostgreSQL refused has made records of all rows.
             records=not staged and lane.lane.records is not None,
             staged=staged,
             output_of_records=f"topic {lane.topic or 'of the row'}",
@@ -229,7 +229,7 @@ class BatchSift:
         return receipts
 
     def _rows_of(self, lane: LaneWork, *, staged: bool) -> DataFrame:
-        """What tasks get of a lane, with the columns of `bad_row`; they are none of the lane's expressions."""
+        """The input of tasks for a lane, with the columns of `bad_row`, which are not among the lane's expressions."""
         batch, name = self._batch, packed_name(lane.lane.index)
         identity = f"{self._name_sql(batch.schema)} AS {IDENTITY}"
         packed = batch.coalesce(self._jobs.facts.tasks_at_once()).selectExpr(
@@ -246,7 +246,7 @@ class BatchSift:
         rank = F.rank().over(window.orderBy(F.col(ORDER_COLUMN).desc_nulls_last()))
         rows = rows.withColumn(WINS, rank == F.lit(1))
         earlier = window.orderBy(F.col(ORDER_COLUMN).asc_nulls_first()).rowsBetween(Window.unboundedPreceding, 0)
-        # The database tries winners alone, so here they get the values that `KeyedRows` would take from other rows.
+        # The database tries only winners, so here they get the values that `KeyedRows` would take from other rows.
         for place, name in enumerate(lane.lane.rows.unchanged_when or (), start=1):
             flags, value = F.col(UNCHANGED_COLUMN), F.struct(F.col(quoted(name)).alias("of"))
             carries = F.substring(flags, place, 1) == F.lit("0")

@@ -1,19 +1,19 @@
-"""How much one Python worker is handed, and whether the driver encodes a batch itself: both follow the batch before.
+"""Size of Arrow batches, and whether the driver encodes a batch itself: both depend on the previous batch.
 
-**Arrow batches.** Rows: each Arrow batch costs a worker a millisecond or two whatever it holds, and one of many
-megabytes no longer fits the processor's caches. So their number follows the mean of the batch before. The first batch
-of a run has no such mean: bytes are counted there, which alone bounds its Arrow batches. Bytes are counted only where
-Spark is told a bound, and Spark asks every column for its size after every row, which was a quarter of the time of its
-tasks. So it does not count where the batch before was shared out, succeeded, and would have had room without a bound.
+**Arrow batches.** Rows: each Arrow batch costs a worker a millisecond or two whatever its size, and one of many
+megabytes no longer fits the processor's caches. So the number of rows follows the mean row size of the previous batch.
+The first batch of a run has no such mean, so its Arrow batches are bounded by bytes alone. Spark counts bytes only if a
+bound is set, and then asks every column for its size after every row, which took a quarter of its tasks' time. So bytes
+are not counted if the previous batch was distributed, succeeded, and would have fitted without a bound.
 
-**Small batches.** A batch of a few rows takes longer to share out than to write. So the driver collects it by one job
-of one task, and encodes it without Python workers, where the batch before was small. A wrong guess is cheap: at most
-SMALL_ROWS_MAX rows are collected, and nothing is sent before all have arrived. Before the first batch of a run nothing
-is known; where its rows come straight from the source (`ClassicQuery.comes_straight`), FIRST_ROWS_MAX are tried.
+**Small batches.** A batch of a few rows takes longer to distribute than to write. So if the previous batch was small,
+the driver collects the batch with a one-task job and encodes it without Python workers. A wrong guess is cheap: at most
+SMALL_ROWS_MAX rows are collected, and no data is sent before all have arrived. For the first batch of a run, if its
+rows come straight from the source (`ClassicQuery.comes_straight`), FIRST_ROWS_MAX are tried.
 
-A job of few rows that takes long has its work before them (a large scan, a large state), which one task would do alone,
-or it waits for cores that others use. So the batch after it is shared out. Where that takes as long, cores are what is
-short, and tasks, which need more of them, are no remedy.
+A slow job with few rows either has work upstream (a large scan, a large state), which one task would do alone, or waits
+for cores in use elsewhere. So the next batch is distributed. If that takes as long, cores are the bottleneck, and
+tasks, which need more of them, do not help.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 _SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _ROWS_DEFAULT: Final = 10_000
-#: With it Spark does not count; the default of some versions is less.
+#: Disables Spark's counting; the default of some versions is lower.
 _UNBOUNDED: Final = str(2**31 - 1)
-#: What an Arrow batch weighs at most: where bytes are counted, and by the mean of the batch before where they are not.
-#: 4 000 rows of 2 KB: enough that the cost of an Arrow batch is lost in it. With 32 MiB such rows cost a worker a third
+#: Maximum bytes of an Arrow batch: where bytes are counted, and by the mean of the previous batch where they are not.
+#: 4 000 rows of 2 KB: enough to make the cost per Arrow batch negligible. With 32 MiB such rows cost a worker a third
 #: more time.
 ARROW_BATCH_BYTES: Final = 8 * 1024 * 1024
-#: The bound is lifted only if as many rows as Spark puts into one Arrow batch weigh no more than this, by the mean of
-#: the batch before.
+#: The bound is lifted only if as many rows as Spark puts into one Arrow batch take no more bytes than this, by the mean
+#: of the previous batch.
 UNBOUNDED_ROWS_BYTES_MAX: Final = 64 * 1024 * 1024
-#: As few or as many rows as one is given by that mean: with more nothing becomes faster, and rows that turn out to be
-#: heavier weigh more.
+#: Limits of the row count derived from that mean: more rows would not be faster, and would take more memory if rows
+#: turn out larger.
 AIMED_ROWS_MIN: Final = 128
 AIMED_ROWS_MAX: Final = 32_768
 
 
 @dataclass(frozen=True)
 class ArrowBatchLimits:
-    """How large Arrow batches may be.
+    """Bounds of Arrow batches.
 
     Attributes:
-        rows: how many rows at most; 0 or less for any number.
-        rows_given: somebody else has set them, and they stay.
+        rows: maximum rows; 0 or less for no limit.
+        rows_given: the user has set the row limit; it is kept.
         roomy: no bound of bytes is needed.
     """
 
@@ -60,33 +60,33 @@ class ArrowBatchLimits:
     roomy: bool = False
 
     def after(self, results: TaskResults) -> ArrowBatchLimits:
-        """The bounds for the batch after one that was shared out and succeeded, with these results."""
+        """The bounds for the batch after one that was distributed and succeeded, with these results."""
         rows = self.rows
         if not self.rows_given:
-            # One without rows says nothing of the next, whose bytes may not be counted.
+            # A batch without rows gives no information about the next, whose bytes may not be counted.
             known = results.arrow_bytes > 0
             rows = _aimed_rows(results.arrow_bytes / results.rows) if known else min(rows, _ROWS_DEFAULT)
         roomy = rows > 0 and results.arrow_bytes * rows <= UNBOUNDED_ROWS_BYTES_MAX * results.rows
         return replace(self, rows=rows, roomy=roomy)
 
     def settings(self) -> dict[str, str]:
-        """As Spark's settings."""
+        """The limits as Spark settings."""
         return {_ROWS_SETTING: str(self.rows), _SETTING: _UNBOUNDED if self.roomy else str(ARROW_BATCH_BYTES)}
 
 
 class ArrowBatchSize:
-    """Sets rows and bytes before each batch, where nobody else has set them. One object serves one run.
+    """Sets rows and bytes before each batch, unless the user has set them. One object serves one run.
 
-    The stream has a session of its own, so nobody else's workers see it.
+    The stream has its own session, so other queries' workers are not affected.
     """
 
     def __init__(self) -> None:
         self._limits = ArrowBatchLimits()
-        #: The settings that nobody else has set, and what they are now; None before the first batch.
+        #: Settings that the user has not set, with their current values; None before the first batch.
         self._ours: dict[str, str] | None = None
 
     def apply(self, spark: SparkSession) -> None:
-        """Set them for the next job.
+        """Apply the settings to the next job.
 
         Args:
             spark: the session of the stream.
@@ -100,21 +100,21 @@ class ArrowBatchSize:
         self._ours = wanted
 
     def note(self, results: TaskResults) -> None:
-        """A job has succeeded.
+        """Record a successful job.
 
         Args:
-            results: of its tasks.
+            results: results of its tasks.
         """
         self._limits = self._limits.after(results)
 
     def forget(self) -> None:
-        """A job has failed, perhaps for lack of memory; or a batch was small, which says nothing about the next one."""
+        """Reset after a failed job, perhaps for lack of memory; or a small batch, which does not predict the next."""
         self._limits = replace(self._limits, roomy=False)
 
     def _look(self, spark: SparkSession) -> dict[str, str]:
-        """The settings that are left to us, as they are."""
+        """The current values of the settings that the user has not set."""
         ours = {}
-        # Spark 4.0 does not know the bound of bytes.
+        # Spark 4.0 does not have the bound of bytes.
         counts = spark.conf.isModifiable(_SETTING)
         rows = spark.conf.get(_ROWS_SETTING, None)
         if rows is None:
@@ -129,61 +129,61 @@ class ArrowBatchSize:
 
 
 def _aimed_rows(row_bytes: float) -> int:
-    """A power of two, so that it changes only where the rows do."""
+    """A power of two, so that it changes only with the size of rows."""
     rows = int(min(max(ARROW_BATCH_BYTES / row_bytes, AIMED_ROWS_MIN), AIMED_ROWS_MAX))
     return 1 << (rows.bit_length() - 1)
 
 
-#: Rows that the driver takes by itself; more are shared out.
+#: Maximum rows that the driver encodes itself; larger batches are distributed.
 SMALL_ROWS_MAX: Final = 20_000
-#: The same of a batch before which there was none: a query may begin with all that its source has.
+#: The same for the first batch: a query may begin with everything in its source.
 FIRST_ROWS_MAX: Final = 1_000
 #: The same in bytes of Arrow columns: the driver holds them all.
 SMALL_BYTES_MAX: Final = 16 * 1024 * 1024
-#: A job that takes longer with few rows is compared with one that is shared out.
+#: A slower job with few rows is compared with a distributed one.
 SMALL_S_MAX: Final = 1.0
-#: After a batch that was slow or large for one task, so many batches are shared out before one is collected again; and
-#: so many are collected, whatever they take, where sharing out was no quicker.
+#: After a batch that was slow or large for one task, this many batches are distributed before one is collected again;
+#: and this many are collected, regardless of their time, if distributing was no faster.
 PATIENCE_BATCHES: Final = 20
 
 
 class SmallBatches:
-    """Remembers what the last batches of a run took. One object serves one run."""
+    """Remembers the cost of a run's last batches. One object serves one run."""
 
     def __init__(self) -> None:
         self._small = False
         self._wait = 0
         self._first = False
-        # Batches that are collected, whatever they take; and what the last one took that was.
+        # Remaining batches to collect regardless of time; and the duration of the last collected one.
         self._trusted = 0
         self._collected_s: float | None = None
 
     def try_first(self) -> None:
-        """No batch was written yet; see whether the first one is small."""
+        """Before the first batch: try whether it is small."""
         self._small = self._first = True
 
     @property
     def rows_max(self) -> int:
-        """How many rows of the next batch the driver takes by itself."""
+        """Maximum rows of the next batch that the driver encodes itself."""
         return FIRST_ROWS_MAX if self._first else SMALL_ROWS_MAX
 
     @property
     def expected(self) -> bool:
-        """True where the next batch is likely to be small."""
+        """True if the next batch is likely to be small."""
         return self._small and self._wait == 0
 
     def note(self, *, rows: int, arrow_bytes: int, seconds: float, collected: bool) -> None:
-        """A batch was written.
+        """Record a written batch.
 
         Args:
-            rows: how many it had.
-            arrow_bytes: what they weighed.
-            seconds: what its job took.
-            collected: whether the driver did it.
+            rows: its number of rows.
+            arrow_bytes: its size in Arrow columns.
+            seconds: duration of its job.
+            collected: whether the driver encoded it.
         """
         self._wait = max(0, self._wait - 1)
         few, slow = rows <= SMALL_ROWS_MAX and arrow_bytes <= SMALL_BYTES_MAX, seconds > SMALL_S_MAX
-        # A first batch is slow for other reasons, too: the virtual machine is young.
+        # A first batch is also slow for other reasons: the virtual machine has just started.
         first, self._first = self._first, False
         if not collected:
             no_quicker = self._collected_s is not None and seconds >= self._collected_s
@@ -200,6 +200,6 @@ class SmallBatches:
                 self._wait = PATIENCE_BATCHES
 
     def note_too_large(self) -> None:
-        """There were more rows than the driver takes, or they could not be collected."""
+        """Record that there were more rows than the driver accepts, or that they could not be collected."""
         self._small, self._wait = False, 0 if self._first else PATIENCE_BATCHES
         self._first = False

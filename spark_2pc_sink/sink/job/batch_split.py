@@ -1,7 +1,7 @@
 """The split of a batch: its rows without the bad ones, which go to the dead letters.
 
-Bad rows are left out of the batch itself, before anything else sees it: so no output gets them, and no task has to
-know of them. A batch without bad rows is the frame that Spark has handed over.
+Bad rows are removed from the batch itself before any other processing, so they reach no output, and tasks need no
+knowledge of them. A batch without bad rows is the frame passed by Spark.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
     from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 
-#: Of too many bad rows, how many an error describes, and with how many characters.
+#: If there are too many bad rows: how many an error describes, and in how many characters.
 _SHOWN_MAX: Final = 3
 _SHOWN_CHARACTERS_MAX: Final = 1_000
 _FINGERPRINT: Final = "_2pc_fingerprint"
 _JSON: Final = "_2pc_row"
 _OCCURRENCES: Final = "_2pc_occurrences"
 _LISTED_DDL: Final = f"{IDENTITY} binary, {_OCCURRENCES} bigint"
-#: SQL for the text of types of which to_json makes none in every Spark that is supported, or cuts them to milliseconds,
-#: or follows settings of the session, by which even a cast loses the era of a date.
+#: SQL for the text of types that to_json cannot convert in every supported Spark version, truncates to milliseconds, or
+#: converts depending on session settings, with which even a cast loses the era of a date.
 _BY_TEXT: Final = dict.fromkeys(
     ("TimeType", "CalendarIntervalType", "DayTimeIntervalType", "YearMonthIntervalType"), "CAST({} AS STRING)"
 ) | {
-    # What jsonb cannot hold, as PostgreSQL writes a bytea.
+    # Bytes, which jsonb cannot hold, in PostgreSQL's bytea format.
     "StringType": "if(is_valid_utf8({0}) AND NOT contains({0}, char(0)), {0}, "
     "concat(char(92), 'x', lower(hex(CAST({0} AS BINARY)))))",
     "DateType": "if({0} IS NULL, NULL, format_string(if(year({0}) BETWEEN 0 AND 9999, '%04d-%02d-%02d', "
@@ -68,8 +68,8 @@ _BY_TEXT["TimestampType"] = f"concat({_BY_TEXT['TimestampNTZType'].format(_IN_UT
 _NULL: Final = "'~'"
 _PLAIN: Final = "CAST({} AS STRING)"
 _TEXT: Final = "hex(CAST({} AS BINARY))"
-#: SQL for the text of a value by the class of its type: unambiguous in every session, and without the characters that
-#: structure the encoding.
+#: SQL for the text of a value by type class: unambiguous in every session, and without the encoding's structural
+#: characters.
 _FORMS: Final = (
     dict.fromkeys(("StringType", "CharType", "VarcharType"), _TEXT)
     | dict.fromkeys(("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType"), _PLAIN)
@@ -83,19 +83,19 @@ _FORMS: Final = (
 )
 
 
-#: Of these Spark has no hash.
+#: Types for which Spark has no hash.
 _WITHOUT_FINGERPRINT: Final = frozenset({"MapType", "VariantType"})
 
 
 def identity_sql(schema: StructType) -> str:
     """The identity of a row of this schema, of type binary: the first half of a SHA-256 over all its columns.
 
-    Nobody who writes rows can make another row that is taken for a bad one. `_encoded` tells null from an empty text,
-    and where one column ends from where the next begins; it follows no setting of the session, as a cast of a timestamp
-    to text does, and keeps bytes that are no text.
+    Authors of rows cannot forge a row that is mistaken for a bad one. `_encoded` distinguishes null from an empty text
+    and marks column boundaries; unlike a cast of a timestamp to text, it is independent of session settings, and it
+    preserves bytes that are not valid text.
 
     Raises:
-        ConfigurationError: a column's type cannot be told apart, or two columns have one name.
+        ConfigurationError: values of a column's type cannot be told apart, or two columns have the same name.
     """
     names = schema.fieldNames()
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -106,10 +106,10 @@ def identity_sql(schema: StructType) -> str:
 
 
 def fingerprint_sql(schema: StructType) -> str:
-    """The fingerprint of a row of this schema, of type bigint. Spark makes none of maps: they do not count.
+    """The fingerprint of a row of this schema, of type bigint. Maps are not included: Spark cannot hash them.
 
-    A search goes by it, since a SHA-256 of every row takes longer than to write it. Different rows may have one
-    fingerprint, so it alone never says that a row is bad: the identity of the few rows that have it is looked at.
+    Searches use it, since a SHA-256 of every row takes longer than writing it. Different rows may share a fingerprint,
+    so it alone never marks a row as bad: the identities of the few matching rows are compared.
     """
     names = [quoted(field.name) for field in schema.fields if _has_fingerprint(field.dataType)]
     return f"xxhash64({', '.join(names)})" if names else "0L"
@@ -128,7 +128,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _encoded(sql: str, kind: DataType, column: str, depth: int = 0) -> str:
-    """A text of a value, or `_NULL`; any other begins with an equals sign, and structures stand in brackets."""
+    """Text of a value, or `_NULL`; other texts begin with an equals sign, and structures are enclosed in brackets."""
     text = _text(sql, kind, column, depth)
     return f"if(({sql}) IS NULL, {_NULL}, concat('=', {text}))"
 
@@ -168,19 +168,19 @@ def _refused(column: str, rule: str, remedy: str) -> ConfigurationError:
 
 
 class BatchSplit:
-    """One batch, and which of its rows are left out.
+    """One batch, and the rows that are left out of it.
 
     Args:
-        batch: as Spark has handed it over.
+        batch: the batch as passed by Spark.
         batch_id: Spark's id of it.
-        options: of the sink.
-        dead_letters: where bad rows go.
+        options: the sink's options.
+        dead_letters: destination of bad rows.
 
     Attributes:
-        batch_id: as given.
+        batch_id: as passed.
         frame: the batch without its bad rows.
-        bad_rows: those that are left out.
-        exact: a sift tells rows by their identity, and not by a fingerprint that others may have.
+        bad_rows: rows that are left out.
+        exact: a sift identifies rows by identity, not by a fingerprint that others may share.
     """
 
     def __init__(self, batch: DataFrame, batch_id: int, options: SinkOptions, dead_letters: DeadLetters) -> None:
@@ -195,25 +195,25 @@ class BatchSplit:
 
     @property
     def sifts(self) -> bool:
-        """True where bad rows are looked for at all."""
+        """True if bad rows are searched for at all."""
         return self._options.bad_rows == "dead_letter"
 
     def recall(self) -> None:
-        """Leave out what was left out when the batch was decided."""
+        """Leave out the rows that were left out when the batch was decided."""
         self._leave_out(self._dead_letters.read(self.batch_id))
 
     def leave_out(self, lanes: Sequence[Sequence[RefusedRow]]) -> bool:
-        """Leave out rows that a sift has found in `frame`; False where it has found none.
+        """Leave out rows that a sift has found in `frame`; False if it found none.
 
-        Where another row of the batch has the fingerprint of a bad one, none is left out: the attempt that follows
-        fails as the last one did, and the sift after it tells rows by their `exact` identity.
+        If another row of the batch has the fingerprint of a bad one, none is left out: the next attempt fails as the
+        last one did, and the following sift identifies rows by their `exact` identity.
 
         Args:
-            lanes: what it has found in each.
+            lanes: its findings in each lane.
 
         Raises:
-            TooManyBadRowsError: with them there are more than max_bad_rows.
-            ConfigurationError: the batch has none of them any more.
+            TooManyBadRowsError: with these there are more than max_bad_rows.
+            ConfigurationError: the batch no longer contains any of them.
         """
         found = BadRows().with_refused(lanes)
         if not found:
@@ -235,7 +235,7 @@ class BatchSplit:
         return True
 
     def write_dead_letters(self, connection: Connection) -> None:
-        """Write the bad rows, in the transaction that decides the rest; nothing where there are none."""
+        """Write the bad rows in the transaction that decides the rest; no-op if there are none."""
         if self.bad_rows:
             self._dead_letters.write(connection, self.batch_id, self.bad_rows)
 
@@ -245,7 +245,7 @@ class BatchSplit:
 
     def _refuse_too_many(self, found: BadRows) -> None:
         limit, bad = self._options.max_bad_rows, self.bad_rows.occurrences + found.occurrences
-        # A share is of rows that nobody has counted: a table may get none of them, or several of each.
+        # A share needs the batch's row count, not known so far: a table may get none of its rows, or several of each.
         if bad <= limit.rows and not (limit.share and bad > limit.of(self._batch.count())):
             return
         first = BadRows(list(found.values())[:_SHOWN_MAX])
@@ -262,20 +262,20 @@ class BatchSplit:
         )
 
     def _looked_up(self, found: BadRows) -> list[LookedUpRow]:
-        """What the batch says of rows that a sift has named. One more evaluation: only now it is known which."""
+        """Look up rows named by a sift in the batch. A separate evaluation: only now are they known."""
         schema = self._batch.schema
         if self.exact:
             meant = f"{identity_sql(schema)} IN ({', '.join(_binary(name) for name in found)})"
         else:
             meant = _has_one_of(schema, [fingerprint_of(name) for name in found])
         named = (f"{fingerprint_sql(schema)} AS {_FINGERPRINT}", f"{identity_sql(schema)} AS {IDENTITY}")
-        # Few rows, in one partition: grouping them needs no shuffle with as many as the session has by default.
+        # Few rows, in one partition: no shuffle into the session's default number of partitions.
         rows = self._batch.filter(meant).selectExpr(*named, f"{_row_json(schema)} AS {_JSON}").repartition(1)
         grouped = rows.groupBy(_FINGERPRINT, IDENTITY).agg(F.count("*"), F.first(_JSON)).collect()
         return [LookedUpRow(number, bytes(identity), count, json) for number, identity, count, json in grouped]
 
     def _name(self, row: LookedUpRow) -> bytes:
-        """As a sift names it."""
+        """The name used by a sift."""
         return row.identity if self.exact else fingerprint_bytes(row.fingerprint)
 
 
@@ -294,11 +294,11 @@ def _other_rows(refused: BadRow) -> ConfigurationError:
 def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
     """The batch without its bad rows.
 
-    Where only some of equal rows are bad, equal ones are brought to one task, which counts them.
+    If only some of several equal rows are bad, all equal ones are sent to one task, which counts them.
 
     Args:
-        batch: all of it.
-        bad_rows: at least one.
+        batch: the whole batch.
+        bad_rows: at least one bad row.
     """
     if all(row.all_of_them for row in bad_rows.values()):
         return batch.filter(f"NOT ({_is_one_of(batch, bad_rows)})")
@@ -311,9 +311,9 @@ def without(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
 
 
 def _is_one_of(batch: DataFrame, bad_rows: BadRows) -> str:
-    """SQL that is true for a bad row: of more than a few values Spark makes a set, as it does not for a join.
+    """SQL that is true for a bad row: Spark turns more than a few values into a set, unlike with a join.
 
-    The identity is made only of rows with the fingerprint of a bad one.
+    The identity is computed only for rows with the fingerprint of a bad one.
     """
     identities = f"{identity_sql(batch.schema)} IN ({', '.join(map(_binary, bad_rows))})"
     fingerprints = [row.fingerprint for row in bad_rows.values() if row.fingerprint is not None]
@@ -325,8 +325,8 @@ def _is_one_of(batch: DataFrame, bad_rows: BadRows) -> str:
 def _has_one_of(schema: StructType, fingerprints: Iterable[int]) -> str:
     """SQL that is true for a row with one of some fingerprints.
 
-    By their hexadecimal digits: Spark writes a number into the code that it compiles, and would compile it anew for
-    each batch.
+    They are compared as hexadecimal digits: Spark embeds a number in the code that it compiles, and would recompile it
+    for each batch.
     """
     digits = ", ".join(f"'{fingerprint % 2**64:X}'" for fingerprint in fingerprints)
     return f"hex({fingerprint_sql(schema)}) IN ({digits})"
@@ -337,19 +337,19 @@ def _binary(content: bytes) -> str:
 
 
 def _listed(batch: DataFrame, bad_rows: BadRows) -> DataFrame:
-    """The bad rows as a small table that each task gets whole."""
+    """The bad rows as a small table that is broadcast to each task."""
     lines: list[tuple[Any, ...]] = [(bytearray(row.identity), row.occurrences) for row in bad_rows.values()]
     return F.broadcast(batch.sparkSession.createDataFrame(lines, _LISTED_DDL))
 
 
 def _row_json(schema: StructType) -> str:
-    """SQL for the JSON of a whole row, nulls too: no digit of a value is lost."""
+    """SQL for the lossless JSON of a whole row, including nulls."""
     parts = [f"{_shown(name, field.dataType)} AS {name}" for field in schema.fields for name in [quoted(field.name)]]
     return f"to_json(struct({', '.join(parts)}), map('ignoreNullFields', 'false'))"
 
 
 def _shown(sql: str, kind: DataType, depth: int = 0) -> str:
-    """SQL for a value of which to_json loses nothing."""
+    """SQL for a value that to_json converts without loss."""
     text = _BY_TEXT.get(type(kind).__name__)
     if text is not None:
         return text.format(sql)
@@ -369,7 +369,7 @@ def _shown(sql: str, kind: DataType, depth: int = 0) -> str:
 
 
 def _shown_key(sql: str, kind: DataType, depth: int) -> str:
-    """SQL for a key of a map, of which to_json takes the text that Java has for its own form of it."""
+    """SQL for a map key, for which to_json would use the text of Java's internal representation."""
     shown = _shown(sql, kind, depth)
     if isinstance(kind, (StructType, ArrayType)):
         return f"to_json({shown}, map('ignoreNullFields', 'false'))"

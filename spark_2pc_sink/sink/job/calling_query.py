@@ -1,12 +1,12 @@
-"""The query that calls the sink, as its run asks about it: its ids, whether it goes on, what it has not handed over.
+"""The query that calls the sink, as seen by its run: its ids, whether it continues, batches it has not passed on.
 
-There are three: a stream of classic Spark (`ClassicQuery`), one of Spark Connect, and a backfill: plain frames, which a
-person writes under ascending numbers. Calls that come in another way than these are refused here.
+There are three kinds: a stream of classic Spark (`ClassicQuery`), one of Spark Connect, and a backfill: batch frames
+written by a user under ascending numbers. Any other kind of call is refused here.
 
-Spark Connect runs foreachBatch's function in a Python process beside the server, and tells it neither the query nor its
-run. Since PySpark 4.3 even the session of a batch is a clone that knows no query. What is left: the session in which
-the stream was started knows its queries, and its id travels with the sink when that is pickled there. Where it has
-exactly one, that is the query; else the user names it (``query_name``).
+Spark Connect runs foreachBatch's function in a Python process next to the server, and tells it neither the query nor
+its run. Since PySpark 4.3 even the session of a batch is a clone without queries. The session in which the stream was
+started does know its queries, and its id is pickled with the sink there. If that session has exactly one query, that is
+the caller; otherwise the user names it (``query_name``).
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def current_query(spark: SparkSession) -> str:
 
 
 def running_query(spark: SparkSession) -> str | None:
-    """The same, None where this is not called by a streaming query."""
+    """The same; None if not called by a streaming query."""
     query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
     return None if query_id is None else str(query_id)
 
 
 @dataclass(frozen=True)
 class RunIds:
-    """By which Spark knows one run of one streaming query.
+    """Spark's ids of one run of one streaming query.
 
     Attributes:
         query_id: kept in the checkpoint, the same after a restart from it.
@@ -80,8 +80,8 @@ class CallingQuery(ABC):
     """One run of a query.
 
     Attributes:
-        ids: of the query and of this run.
-        explicit_batch_ids: True where a person gives the batches their ids, which then only have to ascend.
+        ids: ids of the query and of this run.
+        explicit_batch_ids: True if a person assigns batch ids, which then only have to ascend.
     """
 
     explicit_batch_ids: ClassVar[bool] = False
@@ -91,7 +91,7 @@ class CallingQuery(ABC):
 
     @abstractmethod
     def goes_on(self, spark: SparkSession) -> bool:
-        """True when it is still this run that calls; a query that was started again has a run of its own.
+        """True if this run is still the caller; a restarted query has a new run.
 
         Args:
             spark: the session of the batch.
@@ -99,41 +99,41 @@ class CallingQuery(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Refuse a query under which a batch could not be replayed, or a plan that is not repeatable.
+        """Refuse a query whose batches cannot be replayed, or a plan that is not repeatable.
 
         Raises:
-            ConfigurationError: what is refused, and what to do.
+            ConfigurationError: the refusal, with its remedy.
         """
 
     def is_stopping(self) -> bool:
-        """True when the query was told to stop: another attempt of the batch would only delay that."""
+        """True if the query was told to stop: another attempt of the batch would only delay that."""
         return False
 
     def is_running(self) -> bool:
-        """False when the query has ended or is about to; True where Spark does not show it. For any thread."""
+        """False if the query has ended or is about to; True if Spark does not show it. Callable from any thread."""
         return True
 
     def is_active(self, query_id: str) -> bool:
-        """False when the query of an id is known to have ended."""
+        """False if the query with an id is known to have ended."""
         del query_id
         return True
 
     def comes_straight(self, batch: DataFrame, tasks: int) -> bool:
-        """True where the first rows of a batch are known to be cheap to get; see `classic_query`.
+        """True if the first rows of a batch are known to be cheap to get; see `classic_query`.
 
         Args:
-            batch: the first of the run.
-            tasks: how many run at a time.
+            batch: the first batch of the run.
+            tasks: number of concurrent tasks.
         """
         del batch, tasks
         return False
 
     def lag(self) -> dict[str, Any]:
-        """How far the query is behind its sources, as far as Spark shows it: ``source_lag`` and ``event_delay_s``."""
+        """The query's lag behind its sources, as far as Spark shows it: ``source_lag`` and ``event_delay_s``."""
         return {}
 
     def look_back(self, missing: range) -> RunRecord:
-        """What Spark shows of batches for which the sink was not called.
+        """Spark's record of batches for which the sink was not called.
 
         Args:
             missing: their ids.
@@ -143,10 +143,10 @@ class CallingQuery(ABC):
 
 
 def lag_of(progress: str) -> dict[str, Any]:
-    """``source_lag`` and ``event_delay_s`` after the batch of a progress, as far as it shows them; see `BatchReport`.
+    """``source_lag`` and ``event_delay_s`` after the batch of a progress, as far as available; see `BatchReport`.
 
     Args:
-        progress: its JSON.
+        progress: the progress as JSON.
     """
     shown = json.loads(progress)
     found: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def lag_of(progress: str) -> dict[str, Any]:
 
 
 def _records_behind(source: Mapping[str, Any]) -> Iterator[int]:
-    """By partition of a Kafka source, whose offsets are ``{topic: {partition: offset}}``; other sources have none."""
+    """By partition of a Kafka source, with offsets ``{topic: {partition: offset}}``; other sources have none."""
     end, latest = source.get("endOffset"), source.get("latestOffset")
     if isinstance(end, dict) and isinstance(latest, dict):
         for topic, partitions in latest.items():
@@ -170,11 +170,11 @@ def _records_behind(source: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _seconds(moment: str) -> float:
-    """Since 1970, of Spark's spelling of a time in UTC."""
+    """Seconds since 1970 of a UTC time in Spark's format."""
     return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
 
 
-#: Of this process: all its sinks of one transactional id are one run, and are compared with each other.
+#: Of this process: all its sinks with one transactional id are one run, and are compared with each other.
 _RUN_ID: Final = str(uuid4())
 
 
@@ -182,7 +182,7 @@ class Backfill(CallingQuery):
     """One process that writes numbered frames.
 
     Args:
-        transactional_id: of the sink.
+        transactional_id: the sink's id.
     """
 
     explicit_batch_ids: ClassVar[bool] = True
@@ -196,18 +196,18 @@ class Backfill(CallingQuery):
         return True
 
     def check(self) -> None:
-        """See `CallingQuery.check`: there is no stream."""
+        """See `CallingQuery.check`; a backfill has no stream to check."""
 
 
 def check_frame(frame: DataFrame, batch_id: object) -> None:
-    """Refuse what is no numbered frame.
+    """Refuse anything but a numbered batch frame.
 
     Args:
-        frame: to be written.
+        frame: the frame to be written.
         batch_id: its id.
 
     Raises:
-        ConfigurationError: a stream, a call inside foreachBatch, or an id that is no whole number from 0 on.
+        ConfigurationError: a stream, a call inside foreachBatch, or an id that is not an integer from 0 on.
     """
     if isinstance(batch_id, bool) or not isinstance(batch_id, int) or not 0 <= batch_id < 2**63:
         raise ConfigurationError(
@@ -238,7 +238,7 @@ def _in_foreach_batch(spark: SparkSession) -> bool:
 
 _log = sink_log(__name__)
 
-#: Each start of a query has a Python process of its own.
+#: Each start of a query has its own Python process.
 _NAMED: Final = (
     "pass query_name='orders' to DualWriteSink: any name that stays with this checkpoint, and that no other "
     "checkpoint has"
@@ -246,11 +246,11 @@ _NAMED: Final = (
 
 
 class ConnectQuery(CallingQuery):
-    """One run of a streaming query, in the process that Spark has made for it.
+    """One run of a streaming query, in the process that Spark created for it.
 
     Args:
-        ids: of the query and of this run.
-        query: as the session shows it in which the stream was started; None where the user has named it.
+        ids: ids of the query and of this run.
+        query: query object of the session in which the stream was started; None if the user has named it.
     """
 
     def __init__(self, ids: RunIds, query: StreamingQuery | None) -> None:
@@ -263,11 +263,11 @@ class ConnectQuery(CallingQuery):
 
         Args:
             spark: the session of the batch.
-            query_name: the option of the sink.
-            started_in: id of the session in which the stream was started; None where that is not known.
+            query_name: the sink's option.
+            started_in: id of the session in which the stream was started; None if unknown.
 
         Raises:
-            ConfigurationError: no query calls, or it cannot be told which one.
+            ConfigurationError: the call is not made by a query, or the query cannot be determined.
         """
         if not beside_server():
             raise ConfigurationError(
@@ -299,7 +299,7 @@ class ConnectQuery(CallingQuery):
         return True
 
     def check(self) -> None:
-        """See `CallingQuery.check`: the client sees neither checkpoint nor trigger, which is said once."""
+        """See `CallingQuery.check`: the client sees neither checkpoint nor trigger, which is logged once."""
         _log.warning(
             "Spark Connect shows neither checkpoint nor options of a query, so these are not checked: a missing "
             "checkpointLocation, asynchronous progress tracking, real-time mode"
@@ -323,7 +323,7 @@ def session_id_here() -> str | None:
 
 
 def session_by_id(session_id: str) -> SparkSession:
-    """Another session of the server beside which this process runs.
+    """Another session of the server next to which this process runs.
 
     It is never stopped: that would end the session on the server, with all its queries.
     """
@@ -333,7 +333,7 @@ def session_by_id(session_id: str) -> SparkSession:
 
 
 def _connect_sessions() -> Any | None:
-    """Spark Connect's class of sessions; None in a process that has not used it."""
+    """Spark Connect's session class; None in a process that has not used it."""
     module = sys.modules.get("pyspark.sql.connect.session")
     return None if module is None else module.SparkSession
 
@@ -343,7 +343,7 @@ R = TypeVar("R")
 
 
 def takes_batches(method: Callable[P, R]) -> Callable[P, R]:
-    """Let calls of a method of batch and id fail as `check_call` says, where Python would miss an argument."""
+    """Report calls of a method of batch and id as `check_call` does, where Python would report a missing argument."""
 
     @wraps(method)
     def checked(*args: P.args, **given: P.kwargs) -> R:
@@ -354,17 +354,17 @@ def takes_batches(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_call(batch: object, batch_id: object = None) -> None:
-    """Refuse a call that hands over something else than a batch and its id.
+    """Refuse a call with anything but a batch and its id.
 
     Args:
         batch: a DataFrame of classic Spark or of Spark Connect.
-        batch_id: Spark's id of it; None where none came.
+        batch_id: Spark's id of it; None if missing.
 
     Raises:
-        ConfigurationError: a row came, as with ``foreach(sink)``, or a frame of pandas; or a frame without an id of
-            Spark's.
+        ConfigurationError: a row, as with ``foreach(sink)``, or a pandas frame was passed; or a frame without one of
+            Spark's batch ids.
     """
-    # By what it can do: a test, or a wrapper, may pass a stand-in.
+    # Duck-typed: tests and wrappers may pass a stand-in.
     if not hasattr(batch, "sparkSession") and type(batch).__name__ == "DataFrame":
         raise ConfigurationError(
             option="foreachBatch",
@@ -398,10 +398,10 @@ def check_call(batch: object, batch_id: object = None) -> None:
 
 
 def check_is_batch(batch: DataFrame) -> None:
-    """Refuse a frame that is still a stream; its plan tells, so only the first batch of a run is asked.
+    """Refuse a frame that is still a stream; its plan shows this, so only the first batch of a run is checked.
 
     Args:
-        batch: as the sink was called with it.
+        batch: the frame passed to the sink.
 
     Raises:
         ConfigurationError: it is a stream.

@@ -1,8 +1,8 @@
-"""A streaming query of classic Spark, whose driver is this process: what the JVM tells of it, and what is refused.
+"""A streaming query of classic Spark, whose driver is this process: JVM state, and configurations that are refused.
 
-PySpark passes a frame and a batch id to ``foreachBatch`` and nothing else. The query's id is a local property of the
-calling thread; its run, and how it is executed, are known to its ``StreamExecution`` in the JVM, which is found by that
-id in the map that all sessions of the application share.
+PySpark passes only a frame and a batch id to ``foreachBatch``. The query's id is a local property of the calling
+thread; its run, and how it is executed, are known to its ``StreamExecution`` in the JVM, which is found by that
+id in the map shared by all sessions of the application.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _log = sink_log(__name__)
 
 _JOB_GROUP = "spark.jobGroup.id"
-#: Class names of StreamExecution under which several batches can come back as one batch id.
+#: Class names of StreamExecution with which several batches can be replayed as one batch id.
 _ASYNC_EXECUTION = "AsyncProgressTrackingMicroBatchExecution"
 _REAL_TIME_TRIGGER = "RealTimeTrigger"
-#: Of StreamExecution: True where the checkpoint is a temporary one that Spark has made.
+#: Field of StreamExecution: True if the checkpoint is a temporary one created by Spark.
 _TEMPORARY: Final = "deleteCheckpointOnStop"
-#: Of StreamExecution: the options of writeStream.
+#: Field of StreamExecution: the options of writeStream.
 _OPTIONS: Final = "extraOptions"
-#: What Spark's Kafka sink has for an option, and ours for a keyword; foreachBatch hears of neither.
+#: Options of Spark's Kafka sink, with our keywords; foreachBatch receives neither.
 _OF_KAFKA_SINK: Final = {"topic": "topic=", "includeheaders": "headers="}
 _KAFKA_PREFIX: Final = "kafka."
 
@@ -42,23 +42,23 @@ def current_run(spark: SparkSession, query_id: str, execution: Any | None) -> Ru
 
     Args:
         spark: the session of the batch.
-        query_id: of the query.
-        execution: what `stream_execution` found. Where it found nothing, the thread's job group is the run's id, unless
-            the job has set one of its own.
+        query_id: the query's id.
+        execution: result of `stream_execution`. If it found none, the thread's job group is the run's id, unless the
+            job has set its own.
     """
     run_id = spark.sparkContext.getLocalProperty(_JOB_GROUP) if execution is None else execution.runId().toString()
     return RunIds(query_id, str(run_id))
 
 
 def stream_execution(spark: SparkSession, query_id: str) -> Any | None:
-    """The JVM's StreamExecution of the query, None where this Spark does not show it."""
+    """The JVM's StreamExecution of the query; None if this Spark does not show it."""
     jvm: Any = spark._jvm  # noqa: SLF001 - PySpark has no public way to the running query from foreachBatch
     active = spark._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
     return active.get(jvm.java.util.UUID.fromString(query_id))
 
 
 def check_session(speculation: str) -> None:
-    """Refuse what would let two attempts of a task write.
+    """Refuse settings that would let two attempts of a task write.
 
     Args:
         speculation: the setting ``spark.speculation``.
@@ -76,10 +76,10 @@ def check_session(speculation: str) -> None:
 
 
 def check_query(execution: Any | None) -> None:
-    """Refuse a query whose batches cannot be replayed under their ids, and options that nobody reads.
+    """Refuse a query whose batches cannot be replayed under their ids, and options that would be ignored.
 
     Args:
-        execution: what `stream_execution` found.
+        execution: result of `stream_execution`.
 
     Raises:
         ConfigurationError: asynchronous progress tracking or real-time mode is on, the checkpoint is a temporary one,
@@ -115,13 +115,13 @@ def check_query(execution: Any | None) -> None:
 
 
 def check_options(names: list[str]) -> None:
-    """Refuse options of writeStream that are meant for Spark's own Kafka sink: nobody would read them.
+    """Refuse options of writeStream that are meant for Spark's own Kafka sink: they would be ignored.
 
     Args:
-        names: of all options.
+        names: names of all options.
 
     Raises:
-        ConfigurationError: one is; what is meant for this sink is named.
+        ConfigurationError: there is one; the equivalent for this sink is named.
     """
     for name in names:
         folded = name.lower()
@@ -140,7 +140,7 @@ def check_options(names: list[str]) -> None:
 
 
 def _private(execution: Any, name: str) -> Any | None:
-    """A field of the execution that has no accessor; None where this Spark has no such field."""
+    """A field of the execution without an accessor; None if this Spark has no such field."""
     kind = execution.getClass()
     while kind is not None:
         found = next((field for field in kind.getDeclaredFields() if field.getName() == name), None)
@@ -152,24 +152,24 @@ def _private(execution: Any, name: str) -> Any | None:
 
 
 def is_stopping(execution: Any | None) -> bool:
-    """True when the query was told to stop: another attempt of the batch would only delay that."""
+    """True if the query was told to stop: another attempt of the batch would only delay that."""
     return execution is not None and not execution.isActive()
 
 
 def is_running(execution: Any | None) -> bool:
-    """False when the query has ended or is about to; True where this Spark does not show it. For any thread."""
+    """False if the query has ended or is about to; True if this Spark does not show it. Callable from any thread."""
     from py4j.protocol import Py4JError  # noqa: PLC0415 - a client of Spark Connect has no py4j, and no execution
 
     try:
         return not is_stopping(execution)
     except (Py4JError, OSError):
-        # The JVM is gone, and the query with it.
+        # The JVM has ended, and the query with it.
         return False
 
 
-#: Spark's plan of a batch, as foreachBatch hands it over: its rows, already planned.
+#: Spark's plan of a batch passed to foreachBatch: its rows, already planned.
 _ROWS: Final = "LogicalRDD"
-#: Plans that hand each row over as they come to it.
+#: Plans that pass each row on as it arrives.
 _STRAIGHT: Final = frozenset(
     {
         _ROWS,
@@ -185,21 +185,21 @@ _STRAIGHT: Final = frozenset(
         "StreamingDataSourceV2ScanRelation",
     }
 )
-#: What a plan is marked with that calls functions of users (TreePattern).
+#: The TreePattern of a plan that calls user functions.
 _OF_USERS: Final = ("PYTHON_UDF", "SCALA_UDF")
 
 
 def comes_straight(batch: DataFrame, stream: Any, tasks: int) -> bool:
-    """Whether the first rows of a batch are cheap to get, so that the driver may try to collect it.
+    """True if the first rows of a batch are cheap to get, so that the driver may try to collect it.
 
-    They come straight from the source: by selects alone, without functions of users, and without what one task would go
-    through alone for a few rows, such as a filter that keeps hardly any, a join, or a state. And there are not more
-    partitions than tasks that run at a time: the one task may have to open each.
+    They come straight from the source: through selects only, without user functions, and without operators in which one
+    task would process many rows for a few, such as a very selective filter, a join, or a state. And there are not more
+    partitions than concurrent tasks: the one task may have to open each.
 
     Args:
-        batch: of classic Spark, as the sink was given it.
-        stream: the plan of the whole stream, in the JVM.
-        tasks: how many run at a time.
+        batch: the batch of classic Spark passed to the sink.
+        stream: the JVM's plan of the whole stream.
+        tasks: number of concurrent tasks.
     """
     jvm: Any = batch.sparkSession._jvm  # noqa: SLF001 - plans are not public in PySpark
     patterns = getattr(getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
@@ -214,7 +214,7 @@ def comes_straight(batch: DataFrame, stream: Any, tasks: int) -> bool:
 
 
 def is_straight(plan: Any) -> bool:
-    """Whether a plan and all below it hand each row over as they come to it."""
+    """Whether a plan and all below it pass each row on as it arrives."""
     return plan.getClass().getSimpleName() in _STRAIGHT and all(map(is_straight, elements_of(plan.children())))
 
 
@@ -223,8 +223,8 @@ class ClassicQuery(CallingQuery):
 
     Args:
         spark: the session of its first batch.
-        ids: of the query and of this run.
-        execution: what `stream_execution` found.
+        ids: ids of the query and of this run.
+        execution: result of `stream_execution`.
     """
 
     def __init__(self, spark: SparkSession, ids: RunIds, execution: Any | None) -> None:
@@ -248,7 +248,7 @@ class ClassicQuery(CallingQuery):
         query_id = current_query(spark)
         if query_id != self.ids.query_id:
             return False
-        # One question while it is active, which no two runs of one query are.
+        # A single JVM call while it is active: no two runs of one query are active at once.
         active = self._execution is not None and not is_stopping(self._execution)
         return active or self.ids == current_run(spark, query_id, stream_execution(spark, query_id))
 
@@ -266,7 +266,7 @@ class ClassicQuery(CallingQuery):
         return is_running(self._execution)
 
     def is_active(self, query_id: str) -> bool:
-        """See `CallingQuery.is_active`. An id that is not Spark's is that of a backfill, which has no end."""
+        """See `CallingQuery.is_active`. An id unknown to Spark is that of a backfill, which has no end."""
         try:
             UUID(query_id)
         except ValueError:

@@ -1,7 +1,7 @@
-"""The executors: each is tried before the first batch, and one that joins later before the next attempt of a batch.
+"""The executors: each is tested before the first batch, and new ones before the next attempt of a batch.
 
-One tiny job has as many tasks as can run at a time, so each executor gets some. It needs nothing but Spark there, and
-gives a sentence for each host, in place of a batch that fails three times.
+One tiny job has as many tasks as can run at a time, so each executor gets some. It needs only Spark there, and reports
+one sentence per host, instead of a batch that fails three times.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
 
 
-#: Driver and worker speak a protocol of this release's own. Of the numbers of its release, those that have to be equal.
+#: Driver and worker use a release-specific protocol. Number of leading release parts that must be equal.
 PYSPARK: Final = "pyspark"
 _PYSPARK_PARTS: Final = 2
-#: They encode rows and records, by the names under which they are installed.
+#: Libraries that encode rows and records, by distribution name.
 ENCODERS: Final = ("pyarrow", "numpy", "pgpq", "kafka-python", "lz4", "google-crc32c", "xxhash")
 LIBRARIES: Final = (PYSPARK, *ENCODERS)
 
 
 def breaks_tasks(driver: Mapping[str, str], executor: Mapping[str, str]) -> str:
-    """Why no task can run there; '' where nothing is known against it.
+    """Why no task can run there; '' if no reason is known.
 
     Args:
-        driver: release by library; one that is not known is not compared.
+        driver: release by library; unknown releases are not compared.
         executor: the same.
     """
     ours, theirs = driver.get(PYSPARK, ""), executor.get(PYSPARK, "")
@@ -53,12 +53,12 @@ def breaks_tasks(driver: Mapping[str, str], executor: Mapping[str, str]) -> str:
 
 
 def other_encoders(driver: Mapping[str, str], executor: Mapping[str, str]) -> str:
-    """The encoding libraries of another major release, with both releases; '' where there are none.
+    """The encoding libraries of another major release, with both releases; '' if there are none.
 
-    A batch may still be written: no library promises that it may not.
+    A batch may still be written: no library rules that out.
 
     Args:
-        driver: release by library; one that is not known is not compared.
+        driver: release by library; unknown releases are not compared.
         executor: the same.
     """
     both = [(name, driver.get(name, ""), executor.get(name, "")) for name in ENCODERS]
@@ -70,7 +70,7 @@ def other_encoders(driver: Mapping[str, str], executor: Mapping[str, str]) -> st
 
 
 def _major(release: str) -> str:
-    """A release 0.12.1 promises no more to one of 0.13 than 1.2 to one of 2.0."""
+    """Compatibility prefix: release 0.12.1 promises no more to 0.13 than 1.2 to 2.0."""
     return _first(release, 2 if release.startswith("0.") else 1)
 
 
@@ -79,30 +79,30 @@ def _first(release: str, parts: int) -> str:
 
 
 _PACKAGE: Final = "spark_2pc_sink"
-#: Of the driver. By its name: the package itself is above this module.
+#: The driver's release, by name: the package itself is above this module.
 _VERSION: Final[str] = import_module(_PACKAGE).__version__
 _OPTION: Final = "executors"
 REMEDY: Final = "docs/cluster.md shows how executors get a Python with the package, and a way to the driver's port"
-#: What Python says of a module that is missing, PySpark's worker of a Python of another minor version, and Java of a
-#: Python that is not there.
+#: Errors of Python for a missing module, of PySpark's worker for a different minor Python version, and of Java for a
+#: missing Python.
 _BROKEN_PYTHON: Final = re.compile(
     r"ModuleNotFoundError: (No module named '[^']+')|(\[PYTHON_VERSION_MISMATCH\][^\n]*|Cannot run program \"[^\n]*)"
 )
-#: As Spark names the executor of a task in the error of a job.
+#: Spark's name of the task's executor in a job error.
 _LOST_TASK: Final = re.compile(r"\(TID \d+\) \((\S+) executor")
 
 
 @dataclass(frozen=True)
 class ExecutorAnswer:
-    """What a task has found in its executor.
+    """A task's findings in its executor.
 
     Attributes:
-        host: its name.
+        host: host name.
         python: path of its Python.
-        version: of the package; '' where it is not there.
-        missing: why the package cannot be imported there; '' where it can.
-        unreached: why it does not reach the driver's port; '' where it does.
-        versions: of the libraries, by name; '' where it is not known.
+        version: version of the package; '' if it is missing.
+        missing: why the package cannot be imported there; '' if it can.
+        unreached: why it cannot reach the driver's port; '' if it can.
+        versions: library versions by name; '' if unknown.
     """
 
     host: str
@@ -115,11 +115,11 @@ class ExecutorAnswer:
 
 @dataclass(frozen=True)
 class ExecutorVerdict:
-    """What the answers mean for a batch; each a sentence by host, in order.
+    """Consequences of the answers for a batch; each is a sentence by host, in order.
 
     Attributes:
-        faults: a batch would fail there.
-        warnings: what is weaker there than it could be.
+        faults: reasons why a batch would fail there.
+        warnings: properties that are weaker there than possible.
     """
 
     faults: Mapping[str, str]
@@ -127,13 +127,13 @@ class ExecutorVerdict:
 
 
 def check_executors(spark: SparkSession, listener: StreamListener, transactional_id: str, *, tasks: int) -> None:
-    """Try all executors, and log what is weak.
+    """Test all executors, and log weaknesses.
 
     Args:
         spark: a session.
-        listener: what they have to reach.
-        transactional_id: of the sink, for its log.
-        tasks: how many can run at a time.
+        listener: the endpoint that they have to reach.
+        transactional_id: the sink's id, for its log.
+        tasks: number of concurrent tasks.
 
     Raises:
         ConfigurationError: on some host the sink's tasks cannot run, or cannot reach the driver.
@@ -148,19 +148,19 @@ def check_executors(spark: SparkSession, listener: StreamListener, transactional
 
 
 def try_executors(spark: SparkSession, listener: StreamListener, *, tasks: int) -> ExecutorVerdict:
-    """Ask all executors, and judge their answers; see `check_executors`.
+    """Query all executors, and evaluate their answers; see `check_executors`.
 
     Raises:
-        ConfigurationError: the Python of an executor is another minor version, so that it could not be asked.
+        ConfigurationError: an executor's Python is another minor version, so it could not answer.
     """
     return judge(_ask(spark, listener, tasks), _ours(spark))
 
 
 def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str]) -> ExecutorVerdict:
-    """Judge what executors have answered.
+    """Evaluate the executors' answers.
 
     Args:
-        answers: of all tasks.
+        answers: answers of all tasks.
         ours: releases of the driver's libraries, by name.
     """
     found = sorted(answers, key=lambda answer: answer.host)
@@ -172,13 +172,13 @@ def judge(answers: Iterable[ExecutorAnswer], ours: Mapping[str, str]) -> Executo
 
 @contextmanager
 def naming_executors(try_all: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Name the host where a job has failed because of the Python there.
+    """Name the host if a job has failed because of its Python.
 
     Args:
-        try_all: called first: it may raise what says the same of every host. The one of the job may be gone by then.
+        try_all: called first: it may raise the same finding for every host. The job's executor may be gone by then.
 
     Raises:
-        ConfigurationError: so it was. Another attempt would not help.
+        ConfigurationError: the Python was the cause. Another attempt would not help.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -193,10 +193,10 @@ def naming_executors(try_all: Callable[[], object] = lambda: None) -> Iterator[N
 
 
 def broken_python(said: str) -> ConfigurationError | None:
-    """The error of a job that the Python of an executor could not run; None for any other.
+    """The error of a job that an executor's Python could not run; None for any other.
 
     Args:
-        said: by Spark about the job.
+        said: Spark's error text of the job.
     """
     broken = _BROKEN_PYTHON.search(said)
     if broken is None:
@@ -207,7 +207,7 @@ def broken_python(said: str) -> ConfigurationError | None:
 
 
 def _by_host(answers: Iterable[ExecutorAnswer], say: Callable[[ExecutorAnswer], str]) -> dict[str, str]:
-    """The first sentence of each host, where there is one: its executors say the same."""
+    """The first sentence of each host, if any: its executors report the same."""
     said: dict[str, str] = {}
     for answer in answers:
         said[answer.host] = said.get(answer.host) or say(answer)
@@ -215,7 +215,7 @@ def _by_host(answers: Iterable[ExecutorAnswer], say: Callable[[ExecutorAnswer], 
 
 
 def _fault(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
-    """Why a batch would fail there, in one sentence; '' where it would not."""
+    """Why a batch would fail there, in one sentence; '' if it would not."""
     broken = breaks_tasks(ours, answer.versions)
     if broken:
         return f"{answer.host}: {answer.python} {broken}"
@@ -227,7 +227,7 @@ def _fault(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
 
 
 def _weakness(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
-    """What is weaker there than it could be, in one sentence; '' for nothing."""
+    """What is weaker there than possible, in one sentence; '' if nothing is."""
     others = other_encoders(ours, answer.versions)
     if not others:
         return ""
@@ -238,20 +238,20 @@ def _weakness(answer: ExecutorAnswer, ours: Mapping[str, str]) -> str:
 
 
 def _ours(spark: SparkSession) -> dict[str, str]:
-    """Releases that those of executors are compared with.
+    """Releases with which those of executors are compared.
 
-    A client of Spark Connect runs no tasks: its Spark and its libraries may be others than the server's.
+    A client of Spark Connect runs no tasks: its Spark and its libraries may differ from the server's.
     """
     return {} if is_connect(spark) and not beside_server() else _versions_here()
 
 
 def _versions_here() -> dict[str, str]:
-    """The driver's; of PySpark by itself, as it may come without its metadata."""
+    """Driver-side versions. PySpark's is read from the module: its package metadata may be missing."""
     import pyspark  # noqa: PLC0415 - Spark is imported where it is needed
 
     versions = {PYSPARK: pyspark.__version__}
     for name in ENCODERS:
-        # One without metadata, from a zip, is not compared.
+        # A library without metadata, from a zip, is not compared.
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions
@@ -264,54 +264,54 @@ def _ask(spark: SparkSession, listener: StreamListener, tasks: int) -> list[Exec
     install_log_filter()
     with listener.open_attempt() as attempt, naming_executors():
         pickled: bytes = cloudpickle.dumps(attempt.address)  # type: ignore[no-untyped-call]
-        # Without Arrow: it may be what is missing.
+        # Without Arrow: it may be the missing library.
         asked = F.udf(probe(pickled, LIBRARIES), "string", useArrow=False)
         found = spark.range(0, tasks, 1, tasks).select(asked("id").alias("answer")).collect()
     return [ExecutorAnswer(**json.loads(row.answer)) for row in found]
 
 
 class TriedExecutors:
-    """The executors that have passed the check: another query of the application does not try them again.
+    """Executors that have passed the check: other queries of the application do not test them again.
 
-    Since then one may have lost its way to the driver. So when a batch has failed for good, all are tried again. One
-    object serves one process.
+    An executor may have lost its connection to the driver since then. So after a batch has failed for good, all are
+    tested again. One object serves one process.
     """
 
     def __init__(self) -> None:
         self._passed: dict[tuple[str, StreamEndpoint], frozenset[str]] = {}
 
     def have_passed(self, application: str, endpoint: StreamEndpoint, executors: frozenset[str] | None) -> bool:
-        """Are these the executors that have passed?
+        """Whether these executors have passed.
 
         Args:
             application: Spark's id of it.
-            endpoint: what they have to reach.
-            executors: as `SessionFacts.executors` names them; None where that cannot be asked.
+            endpoint: the endpoint that they have to reach.
+            executors: named as by `SessionFacts.executors`; None if unknown.
         """
         return executors is not None and executors == self._passed.get((application, endpoint))
 
     def note(self, application: str, endpoint: StreamEndpoint, executors: frozenset[str] | None) -> None:
-        """These have passed, and no others count any more."""
+        """Record that these, and only these, have passed."""
         if executors is not None:
             self._passed[application, endpoint] = executors
 
     def forget(self) -> None:
-        """A batch has failed: try all again."""
+        """After a failed batch: test all again."""
         self._passed.clear()
 
 
-#: Of this process, whose queries share the executors of their application.
+#: Of this process, whose queries share the application's executors.
 tried_executors: Final = TriedExecutors()
 
 
 class ExecutorWatch:
-    """Tries executors for one run of a query; does nothing where tasks run in the driver's process.
+    """Tests executors for one run of a query; no-op if tasks run in the driver's process.
 
     Args:
         spark: the session of the first batch.
-        transactional_id: of the sink.
-        facts: of the session.
-        listener: what executors have to reach.
+        transactional_id: the sink's id.
+        facts: facts of the session.
+        listener: the endpoint that executors have to reach.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class ExecutorWatch:
         self._log = sink_log(__name__, transactional_id)
 
     def begin(self) -> None:
-        """Try all of them, before the first batch; unless the same ones have passed for the same before.
+        """Test all of them before the first batch, unless the same ones have already passed for the same endpoint.
 
         Raises:
             ConfigurationError: see `check_executors`.
@@ -341,15 +341,15 @@ class ExecutorWatch:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """Begin while a block asks on the driver: neither changes anything, and neither waits for the other.
+        """Begin while a block queries on the driver: neither makes changes, and neither waits for the other.
 
         Raises:
-            ConfigurationError: see `begin`. An error of the block comes first, once the job of `begin` has ended.
+            ConfigurationError: see `begin`. An error of the block takes precedence, after the job of `begin` has ended.
         """
         if not self._has_executors:
             yield
             return
-        # In the log the thread works for this sink, too.
+        # Log lines of the thread carry the sink's id, too.
         begin = partial(copy_context().run, self.begin)
         with ThreadPoolExecutor(1, "spark_2pc_sink executors") as threads:
             begun = threads.submit(self._facts.inheriting(begin))
@@ -357,7 +357,7 @@ class ExecutorWatch:
             begun.result()
 
     def look(self) -> None:
-        """Try them again where some have joined; at the beginning of each attempt of a batch.
+        """Test them again if some have joined; at the beginning of each attempt of a batch.
 
         Raises:
             ConfigurationError: see `check_executors`.

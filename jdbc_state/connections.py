@@ -26,7 +26,7 @@ from sqlalchemy.pool import QueuePool
 
 from jdbc_state import passwords
 from jdbc_state.connection_failures import connection_failure
-from jdbc_state.database_kind import DatabaseKind, check_kind, find_kind
+from jdbc_state.database_kind import PLAIN, DatabaseKind, check_kind, find_kind
 from jdbc_state.encryption import check_encrypted
 from jdbc_state.errors import ConfigurationError, DatabaseRefusedError, DatabaseUnreachableError
 from jdbc_state.pooler import takes_transactions
@@ -209,14 +209,15 @@ class Database:
         connection.autocommit = True
         return connection
 
-    def check_kind(self) -> None:
-        """Refuse a database that is not PostgreSQL and that nobody has accepted; a connection was made before.
+    def check_kind(self) -> DatabaseKind:
+        """What the database is; a connection was made before.
 
         Raises:
-            ConfigurationError: it is such a database.
+            ConfigurationError: it is not PostgreSQL, and `accept_database` does not name it.
         """
-        if self.kind is not None:
-            check_kind(self.kind, self.label, accepted=self._settings.accept_database)
+        kind = self.kind or PLAIN
+        check_kind(kind, self.label, accepted=self._settings.accept_database)
+        return kind
 
     def named(self, operation: str) -> str:
         """The operation and where, for messages."""

@@ -93,6 +93,10 @@ class DatabaseKind:
     limits: str = ""
 
 
+#: What is taken for PostgreSQL until it has been asked.
+PLAIN: Final = DatabaseKind("PostgreSQL", "")
+
+
 def find_kind(driver: Any) -> DatabaseKind:
     """Ask a database what it is.
 

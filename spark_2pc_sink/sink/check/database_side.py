@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from jdbc_state import SqlStateStore, StoreSettings
-from jdbc_state.database_kind import DatabaseKind
+from jdbc_state.database_kind import PLAIN, DatabaseKind
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.table.catalog import read_target, table_oid
@@ -27,10 +27,6 @@ _SERVER = text(
     "FROM (SELECT (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = :schema) AS oid) AS named"
 )
 _MAY_INSERT = text("SELECT has_table_privilege(:table, 'INSERT')")
-
-
-#: PostgreSQL itself, as opposed to compatible databases.
-PLAIN = DatabaseKind("PostgreSQL", "")
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,7 @@ def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> Da
         lock_timeout_ms=options.lock_timeout_ms,
         statement_timeout_ms=options.statement_timeout_ms,
     ) as connection:
-        store.database.check_kind()
+        kind = store.database.check_kind()
         version, version_number, role, standby, read_only, fsync, may_make = connection.execute(
             _SERVER, {"schema": options.state_schema}
         ).one()
@@ -121,7 +117,7 @@ def _ask(store: SqlStateStore, options: SinkOptions, letters: DeadLetters) -> Da
     state = store.check_schema()
     return DatabaseFacts(
         version=version,
-        kind=store.database.kind or PLAIN,
+        kind=kind,
         version_number=version_number,
         role=role,
         standby=standby,

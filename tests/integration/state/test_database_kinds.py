@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from jdbc_state import SqlStateStore
-from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from tests.harness.sql import run_sql
 from tests.integration.state.state_stores import settings
 
@@ -78,6 +78,15 @@ def test_catalogs_that_are_not_postgresql_s_are_refused(database: str) -> None:
     """C20: of a database that copies version() too."""
     answer(database, _OF_17, "ALTER FUNCTION pg_catalog.to_regclass(text) RENAME TO gone")
     with store_of(database) as store, pytest.raises(ConfigurationError, match=r"not PostgreSQL .*lacks its system cat"):
+        store.prepare_schema()
+
+
+def test_a_question_that_fails_otherwise_says_nothing_about_the_kind(database: str) -> None:
+    """C20: such as one that ran into a time-out. The start fails by that error, and not as a refused database."""
+    made = "CREATE FUNCTION pg_catalog.to_regclass(text) RETURNS regclass LANGUAGE plpgsql"
+    renamed = "ALTER FUNCTION pg_catalog.to_regclass(text) RENAME TO gone"
+    answer(database, _OF_17, renamed, f"{made} AS $$ BEGIN RETURN 1 / 0; END $$")
+    with store_of(database) as store, pytest.raises(StateStoreError, match="division by zero"):
         store.prepare_schema()
 
 

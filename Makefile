@@ -146,12 +146,13 @@ site: .venv/stamp ## Look at the first page of the site in Chromium, and search 
 links: .venv/stamp ## Look whether links out of the manual still lead somewhere; needs a network
 	@$(BIN)/python -m tools.links
 
-lint: .venv/stamp ## Check style, types, direction of imports, spelling
+lint: .venv/stamp ## Check style, types, direction of imports, spelling, words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(MAKE) --no-print-directory types
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell
+	$(BIN)/python -m tools.plain_english
 
 types: .venv/stamp ## Check types alone
 	$(BIN)/mypy $(CHECKED)

@@ -1,0 +1,44 @@
+"""Comments, docstrings and pages use the words of docs/design/glossary.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tools.plain_english import ALLOWED, all_findings, findings
+
+
+def test_no_banned_word_is_added() -> None:
+    """Lower a number of ALLOWED when its findings are removed."""
+    found = all_findings()
+    over = Counter(finding.word for finding in found) - Counter(ALLOWED)
+    assert [finding for finding in found if finding.word in over] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        (
+            "code.py",
+            '"""Whoever reads.\n\nOf it."""\n\n\nclass Anew:  # by\n    # now, nobody\n    x = "all the same"\n',
+            [(1, "whoever"), (3, "of"), (6, "by now"), (7, "nobody")],
+        ),
+        ("command.py", '"""Nobody."""\n\nprint(__doc__)  # Of it\n', [(3, "of")]),
+        (
+            "method.py",
+            'class A:\n    def b(self):\n        """\n        All the\n        same."""\n',
+            [(4, "all the same")],
+        ),
+        (
+            "page.md",
+            'By now\n```\nnobody\n```\n`anew` "somebody" [x](anew.md)\n| Of these | a kind of\n',
+            [(1, "by now"), (6, "of")],
+        ),
+    ],
+)
+def test_what_is_searched(tmp_path: Path, name: str, text: str, expected: list[tuple[int, str]]) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert [(finding.line, finding.word) for finding in findings(path)] == expected

@@ -1,18 +1,18 @@
-"""The reference coordinator: one node that speaks the Kafka protocol round a pure transaction coordinator.
+"""The reference coordinator: one node that serves the Kafka protocol around a pure transaction coordinator.
 
-Everything runs on one event loop, so nothing here locks; only fsync waits in threads. The rooms, from the socket to the
-disk; each imports those below it:
+Everything runs on one event loop, so nothing here locks; only fsync runs in threads. The packages, from the socket to
+the disk; each imports those below it:
 
 =================== ==========================================================================================
-`broker`            the process: what is put together, how it starts and stops
-`metrics`           a snapshot of what can be measured, and its Prometheus endpoint
+`broker`            the process: assembly, start and stop
+`metrics`           a snapshot of all figures, and its Prometheus endpoint
 `network`           listeners and connections (`connection`), logins (`sasl`); a `request_channel` carries out and
-                    answers the requests of one connection in their order
-`handlers`          one module an API group; `topic_lookup` finds and authorises what a request names
+                    answers one connection's requests in order
+`handlers`          one module per API group; `topic_lookup` finds and authorises the topics in a request
 `groups`            consumer groups and their offsets, classic protocol: pure, with a shell (`service`)
 `transactions`      the shell of the pure coordinator (`service`): its log, its markers (`marker_writer`), its timers,
-                    what partition leaders ask it (`verification`)
-`metadata`          what a cluster's controller keeps: topics, configs, ACLs, ids (`catalog`, `data_directory`)
+                    answers to partition leaders (`verification`)
+`metadata`          a cluster controller's state: topics, configs, ACLs, ids (`catalog`, `data_directory`)
 `config`            broker properties and topic configs by Kafka's names; listeners
 `log`               the leader of one partition (`partition_log`): what may be appended and read; `producer_state` is
                     pure
@@ -22,6 +22,6 @@ disk; each imports those below it:
 `internal_topics`   names and record schemas of ``__transaction_state`` and ``__consumer_offsets``
 =================== ==========================================================================================
 
-Every ``now_ms`` is in milliseconds since 1970. Read `log.partition_log` and `transactions.service` first: they are what
-the guarantees rest on.
+Every ``now_ms`` is in milliseconds since 1970. Read `log.partition_log` and `transactions.service` first: the
+guarantees depend on them.
 """

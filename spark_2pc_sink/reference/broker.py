@@ -1,8 +1,8 @@
-"""``spark-2pc coordinator``: catalog, coordinators, handlers and listeners put together; its start and its stop.
+"""``spark-2pc coordinator``: assembles catalog, coordinators, handlers and listeners; starts and stops them.
 
-Start: the catalog first (it holds the directory's lock and counts the start), then the logs, groups and transactions
-are read back, then the listeners open: no client ever meets a coordinator that is still loading. Stop goes the other
-way round; what is durable then is everything that was answered, so a crash in place of it loses nothing either.
+Start: the catalog first (it locks the directory and counts the start), then the logs, groups and transactions
+are recovered, then the listeners open: clients never meet a coordinator that is still loading. Stop is the reverse;
+everything that was answered is durable already, so a crash instead of a stop loses nothing either.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.service import TransactionService, settings_of
 from spark_2pc_sink.reference.transactions.verification import Verification
 
-#: Threads that wait for the disk; a partition has at most one fsync under way.
+#: Threads for blocking disk operations; a partition has at most one fsync in progress.
 SYNC_THREADS: Final = 8
-#: What a stop waits for requests that are being carried out, among them long polls.
+#: How long a stop waits for requests in progress, including long polls.
 STOP_DEADLINE_S: Final = 2.0
 
 
@@ -63,11 +63,11 @@ class Broker:
         self._closers: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> None:
-        """Read everything back and serve.
+        """Recover everything and serve.
 
         Raises:
-            ConfigurationError: the directory is in use, damaged, or of another node; its level of transaction.version
-                is too low for a property; a certificate is not what it should be.
+            ConfigurationError: the directory is in use, damaged, or another node's; its level of transaction.version
+                is too low for a property; a certificate is invalid.
         """
         try:
             await self._start()
@@ -109,7 +109,7 @@ class Broker:
 
     async def start_metrics(self, host: str, port: int, access: MetricsAccess) -> tuple[str, int]:
         """Serve Prometheus metrics until `stop`, and return the address."""
-        # Loaded by who wants it: the library takes longer to load than the rest of the start.
+        # Imported on demand: the library takes longer to load than the rest of the start.
         with extra("metrics"):
             from spark_2pc_sink.reference.metrics import metrics_server, take_snapshot  # noqa: PLC0415
 
@@ -129,7 +129,7 @@ class Broker:
         return address
 
     async def stop(self) -> None:
-        """Answer what is under way, flush, close; in the opposite order of the start."""
+        """Answer requests in progress, flush, close; in reverse order of the start."""
         while self._closers:
             await self._closers.pop()()
         self._threads.shutdown()
@@ -141,7 +141,7 @@ class Broker:
     # --- parts -------------------------------------------------------------------------------------------------------
 
     async def _stop_serving(self) -> None:
-        # Members that wait for others would hold the server up; they are answered that the coordinator is gone.
+        # Waiting group members would delay the stop; they are answered that the coordinator is unavailable.
         await self._groups.stop()
         await self._server.stop(deadline_s=STOP_DEADLINE_S)
 
@@ -168,7 +168,7 @@ class Broker:
 
 
 def _partitions(catalog: Catalog, internal_topic: str) -> int:
-    """How many partitions it really has; the property counts at the first start only."""
+    """Actual number of partitions; the property applies at the first start only."""
     topic = catalog.topic(internal_topic)
     if topic is None:
         raise LocalProtocolError(
@@ -177,9 +177,9 @@ def _partitions(catalog: Catalog, internal_topic: str) -> int:
     return topic.partitions
 
 
-#: Whoever asks by an address, or as localhost.
+#: Host names in a metrics request that are always allowed: any address, or localhost.
 ADDRESSES_ONLY: Final = MetricsAccess()
-#: Open files where the system names no limit; what Java takes there.
+#: Open files if the system reports no limit; Java's value.
 _FILES_WITHOUT_LIMIT: Final = 10_240
 
 
@@ -192,11 +192,11 @@ def serve(
 ) -> int:
     """Serve until SIGTERM or SIGINT, then flush and return 0.
 
-    Prints one line, ``listening on HOST:PORT``, when clients are served.
+    Prints one line, ``listening on HOST:PORT``, once clients are served.
 
     Raises:
         ConfigurationError, CorruptLogError: as `Broker.start`.
-        MissingExtraError: uvloop is not installed, or prometheus-client where metrics are asked for.
+        MissingExtraError: uvloop is not installed, or prometheus-client if metrics are requested.
     """
     with extra("coordinator"):
         import uvloop  # noqa: PLC0415 - optional
@@ -206,9 +206,9 @@ def serve(
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as it is allowed to, as Java does for Kafka.
+    """Raise this process's limit of open files to the maximum allowed, as Java does for Kafka.
 
-    Each partition with records is one, and so is each connection. Shells begin with 1024.
+    Each partition with records needs one, and so does each connection. Shells begin with 1024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else max(soft, _FILES_WITHOUT_LIMIT)
@@ -228,7 +228,7 @@ async def _serve(
     try:
         if metrics is not None:
             await broker.start_metrics(*metrics, metrics_access)
-        # What the start has made stays, and need not be looked through at each collection.
+        # Objects made by the start are permanent, and need not be scanned at each collection.
         gc.freeze()
         sys.stdout.write(f"listening on {address_text(*broker.addresses[0])}\n")
         sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""Metrics of the reference coordinator at one moment.
+"""A snapshot of the reference coordinator's metrics.
 
-The two that say that something is wrong come from the proposals. A transaction that stays open holds every
-read_committed reader back; with two-phase commit no timeout ends it, so KIP-939 ("Metric Changes") measures how long
-the oldest has been open. A transaction that a partition leader still has open when no coordinator can is "late":
+The two metrics that indicate a problem are from the proposals. A transaction that stays open holds back every
+read_committed reader; with two-phase commit no timeout ends it, so KIP-939 ("Metric Changes") measures how long
+the oldest has been open. A transaction is "late" if a partition leader still has it open when no coordinator can:
 KIP-664 ("Metrics") counts the partitions with one open for longer than ``transaction.max.timeout.ms`` and five minutes.
 """
 
@@ -25,16 +25,16 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.network.request_channel import NetworkMetrics
 from spark_2pc_sink.reference.transactions.verification import VerificationMetrics
 
-#: What a transaction may last beyond the longest timeout before its partition counts as late (KIP-664, Metrics).
+#: Allowance beyond the longest timeout before a partition counts as late (KIP-664, Metrics).
 LATE_PADDING_MS: Final = 5 * 60 * 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The figures of one moment.
+    """All figures at one moment.
 
     Args:
-        open_time_max_ms: how long the transaction that has been open the longest has been; 0 without one.
+        open_time_max_ms: age of the oldest open transaction; 0 without one.
         late_partitions: partitions with a late transaction.
     """
 

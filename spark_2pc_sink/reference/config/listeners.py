@@ -1,7 +1,7 @@
-"""Where the server listens, and who may log in there: Kafka's ``listeners`` and its JAAS text of users.
+"""The server's listeners and their users: Kafka's ``listeners`` and JAAS user lists.
 
-A listener's name decides, by ``listener.security.protocol.map``, whether it speaks TLS and SASL. What Metadata tells a
-client depends on the listener that it came through (``advertised.listeners``), so that a proxy can stand before one.
+A listener's name determines, by ``listener.security.protocol.map``, whether it uses TLS and SASL. Metadata answers
+depend on the client's listener (``advertised.listeners``), so that a proxy can be placed in front of one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import HIDDEN, nearest
 
 PLAIN: Final = "PLAIN"
-#: How clients may log in, if ``sasl.enabled.mechanisms`` says so.
+#: Supported login mechanisms, if enabled by ``sasl.enabled.mechanisms``.
 MECHANISMS: Final = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512")
-#: The login module of Kafka's PLAIN mechanism. It alone has users with passwords, and here they serve all mechanisms.
+#: The login module of Kafka's PLAIN mechanism. Only it has users with passwords; here they serve all mechanisms.
 PLAIN_LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
-#: What a JAAS option must be called to be a user who may log in.
+#: Prefix of a JAAS option that defines a user.
 _USER_PREFIX: Final = "user_"
 _ENDPOINT: Final = re.compile(r"(?P<name>\w+)://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\],]*):(?P<port>[0-9]{1,5})")
 _PROTOCOL_MAP: Final = "listener.security.protocol.map"
-#: Addresses that mean every interface.
+#: Addresses for every interface.
 _EVERY_INTERFACE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - refused, not bound
 _JAAS_LOGIN: Final = re.compile(r"\s*(?P<module>[\w.$]+)\s+(?P<flag>\w+)\b(?P<options>.*);\s*", re.DOTALL)
 _JAAS_OPTION: Final = re.compile(r"""\s+(?P<key>\w+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s";]+))""")
@@ -44,16 +44,16 @@ class SecurityProtocol(Enum):
 
     @property
     def has_sasl(self) -> bool:
-        """True where a client logs in before it asks anything."""
+        """True if a client must log in first."""
         return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
 
 
-#: ``listener.security.protocol.map`` unless given: each protocol is a listener name too.
+#: Default ``listener.security.protocol.map``: each protocol is a listener name too.
 DEFAULT_PROTOCOL_MAP: Final = ",".join(f"{each.value}:{each.value}" for each in SecurityProtocol)
 
 
 def address_text(host: str, port: int) -> str:
-    """``HOST:PORT`` as clients take it: an address of IPv6 is in brackets."""
+    """``HOST:PORT`` for clients, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -76,10 +76,10 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Listener:
-    """Where to listen, how to speak there, and what to tell its clients.
+    """Address and protocol of a listener, and its advertised address.
 
     Args:
-        advertised: host and port for Metadata; None gives those that are listened on.
+        advertised: host and port for Metadata; None means the bound address.
     """
 
     endpoint: Endpoint
@@ -88,7 +88,7 @@ class Listener:
 
 
 def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
-    """Read ``NAME://HOST:PORT,NAME://HOST:PORT``; every name is there once."""
+    """Parse ``NAME://HOST:PORT,NAME://HOST:PORT``; names must be unique."""
     endpoints: dict[str, Endpoint] = {}
     for part in text.split(","):
         match = _ENDPOINT.fullmatch(part.strip())
@@ -146,7 +146,7 @@ def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
 
 @dataclass(frozen=True)
 class Users:
-    """Names and passwords of those who may log in, with any mechanism. Neither is part of the repr.
+    """Names and passwords of users, for any mechanism. Neither is part of the repr.
 
     Args:
         passwords: by user name.
@@ -156,9 +156,9 @@ class Users:
 
     @classmethod
     def parse(cls, text: str, *, option: str) -> Users:
-        """Read Kafka's form of SASL/PLAIN: ``…PlainLoginModule required user_alice="secret" user_bob="other";``.
+        """Parse Kafka's SASL/PLAIN format: ``…PlainLoginModule required user_alice="secret" user_bob="other";``.
 
-        The options ``username`` and ``password`` are what a broker logs in to other brokers with; there are none.
+        The options ``username`` and ``password`` are a broker's login to other brokers, which do not exist here.
 
         Raises:
             ConfigurationError: another login module, another form, or no user.

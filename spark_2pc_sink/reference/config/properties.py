@@ -1,15 +1,15 @@
 """Broker properties: Kafka's names, defaults and bounds, and a few of our own.
 
-Every property that the server honours is one row below; the attribute is the name with its dots as underscores. A
-property without a row is refused, never ignored: a broker that silently lacks what its file asks for is worse than
+Every supported property is one row below; the attribute is the name with its dots as underscores. A property
+without a row is refused, never ignored: a broker that silently lacks what its file asks for is worse than
 one that does not start. Sources: ``KafkaConfig`` and the configuration classes of Apache Kafka 4.4.0.
 
-What a listener speaks is chosen as in Kafka, by its name: ``listeners=SASL_SSL://host:port``, with
-``listener.security.protocol.map`` for names that are no protocol. Its users are those of
+As in Kafka, a listener's protocol is selected by its name: ``listeners=SASL_SSL://host:port``, with
+``listener.security.protocol.map`` for names that are not protocols. Its users are set by
 ``listener.name.<name>.plain.sasl.jaas.config``.
 
-Some can be altered while the node runs (KIP-226), for one broker or as the default of all: the broker's own counts
-first, then the default of all, then the property of the start.
+Some can be altered while the node runs (KIP-226), for one broker or as the default of all: the broker's own value
+has priority, then the default of all, then the property from the start.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from spark_2pc_sink.reference.config.listeners import (
 
 @dataclass(frozen=True)
 class Fixed:
-    """A property of Kafka's that can have one value here."""
+    """A Kafka property that supports only one value here."""
 
     value: str
     rule: str
@@ -56,7 +56,7 @@ class Fixed:
 
 _ONE_REPLICA: Final = "there is one node, so a partition has one replica"
 _NO_RETENTION: Final = "the server deletes no records by age or size"
-#: Accepted with this value only; what they say is the case.
+#: Accepted with this value only, which describes the actual behaviour.
 FIXED: Final[dict[str, Fixed]] = {
     "process.roles": Fixed("broker,controller", "the one node is both broker and controller", "LIST"),
     "default.replication.factor": Fixed("1", _ONE_REPLICA, "INT"),
@@ -72,7 +72,7 @@ FIXED: Final[dict[str, Fixed]] = {
     "group.coordinator.rebalance.protocols": Fixed("classic", "groups speak the classic protocol", "LIST"),
 }
 
-#: Names that a user is likely to bring along, letters and digits only, to what there is instead.
+#: Names that users are likely to try, letters and digits only, to the supported alternative.
 KNOWN_ELSEWHERE: Final[dict[str, str]] = {
     "brokerid": "node.id",
     "logdir": "--data-dir",
@@ -92,11 +92,11 @@ _INT64_MAX: Final = 2**63 - 1
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
-#: The only authorizer that the server has (KIP-801).
+#: The only supported authorizer (KIP-801).
 _Authorizer = Literal["org.apache.kafka.metadata.authorizer.StandardAuthorizer"]
 STANDARD_AUTHORIZER: Final[str] = get_args(_Authorizer)[0]
 _NOBODY: Final = Users()
-#: Kafka 4.4.0 has levels up to 2. Other implementations of KIP-939 ask for 3.
+#: Kafka 4.4.0 has levels up to 2. Other implementations of KIP-939 request 3.
 TRANSACTION_VERSION_MAX: Final = 3
 _JAAS_NAME: Final = re.compile(r"listener\.name\.(?P<listener>\w+)\.(?P<mechanism>[\w-]+)\.sasl\.jaas\.config")
 
@@ -115,11 +115,11 @@ def _row(default: object, why: str, *, secret: bool = False) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerProperties:
-    """The properties of one broker.
+    """One broker's properties.
 
     Args:
-        users: who may log in, by the name of the listener.
-        given: the names that were set, whatever their value.
+        users: users who may log in, by listener name.
+        given: names that were set explicitly.
     """
 
     node_id: int = _count(1, "the id of the node in Metadata", at_least=0)
@@ -255,7 +255,7 @@ class BrokerProperties:
         """Read properties by their Kafka names.
 
         Args:
-            values: texts, as in a properties file; white space round them does not count.
+            values: texts, as in a properties file; surrounding white space is ignored.
 
         Raises:
             ConfigurationError: an unknown name, with the nearest one; or a value that breaks a rule.
@@ -299,7 +299,7 @@ ROWS: Final[dict[str, Field[Any]]] = {
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
-    """The mapping of ``name=value`` texts, as ``--set`` gives them; of two with one name the later counts.
+    """Parse ``name=value`` texts, as given to ``--set``; a later duplicate wins.
 
     Raises:
         ConfigurationError: a text without ``=``, or without a name.
@@ -336,12 +336,12 @@ def _read(item: Field[Any], value: str) -> object:
         return as_number(name, value)
     if str(item.type) == "bool":
         return as_boolean(name, value, true=("true",), false=("false",))
-    # Kafka takes an empty text for "not set" where that is the default.
+    # Kafka reads an empty text as "not set" if that is the default.
     return None if not value and item.default is None else value
 
 
 def _users(logins: Mapping[str, str]) -> tuple[tuple[str, Users], ...]:
-    """The users of each listener; a login of another mechanism would never be used."""
+    """The users of each listener; a login for another mechanism would never be used."""
     users: dict[str, Users] = {}
     for name, value in logins.items():
         match = _JAAS_NAME.fullmatch(name)
@@ -380,7 +380,7 @@ def _check_together(properties: BrokerProperties) -> None:
 
 
 def _check_keeping(properties: BrokerProperties) -> None:
-    """No client can ask for what InitProducerId 6 carries where that is not offered, or not carried out."""
+    """Refuse options that need InitProducerId 6 if that is not offered or not carried out."""
     if not properties.transaction_keep_prepared_enable:
         if "transaction.keep.prepared.form" in properties.given:
             rule, remedy = (
@@ -397,7 +397,7 @@ def _check_keeping(properties: BrokerProperties) -> None:
 
 
 def check_level(properties: BrokerProperties, level: int) -> None:
-    """Refuse a finalized level of ``transaction.version`` that the properties do not go with.
+    """Refuse a finalized level of ``transaction.version`` that is incompatible with the properties.
 
     Raises:
         ConfigurationError: it is above ``transaction.keep.prepared.version``, the highest level; or below it, so that
@@ -437,10 +437,10 @@ def _check_nothing_is_idle(properties: BrokerProperties) -> None:
             raise refusal(ROWS[name], value, "without an authorizer everything is allowed to everyone", remedy)
 
 
-#: What is set, by the broker's id as a text; '' for the default of all brokers.
+#: Altered configs, by the broker's id as a text; '' for the default of all brokers.
 BrokerConfigs: TypeAlias = Mapping[str, Mapping[str, str]]
 
-#: Those that can be altered. All are booleans, and none is a secret.
+#: Alterable properties. All are booleans, and none is a secret.
 DYNAMIC: Final = frozenset({"transaction.partition.verification.enable"})
 _BOOLEANS: Final = {"true": True, "false": False}
 _APPEND, _SUBTRACT = 2, 3
@@ -448,7 +448,7 @@ _WORDS: Final = {_APPEND: "append", _SUBTRACT: "subtract"}
 
 
 def dynamic_fault(name: str, operation: int, value: str | None) -> tuple[Code, str] | None:
-    """What is wrong with one operation on one of `DYNAMIC`, in Kafka's words; None when nothing is."""
+    """What is wrong with one operation on one of `DYNAMIC`, in Kafka's words; None if it is valid."""
     if operation in _WORDS:
         return Code.INVALID_CONFIG, f"Config value {_WORDS[operation]} is not allowed for config key: {name}"
     if value is not None and value.strip().lower() not in _BOOLEANS:
@@ -458,7 +458,7 @@ def dynamic_fault(name: str, operation: int, value: str | None) -> tuple[Code, s
 
 
 def with_configs(properties: BrokerProperties, configs: BrokerConfigs) -> BrokerProperties:
-    """The properties of the start with what was altered since."""
+    """The start's properties with later alterations applied."""
     found = {**configs.get("", {}), **configs.get(str(properties.node_id), {})}
     changes = {ROWS[name].name: _BOOLEANS[text.strip().lower()] for name, text in found.items()}
     return replace(properties, **changes)  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
 """Broker properties as DescribeConfigs shows them, and topic configs: Kafka's names, defaults, bounds and checks.
 
-The server never removes a record by age or size and never compacts. So the topic configs that say when Kafka may remove
-records (``retention.*``, ``cleanup.policy``, ``segment.ms`` and those of the cleaner) are taken with any value that
-Kafka takes, kept and shown, and nothing is removed: a topic has what it would have in Kafka before the cleaner's next
-run. Setting one is noted in the log. What would have to change anything else, and does not here, is refused with
-INVALID_CONFIG unless it has the value that describes what is done anyway.
+The server never removes a record by age or size and never compacts. So the topic configs for Kafka's removal of
+records (``retention.*``, ``cleanup.policy``, ``segment.ms`` and those of the cleaner) are accepted with any value that
+Kafka accepts, stored and shown, and nothing is removed: a topic contains what it would in Kafka before the cleaner's
+next run. Setting one is logged. Configs that would have to change anything else, and do not here, are refused with
+INVALID_CONFIG unless the value matches the actual behaviour.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 class Source(Enum):
-    """Where the value of a property comes from; the numbers are those of DescribeConfigs (KIP-226)."""
+    """Source of a property's value; the numbers are those of DescribeConfigs (KIP-226)."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -55,11 +55,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """One config of a broker or a topic as DescribeConfigs shows it.
+    """One config of a broker or a topic as shown by DescribeConfigs.
 
     Args:
-        value: its text; None hides a secret one.
-        synonyms: name, value and source of each place that has a value of it, the one that counts first.
+        value: text; None hides a secret one.
+        synonyms: name, value and source for each place that sets it, the effective one first.
     """
 
     name: str
@@ -80,7 +80,7 @@ def property_entries(properties: BrokerProperties) -> tuple[ConfigEntry, ...]:
 
 
 def property_entry(properties: BrokerProperties, name: str) -> ConfigEntry | None:
-    """One property of the broker's start, set or not; None where the server has none of this name."""
+    """A property from the broker's start, set or not; None if the server has no property of this name."""
     value: str | None
     default: str | None
     if name in ROWS:
@@ -118,14 +118,14 @@ def _shown(value: object) -> str | None:
 
 
 class Use(Enum):
-    """What the server makes of a config."""
+    """How the server uses a config."""
 
     HONOURED = auto()
-    #: Says when records may be removed: taken with any valid value, and nothing is removed.
+    #: Controls removal of records: accepted with any valid value; nothing is removed.
     KEPT = auto()
-    #: Cannot matter on one node that flushes before it answers: taken with any valid value.
+    #: Has no effect on one node that flushes before it answers: accepted with any valid value.
     INDIFFERENT = auto()
-    #: Taken with the default only.
+    #: Accepted with the default only.
     FIXED = auto()
 
 
@@ -134,9 +134,9 @@ class TopicConfig:
     """One config that a topic can have.
 
     Args:
-        default: as text; where ``broker`` is a property of the server, that property's value counts.
-        broker: Kafka's name of the broker property that gives the default, if there is one.
-        choices: all values, of texts; all elements, of lists.
+        default: as text; if ``broker`` is a property of the server, that property's value applies.
+        broker: Kafka's name of the broker property that sets the default, if there is one.
+        choices: valid values (of a list: valid elements).
     """
 
     name: str
@@ -234,7 +234,7 @@ _ROWS: Final = (
     ),
 )
 
-#: Every config that a topic can have, by name, in the order of the names.
+#: Every topic config by name, sorted by name.
 TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for row in _ROWS}
 assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
 
@@ -244,10 +244,10 @@ _MAX_LAG: Final = "max.compaction.lag.ms"
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """The configs of a topic as they are kept.
+    """Validate a topic's configs, and return them as stored.
 
     Raises:
-        ConfigurationError: as `check_topic_config` says, or two that contradict each other.
+        ConfigurationError: see `check_topic_config`; or two contradict each other.
     """
     checked = {name: check_topic_config(name, value) for name, value in configs.items()}
     least, most = (int(checked.get(name, TOPIC_CONFIGS[name].default)) for name in (_MIN_LAG, _MAX_LAG))
@@ -257,11 +257,11 @@ def check_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_topic_config(name: str, value: str) -> str:
-    """The value as it is kept.
+    """Validate one value, and return it as stored.
 
     Raises:
-        ConfigurationError: no such config, no value of it, or one that the server does not honour. ``rule`` says which
-            of Kafka's rules is broken, in Kafka's words where Kafka has it too.
+        ConfigurationError: unknown config, invalid value, or one that the server does not honour. ``rule`` names the
+            broken rule, in Kafka's words if Kafka has it too.
     """
     config = TOPIC_CONFIGS.get(name)
     if config is None:
@@ -292,7 +292,7 @@ def _check_value(config: TopicConfig, text: str) -> None:
 
 
 def _number(kind: Kind, text: str) -> float | None:
-    """The number in a text; None where it is none of that type."""
+    """Parse a number; None if it is invalid for that type."""
     try:
         if kind is Kind.DOUBLE:
             return float(text)
@@ -312,7 +312,7 @@ def _refused(name: str, value: str, rule: str) -> ConfigurationError:
 
 
 def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:
-    """Say in the log which configs of a topic are kept without effect."""
+    """Log which configs of a topic are stored without effect."""
     known = TOPIC_CONFIGS
     idle = [name for name in configs if known[name].use is Use.KEPT and configs[name] != known[name].default]
     if idle:
@@ -320,7 +320,7 @@ def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:
 
 
 def log_settings(configs: Mapping[str, str], properties: BrokerProperties) -> LogSettings:
-    """What the partitions of a topic go by: the topic's values, else the broker's, else the defaults."""
+    """A partition's effective settings: the topic's values, else the broker's, else the defaults."""
 
     def effective(name: str) -> str:
         if name in configs:

@@ -1,9 +1,9 @@
 """The reference transaction coordinator, pure: KIP-98, KIP-890, KIP-664 and KIP-939 as data and functions.
 
-It holds no socket, clock or file. A shell feeds it events and the time, appends the records that it plans, and sends
-the replies that it gives; the order is in `plans`. What it answers is what Apache Kafka 4.4.0 answers, and with
-`Profile.KEEP_PREPARED` or `Profile.KEEP_UNCHANGED` also what no released Kafka does: InitProducerId keeps a prepared
-transaction (KIP-939).
+It has no socket, clock or file. A shell feeds it events and the time, appends the records that it plans, and sends
+its replies; `plans` defines the order. Its answers are those of Apache Kafka 4.4.0; with `Profile.KEEP_PREPARED` or
+`Profile.KEEP_UNCHANGED` it also does what no released Kafka does: InitProducerId keeps a prepared transaction
+(KIP-939).
 
 Reading order: `states` (what a transactional id can be, and the table of transitions), `init_producer_id` and `end_txn`
 (the two grids; timeouts and markers), `add_partitions`; then `plans` and `machine` (how a change becomes durable, what

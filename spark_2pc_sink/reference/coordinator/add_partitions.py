@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: which partitions take part in a transaction, and who asks (KIP-98, KIP-890).
+"""AddPartitionsToTxn and AddOffsetsToTxn: adding partitions to a transaction (KIP-98, KIP-890).
 
 A client asks with v0 to v3 and names everything itself. A broker asks with v4 and v5 on behalf of a client that
 produces: to add (implicitly, for clients that speak transaction.version 2) or only to verify.
@@ -39,7 +39,7 @@ from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS, INTERNAL_TOP
 
 #: First version that brokers send, several transactions in one request (KIP-890, AddPartitionsToTxnRequest).
 BATCH_VERSION = 4
-#: PRODUCER_FENCED exists from this version of both requests on; before it INVALID_PRODUCER_EPOCH says the same.
+#: PRODUCER_FENCED exists from this version of both requests on; earlier versions use INVALID_PRODUCER_EPOCH.
 _FENCED_CODE_VERSION = 2
 
 
@@ -84,7 +84,7 @@ def add_offsets(state: CoordinatorState, event: AddOffsetsToTxn, now_ms: int) ->
 
 @dataclass(frozen=True, kw_only=True)
 class _Wanted:
-    """What either request wants added, and how its version calls a stale epoch."""
+    """The partitions to add, and the request version's code for a stale epoch."""
 
     transactional_id: str
     pair: Pair
@@ -98,9 +98,9 @@ def _fenced(version: int) -> Code:
 
 
 def _front_door(event: AddPartitionsToTxn) -> AddPartitionsReply | None:
-    """KafkaApis.handleAddPartitionsToTxnRequest: all partitions may be added (or verified), or none is.
+    """KafkaApis.handleAddPartitionsToTxnRequest: all partitions may be added (or verified), or none.
 
-    Brokers are not asked for grants on ids and topics; that the partitions exist, they are.
+    Brokers need no grants on ids and topics; that the partitions exist is checked for them too.
     """
     client = event.version < BATCH_VERSION
     if client and not event.access.allows(Operation.WRITE, Resource.TRANSACTIONAL_ID, event.transactional_id):
@@ -125,7 +125,7 @@ def _writable(access: Access, topic: str) -> bool:
 
 
 def _verified(state: CoordinatorState, event: AddPartitionsToTxn, reply: AddPartitionsReply) -> AddPartitionsReply:
-    """Whether each partition is in the transaction; a pending change is deliberately not looked at."""
+    """Whether each partition is in the transaction; a pending change is deliberately ignored."""
     code, metadata = _located(state, event.transactional_id, event.pair)
     if metadata is None:
         return reply.failed(code)
@@ -141,7 +141,7 @@ def _verified(state: CoordinatorState, event: AddPartitionsToTxn, reply: AddPart
 def _located(
     state: CoordinatorState, transactional_id: str, pair: Pair, *, pending_matters: bool = False
 ) -> tuple[Code, TransactionMetadata | None]:
-    """The id, if it may be asked here with this pair, or the code that says why not, in Kafka's order."""
+    """The id, if this coordinator may serve it for this pair, or the refusal code, in Kafka's order."""
     if not transactional_id:
         return Code.INVALID_REQUEST, None
     code, metadata = state.find(transactional_id)

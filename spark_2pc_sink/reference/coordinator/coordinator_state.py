@@ -1,7 +1,7 @@
 """The state of the coordinator: settings, producer ids, and the transactional ids by partition of the log.
 
-All values are frozen; a change makes a new `CoordinatorState` that shares everything untouched with the old one. Only
-the dictionary of the one partition concerned is copied, so a change costs as much as that partition has ids.
+All values are frozen; a change makes a new `CoordinatorState` that shares everything unchanged with the old one. Only
+the dictionary of the affected partition is copied, so a change costs as much as that partition has ids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OFFSETS_PARTITION_COUNT = 50
 
 
 class Profile(Enum):
-    """Which Kafka to be, where released Kafka and the accepted proposals differ."""
+    """Which Kafka to emulate, where released Kafka and the accepted proposals differ."""
 
     #: Apache Kafka 4.4.0: keepPreparedTxn is answered UNSUPPORTED_VERSION.
     AS_RELEASED = "as-released-4.4.0"
@@ -36,7 +36,7 @@ class Profile(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Broker properties and the feature level that the answers depend on; the defaults are Kafka's."""
+    """Broker properties and the feature level that determine answers; the defaults are Kafka's."""
 
     profile: Profile = Profile.AS_RELEASED
     transaction_version: int = EPOCH_BUMP_VERSION
@@ -49,12 +49,12 @@ class Settings:
 
     @property
     def keeps_prepared(self) -> bool:
-        """True where keepPreparedTxn is carried out: it needs the tags of value version 1 and the epoch bump."""
+        """True if keepPreparedTxn is supported: it needs the tags of value version 1 and the epoch bump."""
         return self.profile is not Profile.AS_RELEASED and self.transaction_version >= self.keep_prepared_version
 
     @property
     def log_version(self) -> int:
-        """Version of TransactionLogValue that is written (KIP-890, Transaction Feature Version)."""
+        """TransactionLogValue version to write (KIP-890, Transaction Feature Version)."""
         return min(self.transaction_version, FLEXIBLE_VERSION)
 
 
@@ -66,7 +66,7 @@ class ProducerIdBlock:
     size: int
 
 
-#: A block that has nothing to give.
+#: An empty block.
 NO_BLOCK = ProducerIdBlock(0, 0)
 
 
@@ -84,13 +84,13 @@ class ProducerIds:
         return None if self.following is None else ProducerIds(self.following).take()
 
     def with_block(self, block: ProducerIdBlock) -> ProducerIds:
-        """These ids with a further block; one that is not needed, or is here already, changes nothing."""
+        """These ids with another block; one that is not needed, or already present, changes nothing."""
         stale = self.block.size > 0 and block.first <= self.block.first
         return self if stale or self.following is not None else replace(self, following=block)
 
     @property
     def wants_block(self) -> bool:
-        """True from nine tenths of the block on, as Kafka's prefetch threshold, until another one is here."""
+        """True from nine tenths of the block on (Kafka's prefetch threshold), until another one is available."""
         return self.following is None and self.taken * 10 >= self.block.size * 9
 
 
@@ -107,7 +107,7 @@ class StatePartition:
     """One partition of ``__transaction_state``: its transactional ids by name.
 
     Args:
-        coordinator_epoch: leader epoch of the partition; goes into every marker and fences older coordinators.
+        coordinator_epoch: leader epoch of the partition; written to every marker, fences older coordinators.
         sealed: the pairs of its kept transactions, so that a leader need not look through all ids.
     """
 
@@ -119,10 +119,10 @@ class StatePartition:
 
 @dataclass(frozen=True)
 class CoordinatorState:
-    """Everything the coordinator knows.
+    """The coordinator's whole state.
 
     Args:
-        active: False while the broker starts or stops; then lists and descriptions answer that it is not available.
+        active: False while the broker starts or stops; list and describe requests then get COORDINATOR_NOT_AVAILABLE.
     """
 
     settings: Settings
@@ -140,7 +140,7 @@ class CoordinatorState:
         return partition_for(transactional_id, len(self.partitions))
 
     def find(self, transactional_id: str) -> tuple[Code, TransactionMetadata | None]:
-        """What is known of the id: code 0 with its metadata or None, or the code that says not to ask here."""
+        """Look up the id: code 0 with its metadata or None, or the code that redirects the client."""
         partition = self.partitions[self.partition_of(transactional_id)]
         if partition.leadership is Leadership.LOADING:
             return Code.COORDINATOR_LOAD_IN_PROGRESS, None
@@ -152,7 +152,7 @@ class CoordinatorState:
         return self.partitions[self.partition_of(transactional_id)].transactions.get(transactional_id)
 
     def keeps(self, pair: Pair) -> bool:
-        """True where the transaction of the pair was kept, and takes no more data (KIP-939, Proposed Changes)."""
+        """True if the pair's transaction was kept, and accepts no more data (KIP-939, Proposed Changes)."""
         return any(pair in partition.sealed for partition in self.partitions)
 
     def __iter__(self) -> Iterator[TransactionMetadata]:
@@ -178,13 +178,13 @@ def _sealed(metadata: TransactionMetadata | None) -> frozenset[Pair]:
     return frozenset() if pair is None else frozenset({pair})
 
 
-#: Names whose partition is remembered. It is wanted a dozen times in each transaction, and costs a pass over the name.
+#: Names whose partition is cached. It is needed a dozen times per transaction, and computing it scans the name.
 _PARTITIONS_REMEMBERED_MAX = 4096
 
 
 @lru_cache(_PARTITIONS_REMEMBERED_MAX)
 def partition_for(name: str, count: int) -> int:
-    """The partition that Kafka's internal topics keep a transactional id or group in: ``abs(name.hashCode()) % count``.
+    """The partition of Kafka's internal topics for a transactional id or group: ``abs(name.hashCode()) % count``.
 
     Java's hash runs over UTF-16 code units in 32 bits; ``Utils.abs`` maps the one value without a positive to 0.
     """

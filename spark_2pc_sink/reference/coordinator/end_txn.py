@@ -6,7 +6,7 @@ that ends a transaction is the client's pair (`TransactionMetadata.client_pair`)
 transaction only after keepPreparedTxn.
 
 The shell asks `due_timeouts` and `due_expirations` at the intervals of the broker properties (every 10 s and every
-hour by default) and steps the events that come out, one plan each.
+hour by default) and steps the resulting events, one plan each.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from spark_2pc_sink.reference.coordinator.states import (
     exhausted,
 )
 
-#: First version of EndTxn whose answer carries a pair, so that the epoch can be bumped (KIP-890; Kafka: 5, not 4).
+#: First version of EndTxn whose answer contains a pair, so that the epoch can be bumped (KIP-890; Kafka: 5, not 4).
 BUMPING_VERSION = 5
-#: PRODUCER_FENCED exists from this version of EndTxn on; before it INVALID_PRODUCER_EPOCH says the same.
+#: PRODUCER_FENCED exists from this version of EndTxn on; earlier versions use INVALID_PRODUCER_EPOCH.
 _FENCED_CODE_VERSION = 2
 
 
@@ -67,9 +67,9 @@ class Epoch(Enum):
 class Ending(Enum):
     #: Decide the outcome of an open transaction.
     DECIDE = "decide"
-    #: Abort nothing: the epoch moves all the same, because the client may not know that there is nothing.
+    #: Abort nothing: the epoch is bumped anyway, because the client may not know that there is nothing.
     ABORT_NOTHING = "abort nothing"
-    #: It was done before: answer the stored pair again.
+    #: Already done: return the stored pair again.
     REPEAT = "repeat"
 
 
@@ -81,7 +81,7 @@ _WAIT = Code.CONCURRENT_TRANSACTIONS
 #: EndTxn v5: state -> (commit current, commit retry, abort current, abort retry); any other epoch is fenced.
 _BUMP_ROWS: dict[TransactionState, tuple[Code | Ending, Code | Ending, Code | Ending, Code | Ending]] = {
     _S.ONGOING: (Ending.DECIDE, _FENCED, Ending.DECIDE, _FENCED),
-    # A commit with nothing to commit is a client that lost track; an abort is how it finds the way back.
+    # A commit with nothing to commit is a client that lost track; it recovers by aborting.
     _S.EMPTY: (_INVALID, _FENCED, Ending.ABORT_NOTHING, _FENCED),
     _S.COMPLETE_COMMIT: (_INVALID, Ending.REPEAT, Ending.ABORT_NOTHING, _INVALID),
     _S.COMPLETE_ABORT: (_INVALID, _INVALID, Ending.ABORT_NOTHING, Ending.REPEAT),
@@ -104,14 +104,14 @@ END_WITH_BUMP: dict[tuple[TransactionState, bool, Epoch], Code | Ending] = {
     )
 }
 
-#: The same after KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0). A commit that finds an abort one epoch on
-#: was overtaken by an abort of the coordinator's own.
+#: The same after KAFKA-20785 (apache/kafka#23204, in no release up to 4.4.0). A commit that finds an abort one epoch
+#: later was overtaken by the coordinator's own abort.
 FENCING_LATE_COMMITS: dict[tuple[TransactionState, bool, Epoch], Code | Ending] = {
     **END_WITH_BUMP,
     (_S.COMPLETE_ABORT, True, Epoch.RETRY): _FENCED,
 }
 
-#: EndTxn v0 to v4, once the pair was found to be the current one: (state, commit) -> what follows.
+#: EndTxn v0 to v4, once the pair matched the current one: (state, commit) -> what follows.
 END_WITHOUT_BUMP: dict[tuple[TransactionState, bool], Code | Ending] = {
     (_S.ONGOING, True): Ending.DECIDE,
     (_S.ONGOING, False): Ending.DECIDE,
@@ -167,9 +167,9 @@ def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, ev
     if isinstance(outcome, Code):
         return answer(EndTxnReply(outcome))
     if metadata.kept:
-        # Of a client that learnt of a level below 2 since: what is kept is never left without an end. The markers fence
-        # who prepared it. The client keeps its pair: the answer has no room for another one, and a repeated request
-        # must be known again.
+        # The client has since learnt of a level below 2: a kept transaction must always be ended. The markers fence
+        # the producer that prepared it. The client keeps its pair: the answer has no room for another one, and a
+        # repeated request must be recognised.
         return _decide_with_bump(
             state,
             metadata,
@@ -184,7 +184,7 @@ def _end_without_bump(state: CoordinatorState, metadata: TransactionMetadata, ev
 
 def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata, event: EndTxn) -> Code:
     if metadata.state in DECIDED and metadata.sealed_pair is not None:
-        # As EndTxn v5: until it is complete the pair of its client is not the one at hand.
+        # As EndTxn v5: until it is complete, its client does not hold the current pair.
         return Code.CONCURRENT_TRANSACTIONS
     client = metadata.client_pair
     if event.producer_id != client.producer_id:
@@ -194,7 +194,7 @@ def _refused_without_bump(state: CoordinatorState, metadata: TransactionMetadata
         return Code.INVALID_PRODUCER_EPOCH if old else Code.PRODUCER_FENCED
     if metadata.pending is not None:
         return Code.CONCURRENT_TRANSACTIONS
-    # Whoever keeps knows of level 2, and so of the request that hands out the next pair.
+    # A client that keeps knows level 2, and so the request that hands out the next pair.
     bumps = state.settings.transaction_version >= EPOCH_BUMP_VERSION
     return Code.INVALID_TXN_STATE if metadata.kept and bumps else Code.NONE
 
@@ -215,11 +215,11 @@ def fence(
 ) -> Plan:
     """Abort an Ongoing transaction that has no change pending, on behalf of the coordinator.
 
-    With transaction.version 2 this is an abort like the client's, one bump in all; below, the epoch is raised first
-    and the markers carry the raised one. A kept transaction is always aborted with the bump: its client's pair moves.
+    With transaction.version 2 this is an abort like the client's, with one bump; below, the epoch is bumped first and
+    the markers carry the bumped one. A kept transaction is always aborted with the bump: its client's pair moves.
 
     Args:
-        reply: what the request that causes it is answered, or None when time does.
+        reply: the answer to the request that causes the abort; None if a timeout does.
     """
     fencing = replace(metadata, pending=TransactionState.PREPARE_EPOCH_FENCE)
     if metadata.kept or state.settings.transaction_version >= EPOCH_BUMP_VERSION:
@@ -230,14 +230,14 @@ def fence(
         now_ms=now_ms,
         producer_epoch=min(metadata.producer_epoch + 1, EPOCH_LIMIT),
         last_producer_epoch=NO_EPOCH,
-        # Not the level of the cluster: Kafka 4.4.0 leaves the tag out, whatever the client spoke before.
+        # Not the cluster's level: Kafka 4.4.0 omits the tag, whatever version the client used before.
         client_transaction_version=0,
     )
     return change(state, fencing, after, reply=reply, effects=(owed(state, after),))
 
 
 def abort_timed_out(state: CoordinatorState, event: AbortTimedOut, now_ms: int) -> Plan:
-    """End a transaction that was open for too long, unless it changed since it was found."""
+    """Abort a transaction that was open for too long, unless it has changed since it was found."""
     code, metadata = state.find(event.transactional_id)
     if code or metadata is None or metadata.producer_id != event.producer_id or not timed_out(metadata, now_ms):
         return NOTHING
@@ -251,7 +251,7 @@ def timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
 
 
 def owed(state: CoordinatorState, decided: TransactionMetadata) -> Effect:
-    """What a decided transaction still needs: its markers, or with no partitions its completion at once."""
+    """What a decided transaction still needs: its markers, or completion at once if it has no partitions."""
     epoch = state.partitions[state.partition_of(decided.transactional_id)].coordinator_epoch
     if not decided.partitions:
         return StepNext(
@@ -282,14 +282,14 @@ def _decide_with_bump(
     reply: WritingReply | None,
     following: tuple[Pair, ProducerIds | None] | None = None,
 ) -> Plan:
-    """Write the decision at E + 1 (KIP-890, PREPARE), with the client's next pair beside it where that differs."""
+    """Write the decision at E + 1 (KIP-890, PREPARE), together with the client's next pair if that differs."""
     client = before.client_pair
     following = following or _following(state, client)
     if following is None:
         refused = None if reply is None else reply.failed(Code.COORDINATOR_LOAD_IN_PROGRESS)
         return Plan(reply=refused, effects=(AllocateProducerIdBlock(),))
     if commit and before.producer_epoch >= EPOCH_LIMIT:
-        # Left behind by bugs of old brokers: there is no epoch for the marker.
+        # Left by bugs of old brokers: there is no epoch for the marker.
         return NOTHING if reply is None else answer(reply.failed(Code.UNKNOWN_SERVER_ERROR))
     next_pair, producer_ids = following
     after = _decided(
@@ -313,7 +313,7 @@ def _decided(before: TransactionMetadata, *, commit: bool, now_ms: int, **change
 
 
 def _following(state: CoordinatorState, client: Pair) -> tuple[Pair, ProducerIds | None] | None:
-    """The client's pair after this transaction, and the ids left if a new one was taken; None if there is none."""
+    """The client's next pair, and the ids left if a new one was taken; None if no id is available."""
     if not exhausted(client.epoch):
         return Pair(client.producer_id, client.epoch + 1), None
     taken = state.producer_ids.take()
@@ -321,7 +321,7 @@ def _following(state: CoordinatorState, client: Pair) -> tuple[Pair, ProducerIds
 
 
 def due_timeouts(state: CoordinatorState, now_ms: int) -> tuple[AbortTimedOut, ...]:
-    """The open transactions whose timeout, counted from their first partition, is over; never one with 2PC."""
+    """The open transactions whose timeout, counted from their first partition, has expired; never one with 2PC."""
     return tuple(
         AbortTimedOut(transactional_id=metadata.transactional_id, producer_id=metadata.producer_id)
         for metadata in _owned(state)
@@ -330,7 +330,7 @@ def due_timeouts(state: CoordinatorState, now_ms: int) -> tuple[AbortTimedOut, .
 
 
 def due_expirations(state: CoordinatorState, now_ms: int) -> tuple[ExpireTransactionalId, ...]:
-    """The ids at rest that have not changed for ``transactional.id.expiration.ms``."""
+    """The idle ids unchanged for ``transactional.id.expiration.ms``."""
     return tuple(
         ExpireTransactionalId(transactional_id=metadata.transactional_id)
         for metadata in _owned(state)
@@ -339,7 +339,7 @@ def due_expirations(state: CoordinatorState, now_ms: int) -> tuple[ExpireTransac
 
 
 def expire(state: CoordinatorState, event: ExpireTransactionalId, now_ms: int) -> Plan:
-    """Forget an id with a tombstone, unless it was used since it was found."""
+    """Remove an id with a tombstone, unless it was used since it was found."""
     code, metadata = state.find(event.transactional_id)
     if code or metadata is None or not _expired(state, metadata, now_ms):
         return NOTHING
@@ -362,7 +362,7 @@ def _expired(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int
 
 
 class Reaction(Enum):
-    """What the coordinator does about a leader's answer for one partition."""
+    """The coordinator's reaction to a leader's answer for one partition."""
 
     WRITTEN = "nothing is owed to the partition any more"
     RETRY = "send the marker again"
@@ -370,10 +370,10 @@ class Reaction(Enum):
 
 
 #: TransactionMarkerRequestCompletionHandler, by code. For any other code Kafka throws IllegalStateException out of the
-#: handler, which comes to the same as giving up.
+#: handler, which has the same effect as giving up.
 REACTIONS: dict[int, Reaction] = {
     Code.NONE: Reaction.WRITTEN,
-    # The partition keeps no transactional data in a format without markers.
+    # The partition's message format has no markers, so it has no transactional data.
     Code.UNSUPPORTED_FOR_MESSAGE_FORMAT: Reaction.WRITTEN,
     Code.UNSUPPORTED_VERSION: Reaction.WRITTEN,
     Code.UNKNOWN_TOPIC_OR_PARTITION: Reaction.RETRY,
@@ -382,14 +382,14 @@ REACTIONS: dict[int, Reaction] = {
     Code.NOT_ENOUGH_REPLICAS: Reaction.RETRY,
     Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND: Reaction.RETRY,
     Code.KAFKA_STORAGE_ERROR: Reaction.RETRY,
-    # A newer producer or coordinator was there: this one has no say any more.
+    # A newer producer or coordinator has taken over: this one must stop.
     Code.INVALID_PRODUCER_EPOCH: Reaction.GIVE_UP,
     Code.TRANSACTION_COORDINATOR_FENCED: Reaction.GIVE_UP,
 }
 
 
 def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: int) -> Plan:
-    """Note which partitions have their marker; with the last one, close the transaction."""
+    """Record which partitions have their marker; after the last one, close the transaction."""
     metadata = _awaiting(state, event)
     if metadata is None:
         return NOTHING
@@ -406,13 +406,13 @@ def markers_answered(state: CoordinatorState, event: MarkersAnswered, now_ms: in
 
 
 def complete(state: CoordinatorState, event: CompleteTransaction, now_ms: int) -> Plan:
-    """Close a decided transaction to which no marker is owed."""
+    """Close a decided transaction with no markers left to write."""
     metadata = _awaiting(state, event)
     return NOTHING if metadata is None or metadata.partitions else _closing(state, metadata, now_ms)
 
 
 def _awaiting(state: CoordinatorState, event: MarkersAnswered | CompleteTransaction) -> TransactionMetadata | None:
-    """The transaction that the event speaks of, if it is the one being ended by this coordinator."""
+    """The event's transaction, if this coordinator is ending it."""
     code, metadata = state.find(event.transactional_id)
     epoch = state.partitions[state.partition_of(event.transactional_id)].coordinator_epoch
     if code or metadata is None or metadata.state not in COMPLETION or event.coordinator_epoch != epoch:
@@ -426,7 +426,7 @@ def _unwritten(metadata: TransactionMetadata) -> Plan:
 
 
 def _closing(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int) -> Plan:
-    """KIP-890, COMPLETE: the next pair takes the place of the transaction's own.
+    """KIP-890, COMPLETE: the next pair replaces the transaction's own.
 
     The start time is kept, although KIP-664 wants -1: Kafka shows the old one.
     """

@@ -1,7 +1,7 @@
-"""Events of the coordinator: requests of clients, answers of partition leaders, and the passing of time.
+"""Events of the coordinator: client requests, partition leaders' answers, and timeouts.
 
-Every event is a frozen value. The request events hold the fields of the Kafka message, its version where an answer
-depends on it, and `Access`, the view of the ACLs for the principal that asks.
+Every event is a frozen value. The request events contain the fields of the Kafka message, its version if an answer
+depends on it, and `Access`, the requesting principal's ACLs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_2pc_sink.reference.coordinator.states import NO_EPOCH, Pair
 
 
 class Operation(Enum):
-    """ACL operations that some API asks for; the values are Kafka's ``AclOperation`` codes."""
+    """ACL operations required by some API; the values are Kafka's ``AclOperation`` codes."""
 
     READ = 3
     WRITE = 4
@@ -32,7 +32,7 @@ class Operation(Enum):
 
 
 class Resource(Enum):
-    """Kinds of things that an ACL names; the values are Kafka's ``ResourceType`` codes."""
+    """Resource types of ACLs; the values are Kafka's ``ResourceType`` codes."""
 
     TOPIC = 2
     GROUP = 3
@@ -45,12 +45,12 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class Access(Protocol):
-    """The ACLs as they stand when the request came; must answer without waiting."""
+    """The ACLs at the time of the request; must answer without waiting."""
 
     def allows(self, operation: Operation, resource: Resource, name: str) -> bool: ...
 
     def allows_any(self, operation: Operation, resource: Resource) -> bool:
-        """True where the principal may do it to at least one resource of the kind."""
+        """True if the principal may do it to at least one resource of the kind."""
 
 
 class FullAccess:
@@ -68,7 +68,7 @@ FULL_ACCESS = FullAccess()
 
 @dataclass(frozen=True, kw_only=True)
 class InitProducerId:
-    """InitProducerId v0 to v6 (KIP-939: enable2Pc, keepPreparedTxn). forceTerminateTransaction is this, plain.
+    """InitProducerId v0 to v6 (KIP-939: enable2Pc, keepPreparedTxn). forceTerminateTransaction sends it without flags.
 
     Args:
         timeout_ms: TransactionTimeoutMs; ignored with ``enable_2pc``.
@@ -97,7 +97,7 @@ class AddPartitionsToTxn:
     and of TxnOffsetCommit v5 is this event with ``version=5``; their verification is ``verify_only``.
 
     Args:
-        unknown: those of ``partitions`` that no topic has.
+        unknown: those of ``partitions`` that do not exist.
     """
 
     transactional_id: str
@@ -116,7 +116,7 @@ class AddPartitionsToTxn:
 
 @dataclass(frozen=True, kw_only=True)
 class AddOffsetsToTxn:
-    """AddOffsetsToTxn v0 to v4: adds the partition of ``__consumer_offsets`` that keeps the group."""
+    """AddOffsetsToTxn v0 to v4: adds the group's partition of ``__consumer_offsets``."""
 
     transactional_id: str
     producer_id: int
@@ -144,7 +144,7 @@ class EndTxn:
 
 @dataclass(frozen=True, kw_only=True)
 class ListTransactions:
-    """ListTransactions v0 to v2 (KIP-664, KIP-994, KIP-1152); an empty filter lets everything pass.
+    """ListTransactions v0 to v2 (KIP-664, KIP-994, KIP-1152); an empty filter matches everything.
 
     Args:
         duration_ms: only transactions open for longer; negative for no filter (v1).
@@ -168,13 +168,13 @@ class DescribeTransactions:
 
 @dataclass(frozen=True, kw_only=True)
 class MarkersAnswered:
-    """A partition leader has answered WriteTxnMarkers, or some partitions turned out to be gone.
+    """A partition leader has answered WriteTxnMarkers, or some partitions no longer exist.
 
-    The identifying fields are those of the `SendMarkers` effect that asked; an answer to an earlier one is ignored.
+    The identifying fields are those of the `SendMarkers` effect; an answer to an earlier one is ignored.
 
     Args:
         results: error code per partition, 0 for written.
-        gone: partitions that no topic has any more; nothing is owed to them.
+        gone: partitions that no longer exist; they need no marker.
     """
 
     transactional_id: str
@@ -187,7 +187,7 @@ class MarkersAnswered:
 
 @dataclass(frozen=True, kw_only=True)
 class CompleteTransaction:
-    """Every partition has its marker, or there was none: the decided transaction may be closed."""
+    """Every partition has its marker, or there are none: the decided transaction may be closed."""
 
     transactional_id: str
     producer_id: int
@@ -212,7 +212,7 @@ class ExpireTransactionalId:
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerIdBlockAllocated:
-    """The block that `AllocateProducerIdBlock` asked for; durable already, so that no id is given out twice."""
+    """The block requested by `AllocateProducerIdBlock`; already durable, so that no id is handed out twice."""
 
     first: int
     size: int

@@ -1,8 +1,8 @@
-"""InitProducerId: a producer id of its own, or the next epoch of a transactional id (KIP-98, KIP-360, KIP-939).
+"""InitProducerId: a new producer id, or the next epoch of a transactional id (KIP-98, KIP-360, KIP-939).
 
-A plain request ends whatever is open and is answered CONCURRENT_TRANSACTIONS until it is ended; with keepPreparedTxn
-the open transaction stays, and at most the client's pair moves (`Profile`). forceTerminateTransaction is the plain
-request without a pair. `INIT_GRID` is the table of what a request does once it was found to come from the id's own
+A plain request ends an open transaction and is answered CONCURRENT_TRANSACTIONS until it is ended; with keepPreparedTxn
+the open transaction stays, and at most the client's pair changes (`Profile`). forceTerminateTransaction is the plain
+request without a pair. `INIT_GRID` is the table of actions once the request is known to be from the id's own
 producer.
 """
 
@@ -39,7 +39,7 @@ from spark_2pc_sink.reference.coordinator.states import (
     exhausted,
 )
 
-#: PRODUCER_FENCED exists from this version on; before it INVALID_PRODUCER_EPOCH says the same.
+#: PRODUCER_FENCED exists from this version on; earlier versions use INVALID_PRODUCER_EPOCH.
 _FENCED_CODE_VERSION = 4
 
 
@@ -66,13 +66,13 @@ class Step(Enum):
     FENCE = "abort the open transaction, answer CONCURRENT_TRANSACTIONS"
 
 
-#: Standing -> what follows for the claims NONE, CURRENT, LAST and OTHER.
+#: Standing -> action for the claims NONE, CURRENT, LAST and OTHER.
 _INIT_ROWS: dict[Standing, tuple[Step | Code, Step | Code, Step | Code, Step | Code]] = {
     Standing.NEW: (Step.BUMP, Step.BUMP, Step.BUMP, Step.BUMP),
     Standing.AT_REST: (Step.BUMP, Step.BUMP, Step.SAME, Code.PRODUCER_FENCED),
     # Kafka throws IllegalStateException out of prepareIncrementProducerEpoch for the last two.
     Standing.AT_REST_EXHAUSTED: (Step.ROTATE, Step.ROTATE, Code.UNKNOWN_SERVER_ERROR, Code.UNKNOWN_SERVER_ERROR),
-    # The epoch is not looked at: a stale caller is refused by its next request, once the transaction is aborted.
+    # The epoch is not checked: a stale caller's next request is refused, once the transaction is aborted.
     Standing.ONGOING: (Step.FENCE, Step.FENCE, Step.FENCE, Step.FENCE),
     Standing.DECIDED: (Code.CONCURRENT_TRANSACTIONS,) * 4,
 }
@@ -90,7 +90,7 @@ def init_producer_id(state: CoordinatorState, event: InitProducerId, now_ms: int
     if refused:
         return answer(InitProducerIdReply(refused))
     if event.transactional_id is None:
-        # Nothing else of the request is validated for an idempotent producer, not even its flags.
+        # Other fields of the request, including flags, are not validated for an idempotent producer.
         return _idempotent(state)
     refused = _checked(state, event)
     if refused:
@@ -108,7 +108,7 @@ def block_allocated(state: CoordinatorState, event: ProducerIdBlockAllocated, _n
 
 
 def _front_door(event: InitProducerId) -> Code:
-    """KafkaApis.handleInitProducerIdRequest: authorisation, then the pair must be there or not as a whole."""
+    """KafkaApis.handleInitProducerIdRequest: authorisation; then producer id and epoch must both be set, or neither."""
     access, name = event.access, event.transactional_id
     if name is None:
         idempotent = access.allows(Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
@@ -124,7 +124,7 @@ def _front_door(event: InitProducerId) -> Code:
 
 
 def _checked(state: CoordinatorState, event: InitProducerId) -> Code:
-    """TransactionCoordinator.handleInitProducerId: what is wrong with the request whatever the id's state."""
+    """TransactionCoordinator.handleInitProducerId: request errors that do not depend on the id's state."""
     if not event.transactional_id:
         return Code.INVALID_REQUEST
     if event.enable_2pc and not state.settings.two_phase_commit_enable:
@@ -149,7 +149,7 @@ def _idempotent(state: CoordinatorState) -> Plan:
 
 
 def _no_producer_id() -> Plan:
-    """Older clients take other codes for fatal, so Kafka answers as if it were loading."""
+    """Older clients treat other codes as fatal, so Kafka answers as if it were loading."""
     return Plan(reply=InitProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS), effects=(AllocateProducerIdBlock(),))
 
 
@@ -177,7 +177,7 @@ def _continue(state: CoordinatorState, metadata: TransactionMetadata, event: Ini
         if not _keeps_unchanged(state):
             return _keep(state, metadata, event, now_ms)
         if metadata.two_phase_commit and _own(metadata, event.held):
-            # Nothing moves, so whoever prepared the transaction can still end it, and add to it.
+            # Nothing changes, so the producer that prepared the transaction can still end it, and add to it.
             return answer(InitProducerIdReply(Code.NONE, metadata.client_pair, metadata.pair))
     own = _own(metadata, event.held)
     outcome = INIT_GRID[_standing(metadata), _claim(metadata, event)] if own else Code.PRODUCER_FENCED
@@ -193,10 +193,10 @@ def _keeps_unchanged(state: CoordinatorState) -> bool:
 
 
 def _own(metadata: TransactionMetadata, held: Pair | None) -> bool:
-    """True where the request comes from a producer of this id, as far as the producer id tells.
+    """True if the request is from a producer of this id, as far as the producer id shows.
 
-    A kept transaction belongs to the pair that was handed out last and to no other: an earlier holder that asks with
-    its pair must not be able to abort what a database may have decided to commit.
+    A kept transaction belongs only to the last pair handed out: an earlier holder that sends its own pair
+    must not be able to abort what a database may have decided to commit.
     """
     if held is None or metadata.producer_epoch == NO_EPOCH:
         return True
@@ -223,9 +223,9 @@ def _claim(metadata: TransactionMetadata, event: InitProducerId) -> Claim:
 
 
 def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int) -> Plan:
-    """Hand out the next pair and leave the transaction as it is (KIP-939, Proposed Changes).
+    """Hand out the next pair and leave the transaction unchanged (KIP-939, Proposed Changes).
 
-    The epoch moves at every call, and is logged: two recoverers must never hold the same pair (KIP-939, Rejected
+    The epoch is bumped on every call, and logged: two recoverers must never hold the same pair (KIP-939, Rejected
     Alternatives, "Skip Epoch Bump When KeepPreparedTxn=true").
     """
     client = metadata.client_pair
@@ -251,10 +251,10 @@ def _keep(state: CoordinatorState, metadata: TransactionMetadata, event: InitPro
 
 
 def _timeouts_of_keeper(metadata: TransactionMetadata, event: InitProducerId) -> dict[str, int]:
-    """Two-phase commit is a privilege of the client that holds the id, and it is this one from now on.
+    """Two-phase commit is a privilege of the client that holds the id, which is now this one.
 
-    Where it has the privilege, the transaction expires no more, whoever began it. Where it has not, the transaction is
-    left as it is, prepared by one that had it; those that come after it expire by the timeout that this client gives.
+    If it has the privilege, the transaction no longer expires, whichever client began it. If not, the transaction is
+    left unchanged, prepared by a client that had it; later transactions expire after this client's timeout.
     """
     if event.enable_2pc:
         return {"timeout_ms": TIMEOUT_NEVER_MS, "timeout_after_keep_ms": SAME_TIMEOUT_MS}
@@ -265,7 +265,7 @@ def _timeouts_of_keeper(metadata: TransactionMetadata, event: InitProducerId) ->
 def _renew(
     state: CoordinatorState, metadata: TransactionMetadata, event: InitProducerId, now_ms: int, outcome: Step
 ) -> Plan:
-    """Hand out the next pair of an id at rest."""
+    """Hand out the next pair of an idle id."""
     last = NO_EPOCH if event.held is None else metadata.producer_epoch
     producer_ids = None
     if outcome is Step.SAME:

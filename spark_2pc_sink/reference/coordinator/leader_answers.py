@@ -1,8 +1,8 @@
-"""Error codes on their way to a client, by a partition leader or a coordinator.
+"""Translation of error codes that a partition leader or coordinator returns to a client.
 
 Before the first record of a transaction reaches a partition, its leader asks the coordinator: new clients have the
 partition added, older ones have it verified (KIP-890, 2 and 3). The codes are translated, because old clients take
-some of them for fatal (KIP-890, Old Clients).
+some of them as fatal (KIP-890, Old Clients).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Question(Enum):
     VERIFY = "verify that the partition is in the transaction"
 
 
-#: The coordinator is away or moving: a code that every old client retries.
+#: The coordinator is unavailable or moving: a code that every old client retries.
 _ABSENT = (
     Code.COORDINATOR_LOAD_IN_PROGRESS,
     Code.COORDINATOR_NOT_AVAILABLE,
@@ -80,7 +80,7 @@ def produce_code(version: int, code: int) -> int:
 
 
 def produce_message(told: int, code: int) -> str | None:
-    """What the producer is told beside the code ``told``, given the coordinator's (``ReplicaManager``)."""
+    """The error message returned with the code ``told``, given the coordinator's code (``ReplicaManager``)."""
     if told == Code.INVALID_TXN_STATE:
         return "Partition was not added to the transaction"
     if told == Code.NOT_ENOUGH_REPLICAS:
@@ -96,7 +96,7 @@ def offsets_question(version: int) -> Question:
 def offsets_code(version: int, code: int) -> int:
     """The code for the client of TxnOffsetCommit, given the coordinator's or the append's.
 
-    Versions 0 and 1 know no COORDINATOR_LOAD_IN_PROGRESS and get COORDINATOR_NOT_AVAILABLE.
+    Versions 0 and 1 lack COORDINATOR_LOAD_IN_PROGRESS and get COORDINATOR_NOT_AVAILABLE.
     """
     codes = _OFFSETS_CODES if version >= OFFSETS_ABORTABLE_VERSION else _OFFSETS_OLD_CODES
     translated = codes.get(code, code)
@@ -105,5 +105,5 @@ def offsets_code(version: int, code: int) -> int:
 
 
 def append_error(code: int) -> int:
-    """The answer to a client whose record could not be appended with ``code``; an unlisted code stays itself."""
+    """The client's code for an append that failed with ``code``; an unlisted code is returned unchanged."""
     return _APPEND_ERRORS.get(code, code)

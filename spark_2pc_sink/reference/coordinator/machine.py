@@ -1,9 +1,9 @@
 """The coordinator as a machine: `step`, `reserve`, `settle`, and `apply`; recovery, and queries for operators.
 
-Nothing here waits, reads a clock, draws a number or keeps anything: all that is known is in `CoordinatorState`, all
-that happens is an `Event`, all that shall be done is in the `Plan`. The order of calls is in `plans`.
+Nothing here waits, reads a clock, draws random numbers or keeps state: the state is in `CoordinatorState`, the input is
+an `Event`, the actions to take are in the `Plan`. `plans` defines the order of calls.
 
-A loaded coordinator differs from the one that wrote the log in what lives in memory only: the last epoch of an
+A reloaded coordinator lacks what the previous one had in memory only: the last epoch of an
 InitProducerId (so its retry is fenced after a reload) and the progress of markers (so every partition of a decided
 transaction gets its marker a second time, which leaders accept).
 """
@@ -92,7 +92,7 @@ def _passes(metadata: TransactionMetadata, event: ListTransactions, now_ms: int)
         return False
     if event.state_filters and metadata.state.label not in event.state_filters:
         return False
-    # Empty has start -1, so it passes every duration filter: Kafka does not ask whether anything is open.
+    # Empty has start -1, so it passes every duration filter: Kafka does not check whether a transaction is open.
     return event.duration_ms < 0 or now_ms - metadata.start_ms > event.duration_ms
 
 
@@ -121,21 +121,21 @@ def _description(state: CoordinatorState, event: DescribeTransactions, name: str
 
 
 def _matching(pattern: str, names: Sequence[str]) -> list[bool] | None:
-    """For each name whether the whole of it matches, or None when the pattern is no RE2 pattern (KIP-1152).
+    """For each name whether the pattern matches all of it, or None if the pattern is not valid RE2 (KIP-1152).
 
     The pattern comes from a client, so its matching time must be linear in the id: Python's ``re`` backtracks, and one
-    request could stop the broker. Kafka uses RE2/J; here Arrow's kernel does it, whose engine is RE2 itself.
+    request could stop the broker. Kafka uses RE2/J; here Arrow's kernel uses RE2 itself.
 
     Args:
-        pattern: without anchors; ``orders-.*`` does not match ``my-orders-1``.
+        pattern: unanchored; ``orders-.*`` does not match ``my-orders-1``.
     """
-    # Imported here because it takes a quarter of a second and most brokers are never asked for a pattern.
+    # Imported here because it takes a quarter of a second, and most brokers never receive a pattern.
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 
     try:
-        # Alone first, on one name (an empty array is answered without looking at the pattern): in the anchors a stray
-        # parenthesis could find a partner.
+        # Checked alone first, on one name (for an empty array Arrow does not read the pattern): with the anchors, an
+        # unbalanced parenthesis could become balanced.
         pc.match_substring_regex(pa.array([""]), pattern)
         matched = pc.match_substring_regex(pa.array(names, pa.string()), rf"\A(?:{pattern})\z")
     except pa.ArrowInvalid:
@@ -145,7 +145,7 @@ def _matching(pattern: str, names: Sequence[str]) -> list[bool] | None:
 
 _Handler = Callable[[CoordinatorState, Any, int], Plan]
 
-#: Which function carries out which event.
+#: Function that handles each event.
 HANDLERS: dict[type, _Handler] = {
     events.InitProducerId: init_producer_id,
     events.AddPartitionsToTxn: add_partitions,
@@ -162,12 +162,12 @@ HANDLERS: dict[type, _Handler] = {
 
 
 def step(state: CoordinatorState, event: events.Event, now_ms: int) -> Plan:
-    """What the event leads to; ``state`` is only read."""
+    """Plan the reaction to an event; ``state`` is only read."""
     return HANDLERS[type(event)](state, event, now_ms)
 
 
 def reserve(state: CoordinatorState, plan: Plan) -> CoordinatorState:
-    """Note that the plan is under way: its id is pending, the producer ids it took are gone.
+    """Mark the plan as in progress: its id is pending, and the producer ids it took are used.
 
     Must come right after `step`, before any other event is stepped.
     """
@@ -178,10 +178,10 @@ def reserve(state: CoordinatorState, plan: Plan) -> CoordinatorState:
 
 
 def apply(state: CoordinatorState, plan: Plan) -> CoordinatorState:
-    """Put the plan's outcome in place, once its records are durable.
+    """Apply the plan's outcome, once its records are durable.
 
-    What is put in place is read from the record, not from anything that led to it, so that a recovery from the log
-    comes to the same state.
+    The new state is decoded from the record, not copied from the plan, so that recovery from the log gives the same
+    state.
     """
     for record in plan.records:
         state = state.with_metadata(record.transactional_id, _restored(record, plan))
@@ -192,7 +192,7 @@ def apply(state: CoordinatorState, plan: Plan) -> CoordinatorState:
 
 @dataclass(frozen=True)
 class Settled:
-    """A plan that is over: the state after it, then the reply to send, then the effects to carry out."""
+    """A finished plan: the new state, then the reply to send, then the effects to carry out."""
 
     state: CoordinatorState
     reply: Reply | None
@@ -203,10 +203,10 @@ def settle(state: CoordinatorState, plan: Plan, append_code: int = Code.NONE) ->
     """End a plan that was reserved.
 
     Args:
-        append_code: 0 when the plan's records are durable, or have not to be; else Kafka's code of the failed append.
+        append_code: 0 if the plan's records are durable, or it has none; else Kafka's code of the failed append.
     """
     if overtaken(state, plan):
-        # The partition was loaded again, by this or another coordinator: what was reserved is no longer there.
+        # The partition was reloaded, by this or another coordinator: the reservation is gone.
         return Settled(state, _failed(plan, Code.NOT_COORDINATOR), ())
     if append_code == Code.NONE:
         return Settled(apply(state, plan), plan.reply, plan.effects)
@@ -214,7 +214,7 @@ def settle(state: CoordinatorState, plan: Plan, append_code: int = Code.NONE) ->
 
 
 def overtaken(state: CoordinatorState, plan: Plan) -> bool:
-    """True where the leadership of the plan's log partition changed since the plan was made."""
+    """True if the leadership of the plan's log partition changed since the plan was made."""
     partitions = (state.partitions[record.partition] for record in plan.records)
     return any(
         (each.leadership, each.coordinator_epoch) != (Leadership.OWNED, plan.coordinator_epoch) for each in partitions
@@ -222,9 +222,9 @@ def overtaken(state: CoordinatorState, plan: Plan) -> bool:
 
 
 def _refused(state: CoordinatorState, plan: Plan, code: int) -> Settled:
-    """Clear what was pending; nothing else has changed, and the producer ids that were taken stay unused.
+    """Clear the pending change; nothing else has changed, and the taken producer ids stay unused.
 
-    The record that closes a transaction is owed whatever happens, so while the log may come back it is tried again.
+    The record that closes a transaction must always be written, so it is retried while the log may recover.
     """
     before = plan.reserved
     if before is None:
@@ -261,9 +261,9 @@ def _restored(record: LogRecord, plan: Plan) -> TransactionMetadata | None:
 
 
 def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> CoordinatorState:
-    """``state`` with the records applied, in the order of the log.
+    """``state`` with the records applied, in log order.
 
-    Only the last record of each id is applied, as compaction might have left no other.
+    Only the last record of each id is applied, since compaction may have removed the others.
     """
     latest = {record.transactional_id: record for record in records}
     for record in latest.values():
@@ -272,14 +272,14 @@ def replay(state: CoordinatorState, records: Iterable[LogRecord]) -> Coordinator
 
 
 def start_loading(state: CoordinatorState, index: int) -> CoordinatorState:
-    """A partition of the log whose leadership was won: requests for its ids are answered that it is loading."""
+    """Begin loading a log partition whose leadership was won: requests for its ids get COORDINATOR_LOAD_IN_PROGRESS."""
     return state.with_partition(index, StatePartition(Leadership.LOADING, state.partitions[index].coordinator_epoch))
 
 
 def finish_loading(
     state: CoordinatorState, index: int, *, coordinator_epoch: int, records: Iterable[LogRecord]
 ) -> tuple[CoordinatorState, tuple[Effect, ...]]:
-    """The partition loaded, and the effects owed: every decided transaction is driven to its end again at once."""
+    """The loaded partition and pending effects: every decided transaction is driven to its end again at once."""
     empty = state.with_partition(index, StatePartition(Leadership.LOADING, coordinator_epoch))
     loaded = replay(empty, records)
     loaded = loaded.with_partition(index, replace(loaded.partitions[index], leadership=Leadership.OWNED))
@@ -287,12 +287,12 @@ def finish_loading(
 
 
 def resign(state: CoordinatorState, index: int) -> CoordinatorState:
-    """A partition of the log whose leadership was lost: nothing of it is kept."""
+    """Drop a log partition whose leadership was lost."""
     return state.with_partition(index, StatePartition(Leadership.ELSEWHERE, state.partitions[index].coordinator_epoch))
 
 
 def redrive(state: CoordinatorState, index: int) -> tuple[Effect, ...]:
-    """What the decided transactions of a partition need, in the order of their ids."""
+    """Effects that a partition's decided transactions still need, in the order of their ids."""
     found = (metadata for metadata in state.partitions[index].transactions.values() if metadata.state in DECIDED)
     return tuple(owed(state, metadata) for metadata in sorted(found, key=lambda each: each.transactional_id))
 
@@ -300,18 +300,18 @@ def redrive(state: CoordinatorState, index: int) -> tuple[Effect, ...]:
 def unrecorded(
     state: CoordinatorState, found: Mapping[Pair, AbstractSet[TopicPartition]]
 ) -> tuple[AddPartitionsToTxn, ...]:
-    """What a loss of power took from the log, once more: the implicit adds whose records are there without them.
+    """Implicit adds that a power loss removed from the log although their partitions' records survived.
 
-    A leader that adds its partition itself makes durable the first records of a transaction, and not the record that
-    adds the partition (`plans`), so the disk may have kept those only. Added now, the partition is where it was: the
-    transaction ends with a marker in it too. The transaction did not end before: what ends it is written behind the
-    record that was lost, in the same log.
+    A leader that adds its partition itself waits for the transaction's first records to be durable, not for the record
+    that adds the partition (`plans`), so only the former may survive. Adding the partition again restores it: the
+    transaction ends with a marker in it too. The transaction cannot have ended earlier: its end is written after the
+    lost record, in the same log.
 
-    From transaction.version 2 on each transaction has a pair of its own, so records of the pair in use belong to the
-    transaction in use. Any other open transaction is one that nobody knows, and left to who looks for it (KIP-664).
+    From transaction.version 2 on each transaction has its own pair, so records with the current pair belong to the
+    current transaction. Any other open transaction is hanging, and left to operators (KIP-664).
 
     Args:
-        found: by pair, the partitions in which it has a transaction open.
+        found: by pair, the partitions with an open transaction.
     """
     if state.settings.transaction_version < EPOCH_BUMP_VERSION:
         return ()

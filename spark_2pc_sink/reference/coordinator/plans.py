@@ -1,4 +1,4 @@
-"""Plans: what the coordinator wants done about one event, with its reply and its effects.
+"""Plans: the coordinator's actions for one event, with its reply and its effects.
 
 The order is the contract, as in etcd's raft (``Ready``)::
 
@@ -43,7 +43,7 @@ class InitProducerIdReply:
     """Send only AFTER the plan's records are durable: the pair must survive a crash.
 
     Args:
-        ongoing: pair of the transaction that was kept, or (-1, -1) (v6).
+        ongoing: pair of the kept transaction, or (-1, -1) (v6).
     """
 
     code: int
@@ -56,7 +56,7 @@ class InitProducerIdReply:
 
 @dataclass(frozen=True)
 class AddPartitionsReply:
-    """Send to a client only AFTER the plan's records are durable: who gets it takes part in the transaction."""
+    """Send to a client only AFTER the plan's records are durable: its partition is then part of the transaction."""
 
     transactional_id: str
     results: tuple[tuple[TopicPartition, int], ...]
@@ -84,7 +84,7 @@ class EndTxnReply:
     """Send only AFTER the plan's records are durable: the record is the outcome.
 
     Args:
-        pair: for the next transaction (v5); (-1, -1) in errors and below v5, where the message has no such fields.
+        pair: for the next transaction (v5); (-1, -1) in errors and below v5, where the message lacks these fields.
     """
 
     code: int
@@ -108,16 +108,16 @@ class ListTransactionsReply:
     transactions: tuple[TransactionListing, ...] = ()
 
 
-#: A description that stands for an error has zeros where the pair would be, as Kafka's message defaults.
+#: An error description has zeros instead of the pair, as Kafka's message defaults.
 _ZERO_PAIR = Pair(0, 0)
 
 
 @dataclass(frozen=True)
 class TransactionDescription:
-    """One row of DescribeTransactions; everything but code and id has its default in an error.
+    """One row of DescribeTransactions; in an error everything except code and id has its default.
 
     Args:
-        partitions: while Ongoing all, while markers are written those that still lack one.
+        partitions: while Ongoing all of them; while markers are written, those that still lack one.
     """
 
     code: int
@@ -134,7 +134,7 @@ class DescribeTransactionsReply:
     transactions: tuple[TransactionDescription, ...]
 
 
-#: Replies of requests that may write; each knows what it says when the append fails.
+#: Replies to requests that may write; each defines its own reply for a failed append.
 WritingReply = InitProducerIdReply | AddPartitionsReply | AddOffsetsReply | EndTxnReply
 Reply = WritingReply | ListTransactionsReply | DescribeTransactionsReply
 
@@ -143,11 +143,11 @@ Reply = WritingReply | ListTransactionsReply | DescribeTransactionsReply
 class SendMarkers:
     """Write end markers to these partitions (WriteTxnMarkers v2), AFTER the plan's records are durable.
 
-    Report the answers as `MarkersAnswered`; partitions to be tried again come back as a further effect. The caller
-    chooses the pause between two attempts. Sending twice is harmless: leaders accept the same marker again.
+    Report the answers as `MarkersAnswered`; partitions to retry are returned as a further effect. The caller
+    chooses the pause between attempts. Sending twice is harmless: leaders accept the same marker again.
 
     Args:
-        transaction_version: for the epoch check of the leader; 2 is strict.
+        transaction_version: for the leader's epoch check; 2 is strict.
     """
 
     transactional_id: str
@@ -170,7 +170,7 @@ class StepNext:
 class AllocateProducerIdBlock:
     """Allocate a block, make it durable, and report it as `ProducerIdBlockAllocated`.
 
-    May come again while one is under way; then nothing is to be done.
+    May be requested again while one is in progress; ignore it then.
     """
 
 
@@ -179,16 +179,16 @@ Effect = SendMarkers | StepNext | AllocateProducerIdBlock
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one event leads to. Without a transactional id nothing but ``producer_ids`` changes.
+    """The outcome of one event. Without a transactional id nothing except ``producer_ids`` changes.
 
     Args:
-        records: to append, all or nothing; at most one.
-        reserved: metadata to be in place from `reserve` on, pending while the append is under way.
-        unwritten: metadata to be put in place by `apply` without a record (markers that came in).
-        last_producer_epoch: memory-only companion of the record.
+        records: records to append, all or nothing; at most one.
+        reserved: metadata that applies from `reserve` on, pending while the append is in progress.
+        unwritten: metadata that `apply` sets without a record (received markers).
+        last_producer_epoch: memory-only addition to the record.
         previous_producer_id: the same, where the log's version has no tag for it; a retry after a rotation needs it.
-        producer_ids: the ids left, in place from `reserve` on, so that no two plans hold the same id.
-        coordinator_epoch: of the log partition when the plan was made.
+        producer_ids: the ids left; applied by `reserve`, so that no two plans use the same id.
+        coordinator_epoch: epoch of the log partition when the plan was made.
     """
 
     reply: Reply | None = None
@@ -220,12 +220,12 @@ def change(
     effects: Iterable[Effect] = (),
     producer_ids: ProducerIds | None = None,
 ) -> Plan:
-    """A plan that moves an id from ``before`` to ``after``, if the table allows it and the log can hold it.
+    """A plan that moves an id from ``before`` to ``after``, if the table allows it and the log can store it.
 
     Args:
-        reply: for success; when the log version cannot hold ``after`` it becomes UNSUPPORTED_VERSION and nothing
-            changes. An id that began above transaction.version 0 goes on all the same (`_record_version`).
-        producer_ids: the ids left, where one was taken.
+        reply: for success; if the log version cannot store ``after`` it becomes UNSUPPORTED_VERSION and nothing
+            changes. An id that began above transaction.version 0 is exempt (`_record_version`).
+        producer_ids: the ids left, if one was taken.
     """
     source = TransactionState.PREPARE_EPOCH_FENCE if _fences(before, after) else before.state
     if source not in PREDECESSORS[after.state]:
@@ -252,7 +252,7 @@ def change(
 
 
 def _record_version(state: CoordinatorState, before: TransactionMetadata) -> int:
-    """The version that the level asks for; the one with tags for an id that needed them before the level went down.
+    """The version for the current level; for an id that needed tags before a downgrade, the one with tags.
 
     Kafka 4.4.0 fails to write such an id after a downgrade to 0. It is left pending, and answered
     CONCURRENT_TRANSACTIONS until its log partition is loaded again, also after an upgrade.

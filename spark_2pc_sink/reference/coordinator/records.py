@@ -1,7 +1,7 @@
 """The records of ``__transaction_state``: TransactionLogKey and TransactionLogValue as bytes.
 
 The layout follows the schema in Kafka 4.4.0 (``TransactionLogValue.json``), not KIP-939: NextProducerEpoch is tag 3
-there, because tag 2 had become ClientTransactionVersion before. A tag at its default is not written. Partitions are
+there, because tag 2 was already ClientTransactionVersion. A tag at its default is not written. Partitions are
 null for Empty and only for Empty, and are written in order of topic and partition, so that equal states have equal
 bytes.
 """
@@ -31,7 +31,7 @@ KEY_VERSION = 0
 FLEXIBLE_VERSION = 1
 
 _PEER: Final = "the transaction state log"
-#: Fields of `TransactionLogValue` and what Kafka's schema calls them; the partitions have a form of their own.
+#: Fields of `TransactionLogValue` and their names in Kafka's schema; the partitions are encoded separately.
 _NAMES: Final = {
     "producer_id": "producer_id",
     "producer_epoch": "producer_epoch",
@@ -70,7 +70,7 @@ class TransactionLogValue:
 
     @classmethod
     def of(cls, metadata: TransactionMetadata, *, version: int) -> TransactionLogValue:
-        """What a record of ``version`` keeps of a transactional id; version 0 has no room for the pairs in tags."""
+        """A transactional id's value as stored by a record of ``version``; version 0 lacks the tagged pairs."""
         empty = metadata.state is TransactionState.EMPTY
         tagged = version >= FLEXIBLE_VERSION
         given = {name: getattr(metadata, name) for name in _NAMES}
@@ -79,7 +79,7 @@ class TransactionLogValue:
         return cls(**given, partitions=None if empty else metadata.partitions)
 
     def restored(self, transactional_id: str, **memory: Any) -> TransactionMetadata:
-        """What the coordinator knows of an id that it has read; ``memory``: the fields that no record has."""
+        """The metadata of an id read from the log; ``memory``: the fields that records do not store."""
         given = {name: getattr(self, name) for name in _NAMES} | memory
         return TransactionMetadata(
             transactional_id=transactional_id,
@@ -89,9 +89,9 @@ class TransactionLogValue:
         )
 
     def fits(self, version: int) -> bool:
-        """False where ``version`` would silently lose what the transaction needs.
+        """False if ``version`` would silently lose data that the transaction needs.
 
-        That is a client on transaction.version 2 (Kafka refuses it with UNSUPPORTED_VERSION), or a kept transaction.
+        This is so for a client on transaction.version 2 (Kafka answers UNSUPPORTED_VERSION) or a kept transaction.
         """
         tagged = (
             self.previous_producer_id,
@@ -103,7 +103,7 @@ class TransactionLogValue:
         return version >= FLEXIBLE_VERSION or tagged == (NO_PRODUCER_ID, NO_PRODUCER_ID, 0, NO_EPOCH, SAME_TIMEOUT_MS)
 
     def encode(self, version: int) -> bytes:
-        """The bytes of the value, with the version in front."""
+        """Encode the value, prefixed with its version."""
         if not self.fits(version):
             raise LocalProtocolError(
                 operation=f"TransactionLogValue v{version}", state=self.state.label, rule="tagged fields need version 1"
@@ -114,7 +114,7 @@ class TransactionLogValue:
 
     @classmethod
     def decode(cls, data: bytes) -> TransactionLogValue:
-        """The value in ``data``, version in front; unknown tags of a later Kafka are skipped (KIP-915)."""
+        """Decode a version-prefixed value; unknown tags from a later Kafka are skipped (KIP-915)."""
         found = schemas.decode_value(schemas.TransactionLogValue, data, peer=_PEER)
         state, topics, partitions = found.transaction_status, found.transaction_partitions, None
         if state not in TransactionState.__members__.values() or TransactionState(state) in TRANSIENT:
@@ -148,7 +148,7 @@ class LogRecord:
 
     @classmethod
     def decode(cls, partition: int, key: bytes, value: bytes | None) -> LogRecord:
-        """A record read back from the log."""
+        """Decode a record read back from the log."""
         transactional_id = decode_key(key)
         if value is None:
             return cls(partition=partition, transactional_id=transactional_id, value=None)
@@ -162,7 +162,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def key_version(data: bytes) -> int:
-    """The version of a record's key. A record of any but KEY_VERSION is not for this coordinator, and skipped."""
+    """The version of a record's key. Records with any but KEY_VERSION are skipped."""
     return schemas.prefix_of(data, peer=_PEER)
 
 

@@ -1,7 +1,7 @@
 """States of a transactional id and the table of every legal transition between them.
 
 What affects the meaning of a stored state lives in this file; what a request does in a state lives in the grids
-(`init_producer_id`, `end_txn`) and the handlers beside them.
+(`init_producer_id`, `end_txn`) and their handlers.
 
 How a change happens. Every transition has two steps (Kafka: ``prepareTransitionTo``, ``completeTransitionTo``).
 First the new state is *pending*: it is noted in memory and its record is built. Then the record is appended to
@@ -33,7 +33,7 @@ from spark_2pc_sink.ids import EPOCH_MAX, NO_PRODUCER_ID, TIMEOUT_NEVER_MS, Topi
 NO_EPOCH = -1
 #: Stands for "no transaction has started" in the record of an Empty id.
 NO_TIMESTAMP = -1
-#: Stands for "the timeout of the transaction also holds for those after it".
+#: Means "the transaction's timeout also applies to later ones".
 SAME_TIMEOUT_MS = -1
 
 
@@ -54,16 +54,16 @@ class TransactionState(IntEnum):
         return self.name.title().replace("_", "")
 
 
-#: Names that a state filter of ListTransactions may hold; any other is echoed as unknown.
+#: State names accepted by ListTransactions' filter; any other is echoed as unknown.
 STATES_BY_LABEL: dict[str, TransactionState] = {state.label: state for state in TransactionState}
 
-#: No transaction is open and none is being ended: a new one may begin.
+#: No transaction is open or being ended: a new one may begin.
 AT_REST = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
-#: The outcome is decided and markers are owed.
+#: The outcome is decided and markers are still to be written.
 DECIDED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 #: Never stored, only pending.
 TRANSIENT = frozenset({TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE})
-#: What follows each decision.
+#: The state after each decision.
 COMPLETION: dict[TransactionState, TransactionState] = {
     TransactionState.PREPARE_COMMIT: TransactionState.COMPLETE_COMMIT,
     TransactionState.PREPARE_ABORT: TransactionState.COMPLETE_ABORT,
@@ -72,7 +72,7 @@ COMPLETION: dict[TransactionState, TransactionState] = {
 
 @dataclass(frozen=True)
 class Transition:
-    """One row of the table: a legal change of state, what causes it, and the sentence it follows."""
+    """One row of the table: a legal change of state, its cause, and the specification sentence for it."""
 
     source: TransactionState
     target: TransactionState
@@ -159,34 +159,34 @@ TRANSITIONS: tuple[Transition, ...] = (
     ),
 )
 
-#: From which states each state may be entered; the table above, read backwards.
+#: The states from which each state may be entered: the table above, inverted.
 PREDECESSORS: dict[TransactionState, frozenset[TransactionState]] = {
     target: frozenset(row.source for row in TRANSITIONS if row.target == target) for target in TransactionState
 }
 
 
 class Pair(NamedTuple):
-    """A producer id with its epoch; unlike `ProducerIdAndEpoch` either may be -1, "none"."""
+    """A producer id with its epoch; unlike in `ProducerIdAndEpoch` either may be -1, "none"."""
 
     producer_id: int
     epoch: int
 
 
-#: What an error reply carries in place of a pair.
+#: Used instead of a pair in error replies.
 NO_PAIR = Pair(NO_PRODUCER_ID, NO_EPOCH)
 
 
 def exhausted(epoch: int) -> bool:
-    """True where the epoch leaves no room for another transaction (``TransactionMetadata.isEpochExhausted``)."""
+    """True if the epoch leaves no room for another transaction (``TransactionMetadata.isEpochExhausted``)."""
     return epoch >= EPOCH_MAX
 
 
 class Marking(Enum):
-    """How far the markers of a decided transaction are; in memory only."""
+    """Progress of a decided transaction's markers; in memory only."""
 
-    #: Markers are owed, or there are none to write.
+    #: Markers are still to be written, or there are none.
     SENDING = "sending"
-    #: A leader refused the marker for good (codes 47, 52): stuck until the log partition is loaded again.
+    #: A leader rejected the marker permanently (codes 47, 52): stuck until the log partition is reloaded.
     GIVEN_UP = "given up"
     #: All written; the record that closes the transaction is being appended.
     DONE = "done"
@@ -194,19 +194,19 @@ class Marking(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionMetadata:
-    """Everything the coordinator knows of one transactional id.
+    """Everything the coordinator knows about one transactional id.
 
-    ``last_producer_epoch``, ``pending`` and ``marking`` live in memory only: a reload loses them, and every answer
-    that relies on them changes after it. While markers are being written ``partitions`` holds those that still lack
+    ``last_producer_epoch``, ``pending`` and ``marking`` exist in memory only: a reload loses them, and answers that
+    rely on them change afterwards. While markers are being written, ``partitions`` contains those that still lack
     one, so it shrinks without a record.
 
     Args:
-        timeout_ms: of the transaction; `TIMEOUT_NEVER_MS` for a participant in two-phase commit.
-        timeout_after_keep_ms: of the transactions after a kept one, where the client that kept it asked for another
-            one; `SAME_TIMEOUT_MS` for none.
+        timeout_ms: the transaction's timeout; `TIMEOUT_NEVER_MS` for a participant in two-phase commit.
+        timeout_after_keep_ms: timeout for the transactions after a kept one, if the client that kept it requested
+            another one; else `SAME_TIMEOUT_MS`.
         start_ms, last_update_ms: milliseconds since 1970; start is -1 while Empty.
-        client_transaction_version: transaction.version that the last AddPartitionsToTxn or EndTxn spoke.
-        pending: the state that is being appended, or that follows once all markers are written.
+        client_transaction_version: transaction.version used by the last AddPartitionsToTxn or EndTxn.
+        pending: the state being appended, or the next one once all markers are written.
     """
 
     transactional_id: str
@@ -228,17 +228,17 @@ class TransactionMetadata:
 
     @property
     def pair(self) -> Pair:
-        """The pair of the transaction: the one in its data."""
+        """The transaction's own pair, as in its data."""
         return Pair(self.producer_id, self.producer_epoch)
 
     @property
     def kept(self) -> bool:
-        """True while an Ongoing transaction was kept by InitProducerId(keepPreparedTxn) and waits for EndTxn."""
+        """True while an Ongoing transaction kept by InitProducerId(keepPreparedTxn) waits for EndTxn."""
         return self.state is TransactionState.ONGOING and self.next_producer_epoch != NO_EPOCH
 
     @property
     def sealed_pair(self) -> Pair | None:
-        """The pair in the data of a kept transaction, from the keep to its markers: no more of that is taken.
+        """The pair in a kept transaction's data, from the keep to its markers; further data with it is refused.
 
         The record of the decision carries the epoch of the markers, one above that of the data.
         """
@@ -248,12 +248,12 @@ class TransactionMetadata:
 
     @property
     def client_pair(self) -> Pair:
-        """The only pair that may act for the id: the one handed out last (KIP-939, RPC Changes)."""
+        """The only pair that may act for the id: the last one handed out (KIP-939, RPC Changes)."""
         return Pair(self.next_producer_id, self.next_producer_epoch) if self.kept else self.pair
 
     @property
     def two_phase_commit(self) -> bool:
-        """True for a transaction that the coordinator never ends on its own (KIP-939)."""
+        """True for a transaction that the coordinator must not end on its own (KIP-939)."""
         return self.timeout_ms == TIMEOUT_NEVER_MS
 
     def moved_to(self, state: TransactionState, now_ms: int, **changes: object) -> TransactionMetadata:

@@ -1,8 +1,8 @@
 """The classic group protocol as functions: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the passing of time.
 
-A group goes in as a value and comes out as a value; time and the ids of new members come as arguments. What Apache
-Kafka 4.4.0 answers in each case is followed from its ``GroupMetadataManager`` (KIP-62, KIP-134, KIP-345, KIP-389,
-KIP-394, KIP-559, KIP-814). A `Step` holds the group as it is from now on, answers, and what must be stored, in this
+Groups are values, passed in and returned; time and the ids of new members are arguments. The answers follow Apache
+Kafka 4.4.0's ``GroupMetadataManager`` (KIP-62, KIP-134, KIP-345, KIP-389,
+KIP-394, KIP-559, KIP-814). A `Step` has the group's new value, answers, and records to store, in this
 order::
 
     step = machine.join(group, request, ...)    # or sync, leave, expire
@@ -35,7 +35,7 @@ from spark_2pc_sink.reference.groups.members import (
 )
 from spark_2pc_sink.reference.groups.records import GroupValue
 
-#: First JoinGroup version whose client comes back with the member id that it was given (KIP-394).
+#: First JoinGroup version whose client retries with its assigned member id (KIP-394).
 MEMBER_ID_REQUIRED_VERSION: Final = 4
 #: How long a member's first join may wait; a constant in Kafka too.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
@@ -51,7 +51,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class AssignmentStored:
-    """Once the record is durable every member gets its part, and the group is stable."""
+    """Once the record is durable every member gets its assignment, and the group is stable."""
 
     generation: int
     assignment: Mapping[str, bytes]
@@ -59,12 +59,12 @@ class AssignmentStored:
 
 @dataclass(frozen=True)
 class ReplacementStored:
-    """Once the record is durable the static member that came back gets the generation as it is (KIP-345).
+    """Once the record is durable the returning static member gets the unchanged generation (KIP-345).
 
     Args:
-        replaced: its member id until then, put back when the record could not be stored.
-        leader: of the group before; clients that cannot skip the assignment are told of this one, so that a leader
-            that came back does not assign anew.
+        replaced: its member id until then, restored if the record could not be stored.
+        leader: the group's previous leader; clients that cannot skip the assignment are told this one, so that a
+            returning leader does not compute a new assignment.
     """
 
     member_id: str
@@ -92,7 +92,7 @@ class Step:
         return replace(self, group=group)
 
     def answered(self, ticket: Ticket | None, answer: JoinAnswer | SyncAnswer) -> Step:
-        """The step with an answer; without a ticket nobody waits for it."""
+        """The step with an answer added; without a ticket there is no waiting request."""
         return self if ticket is None else replace(self, replies=(*self.replies, Reply(ticket, answer)))
 
     def storing(self, store: Store) -> Step:
@@ -100,7 +100,7 @@ class Step:
 
 
 def group_value(group: Group, assignment: Mapping[str, bytes] | None = None) -> GroupValue:
-    """The record of the group as it is, with another assignment where one is given."""
+    """The group's current record, with another assignment if one is given."""
     stored = group if assignment is None else with_assignment(group, assignment)
     return GroupValue(
         protocol_type=group.protocol_type or "",
@@ -113,7 +113,7 @@ def group_value(group: Group, assignment: Mapping[str, bytes] | None = None) -> 
 
 
 def join_answer(group: Group, member_id: str) -> JoinAnswer:
-    """The generation as a member learns of it; only the leader sees the others."""
+    """The generation as sent to a member; only the leader sees the others."""
     leads = group.leader == member_id
     members = group.members.values() if leads else ()
     return JoinAnswer(
@@ -137,7 +137,7 @@ def session_started(member: Member, now_ms: int) -> Member:
 
 
 def waits_to_join(step: Step, member: Member, ticket: Ticket) -> Step:
-    """The member waits for the end of the join phase; an older request of its own is told to try again."""
+    """The member waits for the end of the join phase; its older request is told to retry."""
     displaced = step.answered(
         member.join_ticket, JoinAnswer(code=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id)
     )
@@ -145,7 +145,7 @@ def waits_to_join(step: Step, member: Member, ticket: Ticket) -> Step:
 
 
 def answer_syncs(step: Step, answer: Callable[[Member], SyncAnswer], now_ms: int) -> Step:
-    """Answer all members that wait for their assignment; their sessions start anew."""
+    """Answer all members that wait for their assignment, and restart their sessions."""
     members = dict(step.group.members)
     for member in step.group.members.values():
         if member.sync_ticket is not None:
@@ -160,7 +160,7 @@ def with_assignment(group: Group, assignment: Mapping[str, bytes]) -> Group:
 
 
 def remove(step: Step, member_id: str) -> Step:
-    """Take a member, or a pending one, out of the group; requests of it that wait are answered UNKNOWN_MEMBER_ID."""
+    """Remove a member, or a pending one; its waiting requests are answered UNKNOWN_MEMBER_ID."""
     member = step.group.members.get(member_id)
     if member is not None:
         step = step.answered(member.join_ticket, JoinAnswer(code=Code.UNKNOWN_MEMBER_ID))
@@ -169,14 +169,14 @@ def remove(step: Step, member_id: str) -> Step:
 
 
 def rebalance_or_complete(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
-    """Begin a rebalance where the state allows it, else see whether the one under way can go on."""
+    """Begin a rebalance if the state allows it, else check whether the current one can continue."""
     if step.group.state in PREDECESSORS[GroupState.PREPARING_REBALANCE]:
         return prepare(step, properties, now_ms)
     return complete_if_joined(step, now_ms)
 
 
 def prepare(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
-    """Begin a rebalance: whoever waits for an assignment is told to join again."""
+    """Begin a rebalance: members that wait for an assignment are told to rejoin."""
     if step.group.state is GroupState.COMPLETING_REBALANCE:
         step = reset_assignment(step, Code.REBALANCE_IN_PROGRESS, now_ms)
     group = replace(step.group, pending_sync=frozenset(), sync_deadline_ms=None)
@@ -196,7 +196,7 @@ def reset_assignment(step: Step, code: Code, now_ms: int) -> Step:
 
 
 def complete_if_joined(step: Step, now_ms: int) -> Step:
-    """End the join phase when nobody is missing; the first rebalance of a group always waits for its delay."""
+    """End the join phase if all members have joined; a group's first rebalance always waits for its delay."""
     group = step.group
     if group.state is not GroupState.PREPARING_REBALANCE or group.previous_state is GroupState.EMPTY:
         return step
@@ -204,7 +204,7 @@ def complete_if_joined(step: Step, now_ms: int) -> Step:
 
 
 def initial_delay_over(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
-    """Wait once more where new members came meanwhile and time remains, else end the join phase (KIP-134)."""
+    """Wait again if new members arrived in the meantime and time remains, else end the join phase (KIP-134)."""
     group = step.group
     timer = group.join_timer
     if timer is None or timer.initial_delay_ms is None:
@@ -218,14 +218,14 @@ def initial_delay_over(step: Step, properties: BrokerProperties, now_ms: int) ->
 
 
 def complete(step: Step, now_ms: int) -> Step:
-    """End the join phase: a new generation of those that joined, static members that did not included."""
+    """End the join phase: a new generation of the joined members, and of static members that did not join."""
     step = step.to(replace(step.group, join_timer=None))
     for member in step.group.members.values():
         if member.join_ticket is None and member.instance_id is None:
             step = remove(step, member.member_id)
     group = step.group
     if group.members and group.awaiting_join == 0:
-        # Only static members are left, and none came: wait for them, or for the end of their sessions.
+        # Only static members are left, and none joined: wait for them, or for the end of their sessions.
         return step.to(replace(group, join_timer=JoinTimer(now_ms + group.rebalance_timeout_ms)))
     step = step.to(_next_generation(group, now_ms))
     if not step.group.members:
@@ -323,7 +323,7 @@ def _add(step: Step, request: JoinRequest, properties: BrokerProperties, now_ms:
 
 
 def _updated(step: Step, request: JoinRequest, member: Member) -> Step:
-    """The member with what the request says, waiting to join."""
+    """Update the member from the request, and let it wait to join."""
     changed = replace(
         member,
         protocols=request.protocols,
@@ -340,7 +340,7 @@ def _join_again(step: Step, request: JoinRequest, properties: BrokerProperties, 
     completing = group.state is GroupState.COMPLETING_REBALANCE and unchanged
     follows = group.state is GroupState.STABLE and unchanged and group.leader != member.member_id
     if completing or follows:
-        # The answer to the first request was lost, or a follower asks again: the generation stands as it is.
+        # The answer to the first request was lost, or a follower asks again: the generation is unchanged.
         return step.answered(request.ticket, join_answer(group, member.member_id))
     return rebalance_or_complete(_updated(step, request, member), properties, now_ms)
 
@@ -348,7 +348,7 @@ def _join_again(step: Step, request: JoinRequest, properties: BrokerProperties, 
 def _replace_static(
     step: Step, request: JoinRequest, properties: BrokerProperties, now_ms: int, ids: tuple[Member, str]
 ) -> Step:
-    """A static member came back without its member id: it takes the place of the one with its instance id."""
+    """A static member returned without its member id: it replaces the one with its instance id."""
     replaced, member_id = ids
     before = step.group
     fenced = Code.FENCED_INSTANCE_ID
@@ -374,7 +374,7 @@ def _replace_static(
 
 
 def _renamed(group: Group, old_id: str, heir: Member) -> Group:
-    """The group with a member under another id, in the same place."""
+    """The group with a member renamed, in the same position."""
     members = {
         heir.member_id if key == old_id else key: heir if key == old_id else member
         for key, member in group.members.items()
@@ -385,7 +385,7 @@ def _renamed(group: Group, old_id: str, heir: Member) -> Group:
 
 
 def sync(group: Group, request: SyncRequest) -> Step:
-    """SyncGroup; the members' parts go out when the record of the leader's assignment is durable."""
+    """SyncGroup; assignments are sent when the record with the leader's assignment is durable."""
     step = Step(group)
     code = _check_sync(group, request)
     if code is not Code.NONE:
@@ -443,7 +443,7 @@ def seen(group: Group, member_id: str, now_ms: int) -> Group:
 def leave(
     group: Group, identities: Iterable[tuple[str, str | None]], properties: BrokerProperties, now_ms: int
 ) -> tuple[Step, tuple[Code, ...]]:
-    """LeaveGroup of (member id, instance id): the step, and a code for each; a static member may come without id."""
+    """LeaveGroup by (member id, instance id): the step, and a code for each; a static member may omit its id."""
     step, codes = Step(group), []
     for member_id, instance_id in identities:
         code, found = _leaving(step.group, member_id, instance_id)
@@ -466,7 +466,7 @@ def _leaving(group: Group, member_id: str, instance_id: str | None) -> tuple[Cod
 
 
 def expire(group: Group, properties: BrokerProperties, now_ms: int) -> Step:
-    """What the passing of time leads to, every deadline up to now included."""
+    """The effect of time: handle every deadline up to now."""
     step = Step(group)
     for member_id in [key for key, deadline_ms in group.pending.items() if deadline_ms <= now_ms]:
         step = _complete_if_last(remove(step, member_id), now_ms)
@@ -487,7 +487,7 @@ def _session_over(step: Step, member_id: str, properties: BrokerProperties, now_
     if member is None or member.session_deadline_ms is None or member.session_deadline_ms > now_ms:
         return step
     if member.awaits and not member.is_new:
-        # It cannot send heartbeats while its request waits; the answer starts its session anew.
+        # It cannot send heartbeats while its request waits; the answer restarts its session.
         return put(step, replace(member, session_deadline_ms=None))
     step = remove(step, member_id)
     if step.group.state is GroupState.PREPARING_REBALANCE:
@@ -496,7 +496,7 @@ def _session_over(step: Step, member_id: str, properties: BrokerProperties, now_
 
 
 def _complete_if_last(step: Step, now_ms: int) -> Step:
-    """End the join phase when only those were missing that are gone now; here the initial delay counts no more."""
+    """End the join phase if only removed members were missing; the initial delay no longer applies here."""
     waits = step.group.state is GroupState.PREPARING_REBALANCE and step.group.all_joined
     return complete(step, now_ms) if waits else step
 
@@ -510,14 +510,14 @@ def _sync_over(step: Step, properties: BrokerProperties, now_ms: int) -> Step:
 
 
 def stored(group: Group, store: Store, code: Code, properties: BrokerProperties, now_ms: int) -> Step:
-    """The record of a store is durable, or could not be stored."""
+    """A store's record is durable, or could not be stored."""
     step, then = Step(group), store.then
     if isinstance(then, ReplacementStored):
         return _replacement_stored(step, then, code)
     if then is None:
         return step
     if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != then.generation:
-        # A rebalance began meanwhile, and has told everybody who waited.
+        # A rebalance began in the meantime, and has answered all waiting members.
         return step
     if code is not Code.NONE:
         return rebalance_or_complete(reset_assignment(step, code, now_ms), properties, now_ms)
@@ -530,7 +530,7 @@ def _replacement_stored(step: Step, then: ReplacementStored, code: Code) -> Step
     group = step.group
     member = group.members.get(then.member_id)
     if group.state is not GroupState.STABLE or member is None or member.join_ticket != then.ticket:
-        # A rebalance began meanwhile: the member has joined it, and is answered at its end.
+        # A rebalance began in the meantime: the member has joined it, and is answered at its end.
         return step
     if code is not Code.NONE:
         before = replace(member, member_id=then.replaced, join_ticket=None)
@@ -545,7 +545,7 @@ def _replacement_stored(step: Step, then: ReplacementStored, code: Code) -> Step
 
 
 def loaded(group_id: str, value: GroupValue, properties: BrokerProperties, now_ms: int) -> Step:
-    """A group as its last record left it; every member gets a whole session to show itself."""
+    """A group as in its last record; every member gets a whole session to send a heartbeat."""
     members = [session_started(member, now_ms) for member in value.members]
     ids = [member.member_id for member in members]
     group = Group(

@@ -1,7 +1,7 @@
-"""A group and its members as frozen values, and what can be asked of them.
+"""A group and its members as frozen values, with queries on them.
 
-The questions are those of ``ClassicGroup`` and ``ClassicGroupMember`` in Apache Kafka. Deadlines stand in the values
-themselves; whoever holds a group asks `Group.next_deadline_ms` when to look at it again.
+The queries are those of ``ClassicGroup`` and ``ClassicGroupMember`` in Apache Kafka. The values contain their own
+deadlines; a group's owner calls `Group.next_deadline_ms` to learn when to check it again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GroupState(Enum):
     STABLE = "Stable"
 
 
-#: From which states each state may be entered, in the words of Kafka's ``ClassicGroupState``.
+#: The states from which each state may be entered, in the words of Kafka's ``ClassicGroupState``.
 PREDECESSORS: Final = {
     # All members have left the group.
     GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
@@ -42,11 +42,11 @@ PREDECESSORS: Final = {
     GroupState.STABLE: {GroupState.COMPLETING_REBALANCE},
 }
 
-#: The protocol type of consumers; the only one whose metadata the coordinator can read.
+#: The consumers' protocol type; the only one whose metadata the coordinator can decode.
 CONSUMER_PROTOCOL: Final = "consumer"
-#: Names the request that waits for an answer; whoever asks chooses it and never uses it again.
+#: Identifies a waiting request; chosen by the caller and never reused.
 Ticket: TypeAlias = Hashable
-#: Name and metadata of the assignment protocols that a member can do, the preferred first.
+#: Name and metadata of a member's assignment protocols, the preferred one first.
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 
@@ -56,8 +56,8 @@ class Member:
 
     Args:
         instance_id: ``group.instance.id`` of a static member (KIP-345), or None.
-        is_new: its first join still waits; then a missed session removes it although a request waits.
-        session_deadline_ms: when it is taken for dead; None while a waiting request stands for it.
+        is_new: its first join still waits; a missed session then removes it despite the waiting request.
+        session_deadline_ms: when the session expires; None while a waiting request keeps it alive.
     """
 
     member_id: str
@@ -78,7 +78,7 @@ class Member:
         return self.join_ticket is not None or self.sync_ticket is not None
 
     def shifted(self, shift_ms: int) -> Member:
-        """The member where somebody has set the clock by so much."""
+        """The member after the clock was changed by ``shift_ms``."""
         deadline_ms = self.session_deadline_ms
         return self if deadline_ms is None else replace(self, session_deadline_ms=deadline_ms + shift_ms)
 
@@ -86,7 +86,7 @@ class Member:
         return dict(self.protocols).get(protocol or "", b"")
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """The candidate that it prefers; one of them must be among its protocols."""
+        """The member's preferred candidate; one of them must be among its protocols."""
         return next(name for name, _ in self.protocols if name in candidates)
 
 
@@ -95,8 +95,8 @@ class JoinRequest:
     """JoinGroup v0 to v9.
 
     Args:
-        ticket: names the request in the `Reply`.
-        rebalance_timeout_ms: v0 has the session timeout here.
+        ticket: identifies the request in the `Reply`.
+        rebalance_timeout_ms: v0 uses the session timeout.
     """
 
     ticket: Ticket
@@ -136,7 +136,7 @@ class JoinAnswer:
     """A JoinGroup response.
 
     Args:
-        skip_assignment: the leader must not assign anew (v9, KIP-814).
+        skip_assignment: the leader must not compute a new assignment (v9, KIP-814).
         members: only for the leader.
     """
 
@@ -163,8 +163,8 @@ class JoinTimer:
     """When the join phase ends although members are missing.
 
     Args:
-        initial_delay_ms: the wait under way, in the first rebalance of an empty group; None in every other.
-        remaining_ms: how much longer the first rebalance may be put off for further new members (KIP-134).
+        initial_delay_ms: the current wait, in the first rebalance of an empty group; None in every other.
+        remaining_ms: how much longer the first rebalance may wait for further new members (KIP-134).
     """
 
     deadline_ms: int
@@ -177,12 +177,12 @@ class Group:
     """A classic group.
 
     Args:
-        previous_state: tells the first rebalance of an empty group from later ones.
-        state_since_ms: time of the last change of state; -1 when it is not known.
-        pending: member ids that were handed out and not yet used (KIP-394), with the time at which they lapse.
-        pending_sync: members of the generation that have not synced.
+        previous_state: distinguishes the first rebalance of an empty group from later ones.
+        state_since_ms: time of the last state change; -1 if unknown.
+        pending: member ids that were handed out but not used yet (KIP-394), with their expiry times.
+        pending_sync: members of this generation that have not synced.
         sync_deadline_ms: when members that have not synced are removed.
-        topics: what consumers subscribed to; None where it cannot be known.
+        topics: the consumers' subscribed topics; None if unknown.
     """
 
     group_id: str
@@ -207,13 +207,13 @@ class Group:
         return replace(self, state=target, previous_state=self.state, state_since_ms=now_ms)
 
     def with_member(self, member: Member) -> Group:
-        """The group with a member added or replaced; without a leader it becomes the leader."""
+        """The group with a member added or replaced; it becomes the leader if there is none."""
         members = {**self.members, member.member_id: member}
         pending = {key: value for key, value in self.pending.items() if key != member.member_id}
         return replace(self, members=members, pending=pending, leader=self.leader or member.member_id)
 
     def without(self, member_id: str) -> Group:
-        """The group without a member or a pending one; another member takes the lead from a leader."""
+        """The group without a member or a pending one; if it was the leader, another member becomes leader."""
         members = {key: value for key, value in self.members.items() if key != member_id}
         pending = {key: value for key, value in self.pending.items() if key != member_id}
         leader = next(iter(members), None) if self.leader == member_id else self.leader
@@ -241,7 +241,7 @@ class Group:
         return next((member for member in self.members.values() if member.instance_id == instance_id), None)
 
     def accepts(self, member_id: str, size_max: int) -> bool:
-        """False where the group is full (KIP-389)."""
+        """False if the group is full (KIP-389)."""
         if self.state is GroupState.EMPTY:
             return True
         known = self.members.get(member_id)
@@ -251,7 +251,7 @@ class Group:
         return known is not None or len(self.members) < size_max
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """True where every member can do one of the protocols; an empty group takes any."""
+        """True if every member supports one of the protocols; an empty group accepts any."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         names = [{name for name, _ in member.protocols} for member in self.members.values()]
@@ -260,14 +260,14 @@ class Group:
         )
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer among those that all of them can do."""
+        """The protocol preferred by most members among those that all of them support."""
         names = [{name for name, _ in member.protocols} for member in self.members.values()]
         candidates = frozenset.intersection(*map(frozenset, names))
         votes = Counter(member.vote(candidates) for member in self.members.values())
         return votes.most_common(1)[0][0]
 
     def check_member(self, member_id: str, instance_id: str | None) -> Code:
-        """Whether the member is one of this group; a static one is fenced by a newer holder of its instance id."""
+        """Whether the member belongs to this group; a static one is fenced by a newer holder of its instance id."""
         if instance_id is not None:
             holder = self.static_member(instance_id)
             if holder is None:
@@ -281,7 +281,7 @@ class Group:
     ) -> Code:
         """Whether a member may commit offsets (``ClassicGroup.validateOffsetCommit``)."""
         if generation < 0 and self.state is GroupState.EMPTY:
-            # Offsets of a client that assigns its partitions itself.
+            # Offsets from a client that assigns its partitions itself.
             return Code.NONE
         if generation >= 0 or member_id or instance_id is not None:
             code = self.check_member(member_id, instance_id)
@@ -296,7 +296,7 @@ class Group:
         return Code.NONE
 
     def subscribes_to(self, topic: str) -> bool:
-        """True where the offsets of the topic are in use: a member consumes it, or that cannot be known."""
+        """True if the topic's offsets are in use: a member consumes it, or that is unknown."""
         return self.is_consumer_group if self.topics is None else topic in self.topics
 
     def subscribed_topics(self) -> frozenset[str] | None:
@@ -311,11 +311,11 @@ class Group:
                 *(_subscription_topics(member.metadata(self.protocol)) for member in self.members.values())
             )
         except RemoteProtocolError:
-            # Kafka too takes metadata that is no consumer's subscription for an unknown one.
+            # Kafka too treats metadata that is not a consumer subscription as unknown.
             return None
 
     def shifted(self, shift_ms: int) -> Group:
-        """The group where somebody has set the clock by so much: its deadlines are as far away as before."""
+        """The group after the clock was changed by ``shift_ms``: remaining times stay the same."""
         timer, sync_deadline_ms = self.join_timer, self.sync_deadline_ms
         return replace(
             self,
@@ -326,7 +326,7 @@ class Group:
         )
 
     def next_deadline_ms(self) -> int | None:
-        """When `machine.expire` has something to do, or None."""
+        """When `machine.expire` is next needed, or None."""
         deadlines = [*self.pending.values()]
         deadlines += [
             member.session_deadline_ms for member in self.members.values() if member.session_deadline_ms is not None
@@ -337,6 +337,6 @@ class Group:
 
 
 def _subscription_topics(metadata: bytes) -> frozenset[str]:
-    """The topics of a ConsumerProtocolSubscription; as in Kafka read as version 0, with which all others begin."""
+    """The topics of a ConsumerProtocolSubscription; as in Kafka read as version 0, the prefix of all others."""
     found = decode(ConsumerProtocolSubscription, metadata, version=0, peer="a member's subscription", prefix_only=True)
     return frozenset(found.topics)

@@ -15,14 +15,14 @@ from spark_2pc_sink.reference import internal_topics as schemas
 from spark_2pc_sink.reference.groups.members import Member
 
 _PEER: Final = "the log of group offsets"
-#: Kinds of key: OffsetCommitKey, which was 0 once and had the same fields, and GroupMetadataKey.
+#: Key types: OffsetCommitKey, which was 0 originally and had the same fields, and GroupMetadataKey.
 _OFFSET_KEYS: Final = (0, 1)
 _GROUP_KEY: Final = 2
 _OFFSET_VERSION: Final = 4
-#: The only version of OffsetCommitValue with a time of expiry.
+#: The only version of OffsetCommitValue with an expiry time.
 _EXPIRING_VERSION: Final = 1
 _GROUP_VERSION: Final = 3
-#: Stands for an epoch or a time that is not known.
+#: An unknown epoch or time.
 UNKNOWN: Final = -1
 
 
@@ -47,7 +47,7 @@ class GroupKey:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """The key of a record; None for kinds of record that the classic protocol does not have."""
+    """Decode a key; None for record types that the classic protocol does not use."""
     kind = schemas.prefix_of(data, peer=_PEER)
     if kind in _OFFSET_KEYS:
         key = schemas.decode(schemas.OffsetCommitKey, data, version=0, peer=_PEER)
@@ -62,9 +62,9 @@ class OffsetValue:
     """A committed offset.
 
     Args:
-        commit_ms: when it was committed.
-        expire_ms: when the client wants it forgotten (OffsetCommit v2 to v4), or -1.
-        topic_id: of the topic, where the client named it so (OffsetCommit v10), or None.
+        commit_ms: commit time.
+        expire_ms: expiry requested by the client (OffsetCommit v2 to v4), or -1.
+        topic_id: set if the client identified the topic by id (OffsetCommit v10), or None.
     """
 
     offset: int
@@ -103,10 +103,10 @@ class GroupValue:
     """A generation of a group.
 
     Args:
-        protocol_type: '' where there was none.
+        protocol_type: '' if there was none.
         state_since_ms: time of the last change of state, or -1.
-        members: of each its names, timeouts, assignment and metadata for ``protocol`` are stored; one that was read
-            has nothing else.
+        members: their names, timeouts, assignments and metadata for ``protocol`` are stored; members read back have
+            no other data.
     """
 
     protocol_type: str = ""

@@ -1,8 +1,8 @@
-"""The shell of the group machine: requests in, answers out, records appended, deadlines met.
+"""The shell of the group machine: handles requests, answers, record appends and deadlines.
 
-Each group has at most one timer. It is left alone while deadlines move back, as every heartbeat moves one, and looks
-again when it is due. Deadlines are times of day, so they are moved with the clock when somebody sets it: as in Kafka, a
-member that has died is missed in time, and one that lives is not.
+Each group has at most one timer. It is not moved when deadlines move back, as with every heartbeat, and checks
+again when it fires. Deadlines are times of day, so they are shifted when the system clock is changed: as in Kafka, a
+dead member is detected in time, and a live one is kept.
 
 Commits and fetches of offsets: checks against the group, records, and the coordinator of transactions.
 """
@@ -30,22 +30,22 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator, Refused, Writer
 from spark_2pc_sink.reference.transactions.service import Background
 
-#: A clock that is this much off the steady one since the last look was set; what is less, is how it runs.
+#: A larger deviation from the monotonic clock since the last check means that the clock was changed; a smaller one
 _SET_MS_MIN: Final = 100
 #: The shortest sleep: deadlines are whole milliseconds.
 _SLEEP_MS_MIN: Final = 1
 _MINUTE_MS: Final = 60_000
-#: Texts have their length in an int16 in the records of groups. A member id is an instance id and some more.
+#: Group records store text lengths as int16. A member id is an instance id and a suffix.
 TEXT_BYTES_MAX: Final = 32_767 - 64
 
 
 def random_member_id(prefix: str) -> str:
-    """A member id as Kafka makes it: client id or instance id, and a random UUID."""
+    """A member id in Kafka's format: client id or instance id, and a random UUID."""
     return f"{prefix}-{uuid4()}"
 
 
 def is_group_id(group_id: str | None) -> bool:
-    """False for the empty id, and for one that no record could hold."""
+    """False for the empty id, and for one too long for a record."""
     return bool(group_id) and _fits(group_id)
 
 
@@ -80,13 +80,13 @@ class GroupService:
         self.store.load(self.properties)
 
     def start(self) -> None:
-        """Start the timers; every member that was loaded has a whole session before it."""
+        """Start the timers; every loaded member gets a whole session."""
         for group_id in self.store.groups:
             self._arm(group_id)
         self._background.every(self.properties.offsets_retention_check_interval_ms, self.remove_expired)
 
     async def stop(self) -> None:
-        """End the timers, answer every request that waits with NOT_COORDINATOR, and finish what is under way."""
+        """Stop the timers, answer every waiting request with NOT_COORDINATOR, and finish work in progress."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -125,7 +125,7 @@ class GroupService:
             return Code.INVALID_SESSION_TIMEOUT
         names = (request.instance_id, request.protocol_type, *(name for name, _ in request.protocols))
         if not all(map(_fits, names)):
-            # Kafka fails when it writes the group's record.
+            # Kafka fails later, when it writes the group's record.
             return Code.UNKNOWN_SERVER_ERROR
         unknown = bool(request.member_id) and group_id not in self.store.groups
         return Code.UNKNOWN_MEMBER_ID if unknown else Code.NONE
@@ -153,7 +153,7 @@ class GroupService:
         return code
 
     def leave(self, group_id: str, identities: Sequence[tuple[str, str | None]]) -> tuple[Code, tuple[Code, ...]]:
-        """LeaveGroup of (member id, instance id): a code for the request, and one for each of them."""
+        """LeaveGroup by (member id, instance id): a code for the request, and one for each member."""
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID, ()
         now_ms = self._look_at_clock()
@@ -165,7 +165,7 @@ class GroupService:
         return Code.NONE, codes
 
     def seen(self, group_id: str, member_id: str) -> None:
-        """A member has committed offsets: its session starts anew, where the group is in a state that has sessions."""
+        """A member has committed offsets: restart its session, if the group's state has sessions."""
         now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         alive = {GroupState.STABLE, GroupState.PREPARING_REBALANCE}
@@ -173,7 +173,7 @@ class GroupService:
             self._take(Step(machine.seen(group, member_id, now_ms)))
 
     async def delete(self, group_ids: Iterable[str]) -> dict[str, Code]:
-        """DeleteGroups: the code for each; groups with members stay."""
+        """DeleteGroups: the code for each; groups with members are refused."""
         codes = {group_id: self._delete(group_id) for group_id in group_ids}
         for group_id, code in codes.items():
             if code is Code.NONE:
@@ -195,7 +195,7 @@ class GroupService:
     # --- time --------------------------------------------------------------------------------------------------------
 
     async def remove_expired(self) -> None:
-        """Forget offsets that nobody has used for the retention time, and empty groups that have none (KIP-211)."""
+        """Remove offsets unused for the retention time, and empty groups without offsets (KIP-211)."""
         now_ms = self._now_ms()
         for group in list(self.store.groups.values()):
             offsets = self.store.offsets(group.group_id)
@@ -207,13 +207,13 @@ class GroupService:
             self._arm(group.group_id)
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: its offsets are, in every group."""
+        """Remove a deleted topic's offsets from every group."""
         for group_id in list(self.store.groups):
             keys = self.store.offsets(group_id).keys_of_topic(topic)
             self.store.append_tombstones(group_id, (key for key in keys if key.group_id == group_id))
 
     def _look_at_clock(self) -> int:
-        """Milliseconds since 1970. If the clock was set since the last look, so are the deadlines of all groups now."""
+        """Milliseconds since 1970. If the clock was changed since the last check, all groups' deadlines are shifted."""
         now_ms = self._now_ms()
         shift_ms = now_ms - self._steady_ms() - self._ahead_ms
         if abs(shift_ms) >= _SET_MS_MIN:
@@ -223,7 +223,7 @@ class GroupService:
         return now_ms
 
     def _arm(self, group_id: str) -> None:
-        """See to it that somebody looks when the group's next deadline has come."""
+        """Ensure that a check runs at the group's next deadline."""
         now_ms = self._look_at_clock()
         group = self.store.groups.get(group_id)
         deadline_ms = None if group is None else group.next_deadline_ms()
@@ -254,7 +254,7 @@ class GroupService:
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
     def _take(self, step: Step) -> None:
-        """Put a step in force; records are in the log before any other step of the group."""
+        """Apply a step; records are in the log before any other step of the group."""
         group_id = step.group.group_id
         self.store.groups[group_id] = step.group
         for reply in step.replies:
@@ -274,16 +274,16 @@ class GroupService:
 
 
 def _answer(ticket: Any, answer: JoinAnswer | SyncAnswer) -> None:
-    """Give an answer to who waits for it; a client that has gone does not any more."""
+    """Deliver an answer to its waiting request, unless the client has disconnected."""
     if ticket is not None and not ticket.done():
         ticket.set_result(answer)
 
 
 class OffsetVerification(Protocol):
-    """What asks the transaction coordinator; ``server.verification``."""
+    """Asks the transaction coordinator; ``server.verification``."""
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
-        """The code for a client that commits offsets in a transaction, 0 where they may be appended."""
+        """The code for a client that commits offsets in a transaction, 0 if they may be appended."""
 
     def keeps_out(self, pair: Pair) -> bool: ...
 
@@ -298,7 +298,7 @@ class Committer:
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    """The transaction of a TxnOffsetCommit, and the version of that."""
+    """The transaction in a TxnOffsetCommit, and the request's version."""
 
     transactional_id: str
     pair: Pair
@@ -321,14 +321,14 @@ class OffsetService:
         self._now_ms = now_ms
 
     def metadata_fits(self, metadata: str | None) -> bool:
-        """False where a client wants more text kept than it may (OFFSET_METADATA_TOO_LARGE); Java counts characters."""
+        """False if the client's metadata is too long (OFFSET_METADATA_TOO_LARGE); counted in characters, as in Java."""
         units = len((metadata or "").encode("utf-16-be", "surrogatepass")) // 2
         return units <= self._groups.properties.offset_metadata_max_bytes
 
     async def commit(self, committer: Committer, offsets: Mapping[OffsetKey, OffsetValue], *, version: int) -> Code:
         """OffsetCommit; durable when it returns."""
         group = self._store.groups.get(committer.group_id)
-        # v9 came with the protocol of KIP-848, whose clients know that a group can be gone.
+        # v9 belongs to the protocol of KIP-848, whose clients know that a group may no longer exist.
         unknown = Code.GROUP_ID_NOT_FOUND if version >= _GROUP_GONE_VERSION else Code.ILLEGAL_GENERATION
         code = _check(group, committer, unknown=unknown)
         if code is not Code.NONE:
@@ -364,7 +364,7 @@ class OffsetService:
     async def _admitted(
         self, log: PartitionLog, writer: Writer, group_id: str, transaction: Transaction
     ) -> tuple[Code, Guard | None]:
-        """Whether the transaction may write to the group's partition, and the guard of the coordinator's yes."""
+        """Whether the transaction may write to the group's partition, and the guard for that permission."""
         bumps = transaction.version >= OFFSETS_ADD_VERSION
         standing = log.standing(writer, supports_epoch_bump=bumps, now_ms=self._now_ms())
         if isinstance(standing, Refused):
@@ -384,7 +384,7 @@ class OffsetService:
     async def fetch(
         self, group_id: str, keys: Iterable[OffsetKey] | None, *, require_stable: bool
     ) -> tuple[Code, dict[OffsetKey, FetchedOffset]]:
-        """OffsetFetch of one group; what it gives is durable, so that no crash takes it back.
+        """OffsetFetch of one group; returned offsets are durable, so a crash cannot revert them.
 
         Args:
             require_stable: refuse offsets that an open transaction may still change.
@@ -400,7 +400,7 @@ class OffsetService:
         return await self._store.durable(group_id), found
 
     def delete_refusal(self, group_id: str) -> Code:
-        """Why OffsetDelete is refused as a whole, or NONE."""
+        """Why OffsetDelete is refused entirely, or NONE."""
         if not is_group_id(group_id):
             return Code.INVALID_GROUP_ID
         group = self._store.groups.get(group_id)
@@ -410,7 +410,7 @@ class OffsetService:
         return Code.NON_EMPTY_GROUP if kept else Code.NONE
 
     async def delete(self, group_id: str, keys: Iterable[OffsetKey]) -> dict[OffsetKey, Code]:
-        """OffsetDelete (KIP-496), after `delete_refusal`; offsets of topics that the group consumes stay."""
+        """OffsetDelete (KIP-496), after `delete_refusal`; offsets of topics that the group consumes are refused."""
         group = self._store.groups[group_id]
         table = self._store.offsets(group_id)
         subscribed = Code.GROUP_SUBSCRIBED_TO_TOPIC

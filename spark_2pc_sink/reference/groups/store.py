@@ -1,13 +1,13 @@
-"""Store of groups: their state, and the partitions of ``__consumer_offsets`` that hold it.
+"""Store of groups: their state, and its partitions of ``__consumer_offsets``.
 
-An append is in force when it returns, in the log as in memory, and durable after `GroupStore.durable`: whoever tells a
-client of it waits for that first.
+An append takes effect when it returns, in the log and in memory, and is durable after `GroupStore.durable`: wait for
+that before telling a client.
 
-Committed offsets of one partition of ``__consumer_offsets``, and those that wait for the end of a transaction.
+Committed offsets in one partition of ``__consumer_offsets``, and those pending in a transaction.
 
-Everything gets in by `OffsetTable.replay`, when a record is appended and when the log is read at the start: one
-interpretation for both. It follows ``OffsetMetadataManager`` of Apache Kafka: an offset of a transaction is pending
-until the end marker; a commit puts it in place unless an offset was committed behind it in the log meanwhile.
+All offsets enter through `OffsetTable.replay`, for appended records and for the log read at the start, so both are
+interpreted identically. It follows ``OffsetMetadataManager`` of Apache Kafka: a transaction's offset is pending
+until the end marker; a commit applies it unless a later offset was committed in the log in the meantime.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class CommittedOffset:
 
 
 class OffsetTable:
-    """The offsets of the groups that one partition keeps."""
+    """The offsets of one partition's groups."""
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[OffsetKey, CommittedOffset]] = {}
         self._pending: dict[int, dict[OffsetKey, CommittedOffset]] = {}
 
     def replay(self, record_offset: int, producer_id: int, key: OffsetKey, value: OffsetValue | None) -> None:
-        """Take a record of the log in.
+        """Apply a log record.
 
         Args:
-            value: None for a tombstone, which takes pending offsets away too.
+            value: None for a tombstone, which also removes pending offsets.
         """
         if value is None:
             self._forget(key)
@@ -89,17 +89,17 @@ class OffsetTable:
         return any(key.group_id == group_id for key in self._pending_keys())
 
     def keys_of(self, group_id: str) -> list[OffsetKey]:
-        """Every key of the group that a tombstone is needed for, when the group is deleted."""
+        """Every key that needs a tombstone when the group is deleted."""
         pending = (key for key in self._pending_keys() if key.group_id == group_id)
         return list(dict.fromkeys((*self._committed.get(group_id, {}), *pending)))
 
     def keys_of_topic(self, topic: str) -> list[OffsetKey]:
-        """Every key of a topic, of whatever group, when the topic is deleted."""
+        """Every key of a topic, for any group, when the topic is deleted."""
         committed = (key for offsets in self._committed.values() for key in offsets)
         return list(dict.fromkeys(key for key in (*committed, *self._pending_keys()) if key.topic == topic))
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[OffsetKey]:
-        """Offsets of the group that nobody needs any more, see `_unused_since_ms`."""
+        """The group's expired offsets, see `_unused_since_ms`."""
         return [
             key
             for key, committed in self._committed.get(group.group_id, {}).items()
@@ -120,7 +120,7 @@ def _is_expired(group: Group, key: OffsetKey, value: OffsetValue, now_ms: int, r
 
 
 def _unused_since_ms(group: Group, value: OffsetValue) -> int | None:
-    """From when retention counts (KIP-211): the group is empty, or a stable one subscribes to other topics now."""
+    """Start of the retention time (KIP-211): the group is empty, or a stable one subscribes to other topics now."""
     if group.protocol_type is None:
         return value.commit_ms
     if group.state is GroupState.EMPTY:
@@ -132,7 +132,7 @@ def _unused_since_ms(group: Group, value: OffsetValue) -> int | None:
 
 #: A record of ``__consumer_offsets``; None for a tombstone.
 GroupRecord: TypeAlias = tuple[GroupKey | OffsetKey, GroupValue | OffsetValue | None]
-#: Tombstones that go into one batch, so that it stays far below message.max.bytes.
+#: Tombstones per batch, far below message.max.bytes.
 TOMBSTONES_MAX: Final = 1_000
 
 
@@ -154,7 +154,7 @@ class GroupStore:
         return self._tables[self.partition_of(group_id)]
 
     def log(self, group_id: str) -> PartitionLog | None:
-        """The log that keeps the group; None where its topic is gone."""
+        """The group's log; None if its topic is gone."""
         return self._logs.log(GROUP_OFFSETS, self.partition_of(group_id))
 
     # --- writing -----------------------------------------------------------------------------------------------------
@@ -162,13 +162,13 @@ class GroupStore:
     def append(
         self, group_id: str, records: Sequence[GroupRecord], *, writer: Writer | None = None, guard: Guard | None = None
     ) -> Code:
-        """Append records of one group as one batch, and take them in; they hold for every request that follows.
+        """Append records of one group as one batch, and apply them; later requests see them.
 
         Args:
-            writer: the producer in whose transaction they are.
+            writer: the producer whose transaction they belong to.
 
         Returns:
-            NONE, or what a client is told; then nothing has changed.
+            NONE, or the client's error code; nothing has changed then.
         """
         log = self.log(group_id)
         if log is None:
@@ -186,7 +186,7 @@ class GroupStore:
         return Code.NONE
 
     def append_tombstones(self, group_id: str, keys: Iterable[OffsetKey | GroupKey]) -> Code:
-        """Append tombstones of one group, in as many batches as they need; the first failure ends it."""
+        """Append a group's tombstones, in as many batches as needed; stops at the first failure."""
         records: list[GroupRecord] = [(key, None) for key in keys]
         for first in range(0, len(records), TOMBSTONES_MAX):
             code = self.append(group_id, records[first : first + TOMBSTONES_MAX])
@@ -195,7 +195,7 @@ class GroupStore:
         return Code.NONE
 
     async def durable(self, group_id: str) -> Code:
-        """Wait until everything that was appended for the group is durable: NONE, or what clients are told."""
+        """Wait until everything appended for the group is durable: NONE, or the clients' error code."""
         log = self.log(group_id)
         if log is None:
             return Code.COORDINATOR_NOT_AVAILABLE
@@ -208,7 +208,7 @@ class GroupStore:
         return Code.NONE
 
     def on_marker(self, partition: int, producer_id: int, commit: bool) -> None:  # noqa: FBT001 -- GroupMarker
-        """An end marker stands in a partition of ``__consumer_offsets``: its pending offsets take effect or go."""
+        """Handle an end marker in ``__consumer_offsets``: pending offsets take effect or are dropped."""
         self._tables[partition].end_transaction(producer_id, commit=commit)
 
     def _take_offset(self, position: int, producer_id: int, key: OffsetKey, value: OffsetValue | None) -> None:
@@ -220,7 +220,7 @@ class GroupStore:
     # --- loading -----------------------------------------------------------------------------------------------------
 
     def load(self, properties: BrokerProperties) -> None:
-        """Read every partition; must come before anything else."""
+        """Read every partition; must be called first."""
         values: dict[str, GroupValue] = {}
         for index in range(len(self._tables)):
             log = self._logs.log(GROUP_OFFSETS, index)

@@ -1,1 +1,1 @@
-"""Handlers: one module an API group. Each turns a request into events or calls, and the outcome into its answer."""
+"""Handlers: one module per API group. Each turns a request into events or calls, and the result into its answer."""

@@ -1,4 +1,4 @@
-"""CreateAcls, DescribeAcls, DeleteAcls: v1 to v3, as Kafka's AclApis and AclControlManager answer."""
+"""CreateAcls, DescribeAcls, DeleteAcls: v1 to v3, with the answers of Kafka's AclApis and AclControlManager."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _Deleted: Final = DeleteAclsResponse.DeleteAclsFilterResult
 
 
 class AclHandlers:
-    """``store`` is None where no authorizer is configured, as every answer says then."""
+    """``store`` is None if no authorizer is configured; every answer then says so."""
 
     def __init__(self, store: AclStore | None) -> None:
         self._store = store
 
     @serves(Api.DESCRIBE_ACLS, 1, 3)
     async def describe_acls(self, context: RequestContext, request: Any) -> Any:
-        """The rules that match a filter, by resource; needs DESCRIBE on the cluster."""
+        """The rules that match a filter, by resource; requires DESCRIBE on the cluster."""
         wanted = _filter(request)
         try:
             store = self._allowed(context, Operation.DESCRIBE)
@@ -66,7 +66,7 @@ class AclHandlers:
 
     @serves(Api.CREATE_ACLS, 1, 3)
     async def create_acls(self, context: RequestContext, request: Any) -> Any:
-        """Add the rules that are well-formed; needs ALTER on the cluster."""
+        """Add the well-formed rules; requires ALTER on the cluster."""
         acls = [_acl(creation) for creation in request.creations]
         try:
             store = self._allowed(context, Operation.ALTER)
@@ -80,7 +80,7 @@ class AclHandlers:
 
     @serves(Api.DELETE_ACLS, 1, 3)
     async def delete_acls(self, context: RequestContext, request: Any) -> Any:
-        """Remove the rules that match any of the filters, and name them; needs ALTER on the cluster."""
+        """Remove the rules that match any of the filters, and return them; requires ALTER on the cluster."""
         wanted = [_filter(each) for each in request.filters]
         try:
             store = self._allowed(context, Operation.ALTER)
@@ -98,7 +98,7 @@ class AclHandlers:
         return DeleteAclsResponse(filter_results=results)
 
     def _allowed(self, context: RequestContext, operation: Operation) -> AclStore:
-        """The rules. Kafka asks whether the client may before it says that there is no authorizer, which allows it."""
+        """The rules. As in Kafka, permissions are checked before the error that there is no authorizer."""
         if self._store is None:
             raise RefusedError(Code.SECURITY_DISABLED, "No Authorizer is configured.")
         if not context.access.allows(operation, Resource.CLUSTER, CLUSTER_NAME):
@@ -138,14 +138,14 @@ _Asked = TypeVar("_Asked", Acl, AclFilter)
 
 
 def _checked(asked: _Asked) -> _Asked:
-    """As in Kafka, a request with the code UNKNOWN (0) ends its connection: no client can have meant it."""
+    """As in Kafka, a request with the code UNKNOWN (0) ends its connection: real clients never send it."""
     if 0 in asked.codes:
         raise RemoteProtocolError(peer="the client", detail=f"an ACL with the code UNKNOWN: {asked}")
     return asked
 
 
 def _unknown(wanted: AclFilter) -> str | None:
-    """What Kafka says of a filter for deletion with a code that it does not know; none matches any rule."""
+    """Kafka's error for a deletion filter with an unknown code; such a filter matches no rule."""
     if wanted.operation > OPERATION_CODES[-1] or wanted.permission > max(PermissionCode):
         return "Unknown entryFilter."
     if wanted.resource > max(ResourceCode) or wanted.pattern > max(PatternCode):

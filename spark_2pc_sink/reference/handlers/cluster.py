@@ -24,25 +24,25 @@ _Topic: Final = MetadataResponse.MetadataResponseTopic
 _Partition: Final = _Topic.MetadataResponsePartition
 _Coordinator: Final = FindCoordinatorResponse.Coordinator
 
-#: The first version of Metadata that may name topics by their ids.
+#: The first version of Metadata that may identify topics by id.
 _METADATA_IDS_VERSION: Final = 12
-#: The first version of FindCoordinator that names several keys, and may ask for share groups.
+#: The first version of FindCoordinator with several keys and share groups.
 _COORDINATORS_VERSION: Final = 4
-#: Partitions that one Metadata request creates at most: each is a directory, and the request waits for all of them.
+#: Most partitions that one Metadata request creates: each is a directory, and the request waits for all of them.
 AUTO_CREATED_PARTITIONS_MAX: Final = 1000
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _ENDPOINT_BROKER, _ENDPOINT_CONTROLLER = 1, 2
 
-#: What there is to do with a resource (Kafka: ``AclEntry.supportedOperations``).
+#: Operations on each resource type (Kafka: ``AclEntry.supportedOperations``).
 _SUPPORTED: Final = {
     Resource.TOPIC: "READ WRITE CREATE DELETE ALTER DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS",
     Resource.GROUP: "READ DELETE DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS",
     Resource.CLUSTER: "CREATE ALTER DESCRIBE CLUSTER_ACTION DESCRIBE_CONFIGS ALTER_CONFIGS IDEMPOTENT_WRITE",
 }
-#: For a topic that is refused with one of these, Metadata says what the principal may do with it.
+#: For a topic refused with one of these, Metadata also returns the principal's allowed operations.
 _SHOWN_CODES: Final = {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.INVALID_TOPIC_EXCEPTION}
 
-#: What an answer says of INVALID_REQUEST where nothing better is known (Kafka: ``Errors.message``).
+#: Default message for INVALID_REQUEST (Kafka: ``Errors.message``).
 MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
     "incompatible broker. See the broker logs for more details."
@@ -57,7 +57,7 @@ class ClusterHandlers:
 
     @serves(Api.METADATA, 0, 13)
     async def metadata(self, context: RequestContext, request: Any) -> Any:
-        """Topics by name, by id, or all; topics that are not there may be created (KafkaApis.handleTopicMetadata)."""
+        """Topics by name, by id, or all; missing topics may be created (KafkaApis.handleTopicMetadata)."""
         asked, version, access = request.topics, context.version, context.access
         refusal = _metadata_refusal(asked or (), version)
         if refusal is not Code.NONE:
@@ -106,9 +106,9 @@ class ClusterHandlers:
         return _no_topic(Code.INVALID_TOPIC_EXCEPTION if name_fault(name) else Code.UNKNOWN_TOPIC_OR_PARTITION, name)
 
     async def _create(self, missing: list[str]) -> None:
-        """Create topics in one change, as many as one request may; they are found by the client's next request.
+        """Create topics in one change, up to the limit per request; the client's next request finds them.
 
-        The rest is left to that one too. Names that collide with others are left out, as in Kafka.
+        The rest is left to that request too. Names that collide with others are skipped, as in Kafka.
         """
         partitions = self._catalog.properties.num_partitions
         taken = {unified(topic.name) for topic in self._catalog.topics()} if missing else set()
@@ -140,7 +140,7 @@ class ClusterHandlers:
 
     @serves(Api.FIND_COORDINATOR, 0, 6)
     async def find_coordinator(self, context: RequestContext, request: Any) -> Any:
-        """This node, for groups and transactional ids; there are no share groups (KafkaApis.getCoordinator)."""
+        """Always this node, for groups and transactional ids; share groups do not exist (KafkaApis.getCoordinator)."""
         several = context.version >= _COORDINATORS_VERSION
         found = []
         for key in request.coordinator_keys if several else [request.key]:
@@ -186,7 +186,7 @@ def may_create(access: Access, name: str) -> bool:
 
 
 def allowed(access: Access, resource: Resource, name: str) -> set[int]:
-    """What the principal may do to a topic, a group or the cluster, as the codes of the operations (KIP-430)."""
+    """The principal's allowed operations on a topic, a group or the cluster, as operation codes (KIP-430)."""
     operations = (Operation[each] for each in _SUPPORTED[resource].split())
     return {each.value for each in operations if access.allows(each, resource, name)}
 
@@ -208,7 +208,7 @@ def _metadata_refusal(topics: Iterable[Any], version: int) -> Code:
             if topic.name is None or topic.topic_id:
                 return Code.INVALID_REQUEST
         elif topic.name is None and not topic.topic_id:
-            return Code.UNKNOWN_SERVER_ERROR  # Kafka runs into a null pointer here
+            return Code.UNKNOWN_SERVER_ERROR  # Kafka has a null pointer error here
     return Code.NONE
 
 
@@ -217,7 +217,7 @@ def _no_topic(code: Code, name: str | None, topic_id: uuid.UUID | None = None) -
 
 
 def _coordinator_refusal(access: Access, key_type: int, key: str) -> tuple[Code, str]:
-    """A code, and the text that goes with it before version 4."""
+    """A code, and the message that accompanies it before version 4."""
     if key_type == _GROUP:
         allows = access.allows(Operation.DESCRIBE, Resource.GROUP, key)
         denied = Code.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."

@@ -1,7 +1,7 @@
 """DescribeConfigs and IncrementalAlterConfigs, of topics and of this broker.
 
-Of the broker's properties, which are given at its start, those of `dynamic_configs` can be altered (KIP-226). There are
-no configs of groups, client metrics and loggers.
+Most broker properties are fixed at the start; those in `properties.DYNAMIC` can be altered (KIP-226). Configs of
+groups, client metrics and loggers do not exist.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ConfigHandlers:
 
     @serves(Api.DESCRIBE_CONFIGS, 1, 4)
     async def describe_configs(self, context: RequestContext, request: Any) -> Any:
-        """Every config, or those that are named, with the places its value could come from (KIP-226, KIP-569)."""
+        """Every config, or the requested ones, with all sources of its value (KIP-226, KIP-569)."""
         known = {_TOPIC, _BROKER, *_OTHER_TYPES}
         malformed = any(resource.resource_type not in known for resource in request.resources)
         results = []
@@ -67,7 +67,7 @@ class ConfigHandlers:
         return DescribeConfigsResponse(results=results)
 
     def _described(self, access: Access, resource: Any, *, malformed: bool) -> list[tuple[ConfigEntry, bool]]:
-        """The configs of a resource, and whether each can only be read."""
+        """The configs of a resource, and whether each is read-only."""
         if malformed:
             raise RefusedError(Code.INVALID_REQUEST, MALFORMED)
         _check_access(access, Operation.DESCRIBE_CONFIGS, resource)
@@ -155,7 +155,7 @@ class ConfigHandlers:
         _altered_configs(topic.configs if topic else {}, operations, defaults)
         altered = topic
         if topic is not None and not validate_only:
-            # From the configs as they are when its turn comes: another request may be ahead.
+            # From the configs at the time of the change: another request may come first.
             altered = await self._catalog.alter_configs(name, lambda now: _altered_configs(now, operations, defaults))
         if altered is None:
             raise RefusedError(Code.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
@@ -175,7 +175,7 @@ class ConfigHandlers:
 
 
 def config_fault(error: ConfigurationError) -> str:
-    """What a client is told of a topic config that `check_topic_config` refused, in Kafka's words."""
+    """The client's message for a topic config that `check_topic_config` refused, in Kafka's words."""
     if error.option not in TOPIC_CONFIGS:
         return f"Unknown topic config name: {error.option}"
     return f"Invalid value {error.value} for configuration {error.option}: {error.rule}"
@@ -209,7 +209,7 @@ def _altered_configs(now: Mapping[str, str], operations: Iterable[Any], defaults
 
 
 def _check_form(resource: Any, *, count: int) -> None:
-    """Refuse what is wrong with the request, whatever it is about."""
+    """Refuse errors in the request that do not depend on its resources."""
     if count > 1:
         raise RefusedError(Code.INVALID_REQUEST, "Each resource must appear at most once.")
     names = [config.name for config in resource.configs]
@@ -223,7 +223,7 @@ def _check_form(resource: Any, *, count: int) -> None:
     if resource.resource_type not in {_TOPIC, _BROKER}:
         raise RefusedError(Code.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     if any(config.config_operation not in {_SET, _DELETE, _APPEND, _SUBTRACT} for config in resource.configs):
-        raise RefusedError(Code.UNKNOWN_SERVER_ERROR)  # Kafka runs into a null pointer here
+        raise RefusedError(Code.UNKNOWN_SERVER_ERROR)  # Kafka has a null pointer error here
 
 
 def _check_access(access: Access, operation: Operation, resource: Any) -> None:

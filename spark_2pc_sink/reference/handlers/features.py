@@ -1,10 +1,10 @@
-"""ApiVersions: what the server speaks; UpdateFeatures: the level of ``transaction.version`` (KIP-584, KIP-890).
+"""ApiVersions: the supported APIs; UpdateFeatures: the level of ``transaction.version`` (KIP-584, KIP-890).
 
-Java clients decide by the finalized level of ``transaction.version`` whether they speak transactions of version 2, so
+Java clients decide by the finalized level of ``transaction.version`` whether they use transactions of version 2, so
 the epoch of the features grows with every start of the node and every change of the level: a client believes only a
-newer one. That level alone can be changed here, as ``kafka-features.sh`` asks for it. Kafka's broker passes the request
-to the controller (KIP-590); here both are one node. The texts are those of ``FeatureControlManager``, whose one answer
-stands for all features of a request.
+newer one. Only that level can be changed here, as ``kafka-features.sh`` requests it. Kafka's broker passes the request
+to the controller (KIP-590); here both are one node. The messages are those of ``FeatureControlManager``, whose single
+answer covers all features of a request.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _NEEDS_TYPE: Final = (
     "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."
 )
-#: First version of UpdateFeatures with an upgrade type. Kafka does not look at what version 0 had in its place.
+#: First version of UpdateFeatures with an upgrade type. Kafka ignores version 0's field in its place.
 _UPGRADE_TYPE_VERSION: Final = 1
 #: First version of UpdateFeatures without a result for each feature.
 _ONE_RESULT_VERSION: Final = 2
-#: First version of ApiVersions that says whom the client believes to be talking to (KIP-1242).
+#: First version of ApiVersions with the client's expected cluster and node (KIP-1242).
 _WHOM_VERSION: Final = 5
 _NO_NODE: Final = -1
 #: First version of ApiVersions with the client's name, whose form is checked, and with features.
 _SOFTWARE_NAME_VERSION: Final = 3
-#: First version of ApiVersions whose clients take a feature that begins at level 0 (KIP-1022).
+#: First version of ApiVersions whose clients accept a feature that begins at level 0 (KIP-1022).
 _LEVEL_ZERO_VERSION: Final = 4
 #: ``ApiVersionsRequest.SOFTWARE_NAME_VERSION_PATTERN``.
 _SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-#: Versions below are refused, and named nevertheless: older librdkafkas take their absence for a broker without
+#: Lower versions are listed but refused: older librdkafkas take their absence for a broker without
 #: record batches of version 2 (KAFKA-18659).
 _SHOWN_FROM: Final = {Api.PRODUCE: 0}
 
 
 def supported_levels(properties: BrokerProperties) -> dict[str, tuple[int, int]]:
-    """The lowest and highest levels; as in Kafka 4.4.0, but for the features of APIs that the server does not have."""
+    """The lowest and highest levels; as in Kafka 4.4.0, except for features of APIs that the server lacks."""
     highest = properties.transaction_keep_prepared_version
     return {"kraft.version": (0, 1), METADATA_VERSION: (7, _METADATA_LEVEL), TRANSACTION_VERSION: (0, highest)}
 
@@ -64,12 +64,12 @@ class FeatureHandlers:
 
     @serves(Api.UPDATE_FEATURES, 0, 2)
     async def update_features(self, context: RequestContext, request: Any) -> Any:
-        """Change levels, all or none; a level that is changed is durable when this returns."""
+        """Change levels, all or none; changes are durable when this returns."""
         if not context.access.allows(Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME):
             code, text = Code.CLUSTER_AUTHORIZATION_FAILED, "Request needs ALTER permission."
             return UpdateFeaturesResponse(error_code=code, error_message=text)
         typed = context.version >= _UPGRADE_TYPE_VERSION
-        # Of two updates of one feature the later counts, as in Kafka.
+        # If a feature is updated twice, the later one wins, as in Kafka.
         updates = {each.feature: each for each in request.feature_updates}
         for name, each in updates.items():
             fault = self._fault(name, each.max_version_level, each.upgrade_type if typed else _UPGRADE)
@@ -88,7 +88,7 @@ class FeatureHandlers:
         return UpdateFeaturesResponse(error_message=None, results=results)
 
     def _fault(self, name: str, level: int, upgrade_type: int) -> str | None:
-        """What is wrong with one update; None when nothing is."""
+        """What is wrong with one update; None if it is valid."""
         now = finalized_levels(self._catalog.transaction_version).get(name, 0)
         controller = f"Local controller {self._catalog.node_id}"
         properties = self._catalog.properties
@@ -107,7 +107,7 @@ class FeatureHandlers:
             (level < now and upgrade_type == _UPGRADE, _NEEDS_TYPE),
             (level > now and upgrade_type != _UPGRADE, "Can't downgrade to a newer version."),
             (level != now and name != TRANSACTION_VERSION, f"The reference coordinator has it at {now} only."),
-            # A setting must not lose its effect while the node runs, as it is refused where it has none at a start.
+            # A setting must not lose its effect while the node runs; without effect it is refused at the start too.
             (
                 properties.transaction_keep_prepared_enable and name == TRANSACTION_VERSION and level < highest,
                 f"{keeping}: restart the node without that setting first.",
@@ -117,7 +117,7 @@ class FeatureHandlers:
 
 
 class NodeLevels(Protocol):
-    """Who the node is, and where the level of ``transaction.version`` is found; the catalog."""
+    """The node's identity, and its level of ``transaction.version``; the catalog."""
 
     @property
     def cluster_id(self) -> str: ...
@@ -133,7 +133,7 @@ class NodeLevels(Protocol):
 
     @property
     def features_epoch(self) -> int:
-        """Counts up with every start of the node, and every change of the level."""
+        """Grows with every start of the node, and every change of the level."""
 
 
 class ApiVersionsHandlers:
@@ -145,10 +145,10 @@ class ApiVersionsHandlers:
 
     @serves(Api.API_VERSIONS, 0, 5)
     async def api_versions(self, context: RequestContext, request: Any) -> Any:
-        """Every API with the versions that are offered.
+        """Every API with its offered versions.
 
-        INVALID_REQUEST for a client without a proper name; REBOOTSTRAP_REQUIRED for one that takes this node for
-        another, so that it forgets the addresses that it has.
+        INVALID_REQUEST for a client without a valid name; REBOOTSTRAP_REQUIRED for one that expects another node,
+        so that it drops its known addresses.
         """
         refusal = self._refusal(context.version, request)
         if refusal is not Code.NONE:

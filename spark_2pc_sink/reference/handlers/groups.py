@@ -31,17 +31,17 @@ _DescribedMember: Final = _DescribedGroup.DescribedGroupMember
 _ListedGroup: Final = ListGroupsResponse.ListedGroup
 _DeletedGroup: Final = DeleteGroupsResponse.DeletableGroupResult
 
-#: JoinGroup v0 has one timeout for session and rebalance.
+#: JoinGroup v0 uses one timeout for session and rebalance.
 _REBALANCE_TIMEOUT_VERSION: Final = 1
-#: First version of JoinGroup whose answer may lack a protocol.
+#: First version of JoinGroup whose answer may omit the protocol.
 _NO_PROTOCOL_VERSION: Final = 7
-#: First version of SyncGroup that must say which protocol the client takes the group's to be (KIP-559).
+#: First version of SyncGroup that must state the client's expected group protocol (KIP-559).
 _SYNC_PROTOCOL_VERSION: Final = 5
 #: First version of LeaveGroup for several members.
 _LEAVE_BATCH_VERSION: Final = 3
-#: First version of DescribeGroups that says when a group does not exist (KIP-1043).
+#: First version of DescribeGroups that reports a nonexistent group (KIP-1043).
 _GROUP_NOT_FOUND_VERSION: Final = 6
-#: What this server has of Kafka's kinds of group, in the lower case of the filter's comparison.
+#: Supported group types, in the lower case of the filter's comparison.
 _GROUP_TYPE: Final = "classic"
 
 
@@ -51,7 +51,7 @@ class GroupHandlers:
 
     @serves(Api.JOIN_GROUP, 0, 9)
     async def join(self, context: RequestContext, request: Any) -> Any:
-        """The answer comes when the join phase ends."""
+        """Answered when the join phase ends."""
         if not may_read(context.access, request.group_id):
             return _join_response(JoinAnswer(code=Code.GROUP_AUTHORIZATION_FAILED), context.version)
         has_timeout = context.version >= _REBALANCE_TIMEOUT_VERSION
@@ -71,7 +71,7 @@ class GroupHandlers:
 
     @serves(Api.SYNC_GROUP, 0, 5)
     async def sync(self, context: RequestContext, request: Any) -> Any:
-        """The answer comes when the leader's assignment is durable."""
+        """Answered when the leader's assignment is durable."""
         if context.version >= _SYNC_PROTOCOL_VERSION and None in {request.protocol_type, request.protocol_name}:
             return _sync_response(SyncAnswer(code=Code.INCONSISTENT_GROUP_PROTOCOL))
         if not may_read(context.access, request.group_id):
@@ -98,7 +98,7 @@ class GroupHandlers:
 
     @serves(Api.LEAVE_GROUP, 0, 5)
     async def leave(self, context: RequestContext, request: Any) -> Any:
-        """Below v3 the one member's code is that of the request."""
+        """Below v3 the single member's code is that of the request."""
         if not may_read(context.access, request.group_id):
             return LeaveGroupResponse(error_code=Code.GROUP_AUTHORIZATION_FAILED)
         identities = [(request.member_id, None)]
@@ -115,7 +115,7 @@ class GroupHandlers:
 
     @serves(Api.DESCRIBE_GROUPS, 0, 6)
     async def describe(self, context: RequestContext, request: Any) -> Any:
-        """Metadata of members is shown of a stable group only."""
+        """Members' metadata is shown only for a stable group."""
         refused, described = [], []
         for group_id in request.groups:
             if not context.access.allows(Operation.DESCRIBE, Resource.GROUP, group_id):
@@ -132,7 +132,7 @@ class GroupHandlers:
 
     @serves(Api.LIST_GROUPS, 0, 5)
     async def list(self, context: RequestContext, request: Any) -> Any:
-        """By state (v4) and type (v5); whoever may not describe a group does not see it."""
+        """By state (v4) and type (v5); groups that the principal may not describe are hidden."""
         states = {each.strip().lower() for each in request.states_filter or ()}
         types = {each.strip().lower() for each in request.types_filter or ()}
         sees_all = context.access.allows(Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
@@ -152,11 +152,11 @@ class GroupHandlers:
 
     @serves(Api.DELETE_GROUPS, 0, 3)
     async def delete(self, context: RequestContext, request: Any) -> Any:
-        """Groups with members stay."""
+        """Groups with members are refused."""
         names = list(dict.fromkeys(request.groups_names))
         may = [name for name in names if context.access.allows(Operation.DELETE, Resource.GROUP, name)]
         codes = await self._service.delete(may)
-        # Kafka has a text for its own new code only, GROUP_DELETION_FAILED.
+        # Kafka has a message only for its own new code, GROUP_DELETION_FAILED.
         denied = Code.GROUP_AUTHORIZATION_FAILED
         results = [_DeletedGroup(group_id=name, error_code=codes.get(name, denied)) for name in names]
         return DeleteGroupsResponse(results=results)

@@ -1,4 +1,4 @@
-"""Offsets of groups: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete."""
+"""Group offsets: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FetchGroup: Final = OffsetFetchResponse.OffsetFetchResponseGroup
 _GroupTopic: Final = _FetchGroup.OffsetFetchResponseTopics
 _GroupPartition: Final = _GroupTopic.OffsetFetchResponsePartitions
 
-#: First version of OffsetCommit and OffsetFetch that names topics by their ids.
+#: First version of OffsetCommit and OffsetFetch that identifies topics by id.
 _TOPIC_ID_VERSION: Final = 10
 #: First version of TxnOffsetCommit that does (KIP-1319).
 _TXN_TOPIC_ID_VERSION: Final = 6
@@ -45,7 +45,7 @@ _NO_OFFSET: Final = -1
 
 @dataclass
 class _Asked:
-    """A topic of a request: its partitions with a code for each that is refused already."""
+    """A topic in a request: its partitions, with a code for each already refused."""
 
     name: str
     topic_id: UUID | None
@@ -57,7 +57,7 @@ class _Asked:
         return any(self.codes)
 
     def rows(self, kind: Any) -> list[Any]:
-        """Each partition with its code, as ``kind`` of an answer."""
+        """Each partition with its code, as ``kind`` in an answer."""
         return [
             kind(partition_index=each.partition_index, error_code=code)
             for each, code in zip(self.partitions, self.codes, strict=True)
@@ -116,14 +116,14 @@ class GroupOffsetHandlers:
     def _asked(
         self, context: RequestContext, topics: Iterable[Any], refusal: Code, *, by_id: bool = False
     ) -> list[_Asked]:
-        """The topics of a commit, with what is refused for its name alone."""
+        """The topics in a commit, with those refused by name alone."""
         asked = []
         for topic in topics:
             found, topic_code = self._find(context, Operation.READ, topic, topic.partitions, by_id=by_id)
             code = refusal or topic_code
             known = None if code else self._cluster.topic(found.name)
             count = 0 if known is None else known.partitions
-            # Kafka's answers begin with what is refused.
+            # Kafka's answers begin with the refused ones.
             found.partitions.sort(key=lambda each: 0 <= each.partition_index < count)
             found.codes = [
                 code or (Code.NONE if 0 <= each.partition_index < count else Code.UNKNOWN_TOPIC_OR_PARTITION)
@@ -157,7 +157,7 @@ class GroupOffsetHandlers:
         }
 
     def _settle(self, asked: Iterable[_Asked], code: Code) -> None:
-        """Put the outcome of the commit in for every partition that was not refused before."""
+        """Set the commit's outcome for every partition not refused earlier."""
         for topic in asked:
             for at, each in enumerate(topic.partitions):
                 fits = self._service.metadata_fits(each.committed_metadata)
@@ -211,7 +211,7 @@ class GroupOffsetHandlers:
     def _all_topics(
         self, context: RequestContext, found: Mapping[OffsetKey, FetchedOffset]
     ) -> list[tuple[_Asked, Code]]:
-        """Every topic that the group has offsets of and the principal may see; by id only those that exist."""
+        """Every topic with offsets of the group that the principal may see; by id only those that exist."""
         partitions: dict[str, list[int]] = {}
         for key in found:
             if context.access.allows(Operation.DESCRIBE, Resource.TOPIC, key.topic):
@@ -271,7 +271,7 @@ def _fetched(group_id: str, topic: _Asked, code: Code, found: Mapping[OffsetKey,
         each = found.get(OffsetKey(group_id, topic.name, index), none)
         value = each.value
         if value is not None and value.topic_id and topic.topic_id and value.topic_id != topic.topic_id:
-            # Committed for a topic of the same name that is gone.
+            # Committed for a deleted topic of the same name.
             value = None
         kind = _GroupPartition if version >= _GROUPS_VERSION else _FetchPartition
         partitions.append(_fetched_partition(kind, index, each.code, value))

@@ -1,9 +1,9 @@
 """Fetch, ListOffsets, OffsetForLeaderEpoch, DeleteRecords (KIP-107) and DescribeProducers (KIP-664).
 
-A Fetch is answered at once when any of its partitions has an error or when there are ``min_bytes`` to give; else it
-waits for one of its logs to show more, at most ``max_wait_ms`` in all (``DelayedFetch``). There are no fetch sessions:
-every request names all its partitions and is answered with session id 0, which KIP-227 provides for and clients take
-without remark.
+A Fetch is answered at once if any of its partitions has an error or ``min_bytes`` are available; otherwise it
+waits for one of its logs to grow, at most ``max_wait_ms`` in all (``DelayedFetch``). There are no fetch sessions:
+every request names all its partitions and is answered with session id 0, which KIP-227 provides for and clients
+accept.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _DeletedTopic: Final = DeleteRecordsResponse.DeleteRecordsTopicResult
 _ProducersTopic: Final = DescribeProducersResponse.TopicResponse
 _Producers: Final = _ProducersTopic.PartitionResponse
 
-#: From here on Fetch names topics by id.
+#: First version of Fetch that identifies topics by id.
 _TOPIC_ID_VERSION: Final = 13
-#: Most bytes of records in one answer, whatever the client asks for (``fetch.max.bytes`` of the broker).
+#: Most bytes of records in one answer, whatever limit the client sends (``fetch.max.bytes`` of the broker).
 FETCH_BYTES_MAX: Final = 57_671_680
-#: Longest wait, whatever the client asks for; Kafka has no bound, its clients stay far below this.
+#: Longest wait, whatever the client requests; Kafka has no bound, its clients stay far below this.
 FETCH_WAIT_MS_MAX: Final = 60_000
-#: A request of an earlier session goes on with this epoch or a later one; 0 asks for a session, -1 for none.
+#: Requests that continue an earlier session have this epoch or a later one; 0 asks for a session, -1 for none.
 _SESSION_EPOCH_FIRST: Final = 1
-#: What DeleteRecords has in place of an offset for everything that is there (``DeleteRecordsRequest.HIGH_WATERMARK``).
+#: DeleteRecords' special offset for all records (``DeleteRecordsRequest.HIGH_WATERMARK``).
 _EVERYTHING: Final = -1
-#: What is answered where the end of an epoch is not known.
+#: The answer if the end of an epoch is unknown.
 _UNKNOWN_END: Final = EpochEnd(NO_EPOCH, NO_OFFSET)
 
 
 class Spec(IntEnum):
-    """Timestamps that are none (``ListOffsetsRequest``)."""
+    """Special timestamps (``ListOffsetsRequest``)."""
 
     LATEST = -1
     EARLIEST = -2
@@ -61,7 +61,7 @@ class Spec(IntEnum):
     EARLIEST_PENDING_UPLOAD = -6
 
 
-#: First version of the request that may ask for each; a lower one, or another number, is answered 35.
+#: First request version that supports each; lower versions, or other numbers, are answered 35.
 _SPEC_VERSIONS: Final[dict[int, int]] = {
     Spec.LATEST: 1,
     Spec.EARLIEST: 1,
@@ -74,7 +74,7 @@ _SPEC_VERSIONS: Final[dict[int, int]] = {
 
 @dataclass(slots=True)
 class _Read:
-    """One partition of a Fetch; the answer may be replaced until the request is answered."""
+    """One partition of a Fetch; its answer may be replaced until the request is answered."""
 
     topic: str
     wanted: Any
@@ -82,12 +82,12 @@ class _Read:
     log: PartitionLog | None = None
 
     def refuse(self, code: Code) -> None:
-        """Before the wait the partition may have been read without an error."""
+        """Replace the answer: before the wait, the partition may have been read without an error."""
         self.log, self.answer = None, _unread(self.wanted, code, aborted_transactions=None, records=b"")
 
 
 class RecordsCluster(Cluster, Protocol):
-    """The catalog, which also keeps from which offset on a partition has records."""
+    """The catalog, which also stores each partition's log start offset."""
 
     async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None: ...
 
@@ -126,7 +126,7 @@ class PartitionHandlers:
         reads = []
         for each in named.partitions:
             known = refusal or self._cluster.log(name, each.partition) is not None
-            # Unlike with later errors the list of aborted transactions is not null.
+            # Unlike with later errors, the list of aborted transactions is not null.
             reads.append(_Read(name, each, _unread(each, refusal if known else Code.UNKNOWN_TOPIC_OR_PARTITION)))
         return reads
 
@@ -137,7 +137,7 @@ class PartitionHandlers:
         end_s = now_s() + wait_ms_max / 1000
         while True:
             self._find_logs(reads)
-            # Before reading: what is shown from here on must wake.
+            # Registered before reading: anything that becomes visible from here on must wake this request.
             changes = {read.log.changed() for read in reads if read.log is not None}
             found = _read_all(reads, isolation, bytes_max)
             left_s = end_s - now_s()
@@ -146,7 +146,7 @@ class PartitionHandlers:
             await asyncio.wait(changes, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
     def _find_logs(self, reads: Iterable[_Read]) -> None:
-        """Again for each look: a topic may be deleted while a reader waits."""
+        """Look up the logs again for each read: a topic may be deleted while a reader waits."""
         for read in reads:
             if not read.answer.error_code:
                 epoch = read.wanted.current_leader_epoch
@@ -160,7 +160,7 @@ class PartitionHandlers:
 
     @serves(Api.LIST_OFFSETS, 1, 11)
     async def list_offsets(self, context: RequestContext, request: Any) -> Any:
-        """A partition that is named twice is refused, and answered once, as in Kafka."""
+        """A partition named twice is refused, and answered once, as in Kafka."""
         isolation = _isolation(request)
         named = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
         topics: dict[str, dict[int, Any]] = {}
@@ -199,7 +199,7 @@ class PartitionHandlers:
 
     @serves(Api.OFFSET_FOR_LEADER_EPOCH, 2, 4)
     async def offset_for_leader_epoch(self, context: RequestContext, request: Any) -> Any:
-        """Where the records of an epoch end (KIP-320)."""
+        """Where an epoch's records end (KIP-320)."""
         topics = []
         for topic in request.topics:
             refusal = topic_refusal(context, Operation.DESCRIBE, topic.topic)
@@ -248,7 +248,7 @@ class PartitionHandlers:
         return _DeletedTopic(name=topic.name, partitions=rows)
 
     def _start(self, name: str, partition: int, offset: int) -> int | Code:
-        """The first offset to keep, or why not. `Code` and offset are told apart by their types."""
+        """The first offset to keep, or a refusal; `Code` and offset are distinguished by type."""
         log = find_log(self._cluster, name, partition)
         if isinstance(log, Code):
             return log
@@ -262,7 +262,7 @@ class PartitionHandlers:
 
     @serves(Api.DESCRIBE_PRODUCERS, 0, 0)
     async def describe_producers(self, context: RequestContext, request: Any) -> Any:
-        """Every producer id that each partition remembers, whether a transaction is open or not."""
+        """Every producer id remembered by each partition, with or without an open transaction."""
         topics = []
         for topic in request.topics:
             code = topic_refusal(context, Operation.READ, topic.name)
@@ -287,9 +287,9 @@ def _isolation(request: Any) -> Isolation:
 
 
 def _read_all(reads: Iterable[_Read], isolation: Isolation, bytes_max: int) -> int:
-    """Read every partition, in the order of the request, and return how many bytes there are.
+    """Read every partition, in request order, and return the number of bytes read.
 
-    The first partition that has anything gives at least one batch, however large: else a consumer could never get past
+    The first non-empty partition returns at least one batch, however large: otherwise a consumer could never get past
     it (KIP-74).
     """
     found = 0
@@ -329,7 +329,7 @@ def _unread(wanted: Any, code: Code, **fields: Any) -> Any:
 
 
 async def _look(log: PartitionLog, timestamp: int, isolation: Isolation) -> FoundOffset:
-    """The offset that a timestamp or one of `Spec` stands for. Nothing is tiered here: the whole log is local."""
+    """The offset for a timestamp or one of `Spec`. There is no tiered storage: the whole log is local."""
     if timestamp == Spec.LATEST:
         return log.latest(isolation)
     if timestamp in (Spec.EARLIEST, Spec.EARLIEST_LOCAL):

@@ -1,11 +1,11 @@
-"""Produce: what clients write, one batch per partition (SEMANTICS of ``KafkaApis.handleProduceRequest``).
+"""Produce: client records, one batch per partition (semantics of ``KafkaApis.handleProduceRequest``).
 
-The steps are Kafka's: read the batches, authorise, find the partitions, ask the coordinator about transactions that
-are new to a partition, append to every partition, wait once until everything is durable, answer. A request without
-transactional batches waits for nothing but the disk, so requests that came one after the other on a connection are
+The steps are Kafka's: read the batches, authorise, find the partitions, ask the coordinator about transactions
+new to a partition, append to every partition, wait once until everything is durable, answer. A request without
+transactional batches waits only for the disk, so requests that arrive in sequence on a connection are
 appended in that order.
 
-Why a batch was refused for some of its records: which they are, and what Kafka says of them (KIP-467).
+For batches refused because of some records: which ones, with Kafka's messages (KIP-467).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from spark_2pc_sink.reference.transactions.marker_writer import synced
 from spark_2pc_sink.reference.transactions.verification import Verification
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, Buffer, read_header
 
-#: What `PartitionLog.append` has against single records of a batch.
+#: `PartitionLog.append` codes about single records of a batch.
 NAMES_RECORDS: Final = frozenset({Code.INVALID_TIMESTAMP, Code.INVALID_RECORD})
-#: Records of a refused batch that are named; Kafka names all, and its clients show three.
+#: Records of a refused batch that are reported; Kafka reports all, and its clients show three.
 RECORD_ERRORS_MAX: Final = 1000
 _KEYLESS: Final = "Compacted topic cannot accept message without key in topic partition"
-#: message.timestamp.before.max.ms, whose default lets every record pass.
+#: message.timestamp.before.max.ms, whose default accepts every record.
 _BEFORE_MAX_MS: Final = 2**63 - 1
 
 
 class Refusal(NamedTuple):
-    """The answer for a batch, see `explain`; records by their positions in it, with a text for each."""
+    """The answer for a batch, see `explain`; records by their positions in it, with a message for each."""
 
     code: int
     message: str
@@ -54,10 +54,10 @@ class Refusal(NamedTuple):
 def explain(records: Buffer, header: BatchHeader, *, settings: LogSettings, place: str, now_ms: int) -> Refusal | None:
     """The records for which a batch is refused, and the code, in Kafka's words (``LogValidator``).
 
-    A record without a key is looked at no further, so the code of a time that is out of range is another one's.
+    Timestamps are not checked for a record without a key, so an out-of-range code is about another one.
 
     Returns:
-        The first `RECORD_ERRORS_MAX` of them; None where the records cannot be read, or are in order after all.
+        The first `RECORD_ERRORS_MAX` of them; None if the records cannot be read, or are valid after all.
     """
     latest_ms = now_ms + settings.timestamp_after_max_ms
     named: list[tuple[int, str]] = []
@@ -92,16 +92,16 @@ def explain(records: Buffer, header: BatchHeader, *, settings: LogSettings, plac
     return Refusal(Code.INVALID_RECORD, message, named)
 
 
-#: From here on topics are named by id.
+#: First version that identifies topics by id.
 _TOPIC_ID_VERSION: Final = 13
 #: First version whose client may compress with zstd (KIP-110).
 _ZSTD_VERSION: Final = 7
 _ZSTD: Final = 4
-#: Everything that a client may ask to wait for; beyond 0 it is the disk here, whether 1 or -1.
+#: Valid acks values; any but 0 waits for the disk, whether 1 or -1.
 _ACKS: Final = frozenset({-1, 0, 1})
-#: The client id by which Kafka knows its admin client (``AdminUtils.ADMIN_CLIENT_ID``). Anybody can take it.
+#: The client id of Kafka's admin client (``AdminUtils.ADMIN_CLIENT_ID``). Any client can use it.
 _ADMIN_CLIENT_ID: Final = "__admin_client"
-#: Failed appends whose answer does not say where the log starts (``ReplicaManager.appendRecordsToLeader``).
+#: Failed appends whose answer omits the log's start offset (``ReplicaManager.appendRecordsToLeader``).
 _WITHOUT_LOG_START: Final = frozenset(
     {
         Code.CORRUPT_MESSAGE,
@@ -120,10 +120,10 @@ _Answer: Final = _Topic.PartitionProduceResponse
 
 @dataclass(slots=True)
 class _Write:
-    """One partition of a request on its way, and its answer.
+    """One partition of a request in progress, and its answer.
 
     Args:
-        late_code: a fault of the batch that Kafka finds when it appends: after the coordinator was asked.
+        late_code: a batch error that Kafka finds when it appends: after the coordinator was asked.
     """
 
     records: Any
@@ -137,7 +137,7 @@ class _Write:
 
     @classmethod
     def read(cls, partition: Any, version: int) -> _Write:
-        """The batch of a partition, checked as far as its bytes go."""
+        """A partition's batch, with its bytes validated."""
         records = partition.records
         write = cls(records, _Answer(index=partition.index, base_offset=NO_OFFSET))
         if not records:
@@ -165,7 +165,7 @@ class _Write:
 
     @property
     def found(self) -> tuple[PartitionLog, BatchHeader] | None:
-        """The log and the batch, while nothing speaks against it."""
+        """The log and the batch, unless refused."""
         return None if self.code or self.log is None or self.header is None else (self.log, self.header)
 
 
@@ -177,11 +177,11 @@ class ProduceHandlers:
 
     @serves(Api.PRODUCE, 3, 13)
     async def produce(self, context: RequestContext, request: Any) -> Any:
-        """Carry out a request; None, no answer, with acks=0.
+        """Carry out a request; None (no answer) with acks=0.
 
         Raises:
-            RemoteProtocolError: something went wrong with acks=0. As in Kafka the end of the connection says so, else
-                the client would go on writing to a topic that is not there.
+            RemoteProtocolError: an error with acks=0. As in Kafka it is signalled by closing the connection, or the
+                client would continue to write to a missing topic.
         """
         version = context.version
         topics = [
@@ -194,8 +194,8 @@ class ProduceHandlers:
         else:
             for topic, found in topics:
                 self._locate(context, topic, found)
-            # Before the coordinator is asked: what it says must not grow old while a batch is looked into; other
-            # connections go on meanwhile.
+            # Before the coordinator is asked: its answer must not become stale while a batch is inspected; other
+            # connections continue in the meantime.
             for write in writes:
                 if write.found and not write.late_code:
                     log, header = write.found
@@ -206,7 +206,7 @@ class ProduceHandlers:
             await self._name_records(writes)
             for (_, write), code in zip(appended, await synced(log for log, _ in appended), strict=True):
                 if code:
-                    # What was appended may not be there after a crash.
+                    # The appended records may be lost in a crash.
                     write.answer = _Answer(index=write.answer.index, error_code=code, base_offset=NO_OFFSET)
         if request.acks != 0:
             responses = [
@@ -223,7 +223,7 @@ class ProduceHandlers:
         return None
 
     def _locate(self, context: RequestContext, named: Any, writes: list[_Write]) -> None:
-        """Find the logs, with the codes of a topic going before what is wrong with a batch."""
+        """Find the logs; a topic's code takes precedence over a batch's error."""
         by_id = context.version >= _TOPIC_ID_VERSION
         name, refusal = find_topic(
             self._cluster, context, Operation.WRITE, name=named.name, topic_id=named.topic_id, by_id=by_id
@@ -240,7 +240,7 @@ class ProduceHandlers:
     async def _verify(
         self, version: int, transactional_id: str | None, transactional: list[_Write], writes: list[_Write]
     ) -> None:
-        """Ask the coordinator, once, about all partitions to which the transaction is new."""
+        """Ask the coordinator, once, about all partitions that are new to the transaction."""
         found = [(write, *write.found) for write in transactional if write.found]
         pairs = {Pair(header.producer_id, header.producer_epoch) for _, _, header in found}
         if len(pairs) > 1:
@@ -261,14 +261,14 @@ class ProduceHandlers:
             return
         answers = await self._verification.for_produce(version, transactional_id, pairs.pop(), tuple(asked))
         for partition, write in asked.items():
-            # Meanwhile the topic may have been deleted.
+            # The topic may have been deleted in the meantime.
             write.log = self._cluster.log(partition.topic, partition.partition)
             write.code, write.answer.error_message = answers[partition]
             if write.code == Code.NONE and write.log is None:
                 write.code = Code.UNKNOWN_TOPIC_OR_PARTITION
 
     def _append(self, context: RequestContext, acks: int, writes: list[_Write]) -> list[tuple[PartitionLog, _Write]]:
-        """Append to all partitions, as far as nothing speaks against it."""
+        """Append to all partitions that were not refused."""
         if acks not in _ACKS:
             _refuse((write for write in writes if not write.code), Code.INVALID_REQUIRED_ACKS)
             return []
@@ -299,7 +299,7 @@ class ProduceHandlers:
         return appended
 
     async def _name_records(self, writes: list[_Write]) -> None:
-        """Find out which records were the reason where a batch was refused for some of them."""
+        """Find the offending records of batches refused because of some of them."""
         now_ms = self._now_ms()
         for write in writes:
             if write.late_code or write.code not in NAMES_RECORDS or write.log is None or write.header is None:
@@ -322,7 +322,7 @@ class ProduceHandlers:
 
 
 def _is_one_batch(records: bytes) -> bool:
-    """Whether Kafka's front door lets it pass (``ProduceRequest.validateRecords``), whatever is in it."""
+    """Whether Kafka accepts the batch's form (``ProduceRequest.validateRecords``), whatever its content."""
     if len(records) < HEADER_BYTES:
         return False
     header = read_header(records)
@@ -338,9 +338,9 @@ def _may_transact(context: RequestContext, transactional_id: str | None) -> bool
 def _may_write_internal(context: RequestContext) -> bool:
     """Whether the client may write into the coordinators' own logs.
 
-    Kafka goes by the client id alone, and by WRITE on the topic. A client id is a name that any client can take, and
-    one wrong record keeps the coordinator from starting. So the principal counts too: an authorizer must be there, and
-    allow it what it allows other brokers.
+    Kafka checks only the client id, and WRITE on the topic. Any client can use any client id, and
+    one bad record keeps the coordinator from starting. So the principal is checked too: an authorizer must be
+    configured, and grant it what it grants other brokers.
     """
     return (
         context.client_id == _ADMIN_CLIENT_ID

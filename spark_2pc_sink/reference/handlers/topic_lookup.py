@@ -1,6 +1,6 @@
-"""Lookup of the topics and partitions that a request names: the log, or the code that says why not.
+"""Lookup of the topics and partitions in a request: the log, or the refusal code.
 
-Every API that names partitions walks the same way: for each topic `find_topic`, for each of its partitions `find_log`.
+Every API that names partitions does the same: for each topic `find_topic`, for each of its partitions `find_log`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.protocol.api import RequestContext
 from spark_2pc_sink.reference.transactions.marker_writer import Logs
 
-#: The client does not say which leader it takes this one for.
+#: The client sent no leader epoch.
 ANY_EPOCH: Final = -1
 _Value = TypeVar("_Value")
 
 
 class Topics(Protocol):
-    """Where topics are found by name; the catalog."""
+    """Lookup of topics by name; the catalog."""
 
     def topic(self, name: str) -> Topic | None: ...
 
 
 class Cluster(Logs, Topics, Protocol):
-    """Where topics and logs are found; the catalog."""
+    """Lookup of topics and logs; the catalog."""
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
 
@@ -37,14 +37,14 @@ class Cluster(Logs, Topics, Protocol):
 def find_topic(
     cluster: Cluster, context: RequestContext, operation: Operation, *, name: str, topic_id: UUID | None, by_id: bool
 ) -> tuple[str, Code]:
-    """The name of a topic, and why all its partitions are refused, or NONE.
+    """A topic's name, and the reason for refusing all its partitions, or NONE.
 
-    A name that no topic has is none of the reasons: its partitions are not found.
+    An unknown name is not such a reason: its partitions are not found.
 
     Args:
-        name: as the request gives it; not looked at with ``by_id``.
-        topic_id: as the request gives it; looked at only with ``by_id``.
-        by_id: the version of the request names topics by their ids.
+        name: as in the request; ignored with ``by_id``.
+        topic_id: as in the request; used only with ``by_id``.
+        by_id: the request version identifies topics by id.
     """
     if by_id:
         topic = None if topic_id is None else cluster.topic_by_id(topic_id)
@@ -60,7 +60,7 @@ def topic_refusal(context: RequestContext, operation: Operation, name: str) -> C
 
 
 def find_log(logs: Logs, topic: str, partition: int, *, leader_epoch: int = ANY_EPOCH) -> PartitionLog | Code:
-    """The log of a partition, or why it cannot be used."""
+    """A partition's log, or why it cannot be used."""
     log = logs.log(topic, partition)
     if log is None:
         return Code.UNKNOWN_TOPIC_OR_PARTITION
@@ -70,7 +70,7 @@ def find_log(logs: Logs, topic: str, partition: int, *, leader_epoch: int = ANY_
 
 
 def by_topic(rows: Iterable[tuple[TopicPartition, _Value]]) -> dict[str, list[tuple[int, _Value]]]:
-    """Values of partitions as answers have them: topic by topic, with the numbers of the partitions."""
+    """Group values by topic, with partition numbers, as in answers."""
     topics: dict[str, list[tuple[int, _Value]]] = {}
     for partition, value in rows:
         topics.setdefault(partition.topic, []).append((partition.partition, value))

@@ -1,7 +1,7 @@
 """CreateTopics, DeleteTopics and CreatePartitions.
 
-The rules and their words are those of Kafka's controller (``ControllerApis``, ``ReplicationControlManager``). Two are
-our own: the coordinators' topics can be neither deleted nor given more partitions (POLICY_VIOLATION), because the
+The rules and messages are those of Kafka's controller (``ControllerApis``, ``ReplicationControlManager``). Two are
+our own: the coordinators' topics cannot be deleted or given more partitions (POLICY_VIOLATION), because the
 coordinators of this process hold their state.
 """
 
@@ -31,9 +31,9 @@ _Created: Final = CreateTopicsResponse.CreatableTopicResult
 _Deleted: Final = DeleteTopicsResponse.DeletableTopicResult
 _Grown: Final = CreatePartitionsResponse.CreatePartitionsTopicResult
 
-#: Partitions that one request may create (Kafka: ``MAX_RECORDS_PER_USER_OP``).
+#: Most partitions that one request may create (Kafka: ``MAX_RECORDS_PER_USER_OP``).
 PARTITIONS_MAX: Final = 10_000
-#: The first version of DeleteTopics that has topics with ids.
+#: The first version of DeleteTopics that identifies topics by id.
 _DELETE_IDS_VERSION: Final = 6
 _DEFAULT: Final = -1
 _DUPLICATE: Final = RefusedError(Code.INVALID_REQUEST, "Duplicate topic name.")
@@ -49,7 +49,7 @@ class TopicHandlers:
 
     @serves(Api.CREATE_TOPICS, 2, 7)
     async def create_topics(self, context: RequestContext, request: Any) -> Any:
-        """Create each topic by itself: one that is refused keeps no other from being created."""
+        """Create each topic separately: a refused one does not affect the others."""
         counts = Counter(topic.name for topic in request.topics)
         results = []
         for topic in request.topics:
@@ -63,7 +63,7 @@ class TopicHandlers:
         return CreateTopicsResponse(topics=results)
 
     async def _create(self, access: Access, asked: Any, *, validate_only: bool) -> Any:
-        """Raises RefusedError. The configs of a new topic are for those who may see them (KIP-525)."""
+        """Raises RefusedError. A new topic's configs are returned only to principals that may see them (KIP-525)."""
         name = asked.name
         partitions, configs = self._checked(access, asked)
         topic_id = random_id()
@@ -102,7 +102,7 @@ class TopicHandlers:
         return self._assigned(asked) if asked.assignments else self._partitions(asked), configs
 
     def _partitions(self, asked: Any) -> int:
-        """How many partitions a new topic gets by number."""
+        """Partition count of a new topic with a given number."""
         if asked.replication_factor < _DEFAULT or asked.replication_factor == 0:
             raise RefusedError(
                 Code.INVALID_REPLICATION_FACTOR,
@@ -125,7 +125,7 @@ class TopicHandlers:
         return default if asked.num_partitions == _DEFAULT else int(asked.num_partitions)
 
     def _assigned(self, asked: Any) -> int:
-        """How many partitions a new topic gets by assignment."""
+        """Partition count of a new topic with a replica assignment."""
         for value, what in ((asked.replication_factor, "replication factor"), (asked.num_partitions, "numPartitions")):
             if value != _DEFAULT:
                 text = f"A manual partition assignment was specified, but {what} was not set to -1."
@@ -159,7 +159,7 @@ class TopicHandlers:
 
     @serves(Api.DELETE_TOPICS, 1, 6)
     async def delete_topics(self, context: RequestContext, request: Any) -> Any:
-        """Delete topics by name or id. An answer never tells that a topic exists to who may not see it."""
+        """Delete topics by name or id. Answers do not reveal topics that the principal may not see."""
         access = context.access
         named, by_id, results = _sorted_out(request, context.version)
         twice = {topic.name: topic.id for topic in map(self._catalog.topic, named) if topic and topic.id in by_id}
@@ -201,7 +201,7 @@ class TopicHandlers:
 
     @serves(Api.CREATE_PARTITIONS, 0, 3)
     async def create_partitions(self, context: RequestContext, request: Any) -> Any:
-        """Give topics more partitions; each by itself."""
+        """Give topics more partitions; each separately."""
         counts = Counter(topic.name for topic in request.topics)
         results = [_refused(_Grown, _DUPLICATE, name=name) for name, count in counts.items() if count > 1]
         for topic in request.topics:
@@ -212,7 +212,7 @@ class TopicHandlers:
                         not request.validate_only
                         and await self._catalog.add_partitions(topic.name, topic.count) is None
                     ):
-                        # Another request was faster: it deleted the topic, or gave it as many.
+                        # Another request came first: it deleted the topic, or gave it as many.
                         _check_count(self._catalog.topic(topic.name), topic.count)
                     results.append(_Grown(name=topic.name))
                 except RefusedError as error:
@@ -271,14 +271,14 @@ def _check_count(topic: Topic | None, count: int) -> Topic:
 
 
 def _may(access: Access, operation: Operation, name: str) -> bool:
-    """True for who may delete every topic, or do this to the one."""
+    """True if the principal may do this to the topic, or delete every topic."""
     return access.allows(Operation.DELETE, Resource.CLUSTER, CLUSTER_NAME) or access.allows(
         operation, Resource.TOPIC, name
     )
 
 
 def _sorted_out(request: Any, version: int) -> tuple[list[str], list[uuid.UUID], list[Any]]:
-    """The names and ids to delete, each once, and the answers for what is neither (ControllerApis.deleteTopics)."""
+    """The distinct names and ids to delete, and the answers for invalid entries (ControllerApis.deleteTopics)."""
     names: list[str] = []
     ids: list[uuid.UUID] = []
     results = []

@@ -1,6 +1,6 @@
-"""The transaction APIs: messages to events of the coordinator, and its replies to messages.
+"""The transaction APIs: messages to coordinator events, and its replies to messages.
 
-Nothing is decided here but what the coordinator cannot know: which partitions exist, and who may send markers.
+The only decisions here are those the coordinator cannot make: which partitions exist, and who may send markers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _Description = admin.DescribeTransactionsResponse.TransactionState
 
 
 class TransactionHandlers:
-    """In the versions of Kafka 4.4.0; what it has not released, `request_channel.join` holds back."""
+    """In the versions of Kafka 4.4.0; `request_channel.join` withholds unreleased ones."""
 
     def __init__(self, service: TransactionService, markers: MarkerWriter, topics: Topics) -> None:
         self._service = service
@@ -66,7 +66,7 @@ class TransactionHandlers:
         """InitProducerId v0 to v6.
 
         Raises:
-            RemoteProtocolError: no record of the state log can hold the transactional id. As in Kafka there is no
+            RemoteProtocolError: the transactional id is too long for a state log record. As in Kafka there is no
                 answer; and nothing is reserved, or the id would be pending for ever.
         """
         if len((request.transactional_id or "").encode()) > STRING_BYTES_MAX:
@@ -94,7 +94,7 @@ class TransactionHandlers:
 
     @serves(Api.ADD_PARTITIONS_TO_TXN, 0, 5)
     async def add_partitions(self, context: RequestContext, request: Any) -> Any:
-        """AddPartitionsToTxn: of one client below v4, a batch of transactions from there on."""
+        """AddPartitionsToTxn: for one client below v4, a batch of transactions from v4 on."""
         if context.version < BATCH_VERSION:
             reply = await self._add(
                 context,
@@ -141,7 +141,7 @@ class TransactionHandlers:
 
     @serves(Api.END_TXN, 0, 5)
     async def end_txn(self, context: RequestContext, request: Any) -> Any:
-        """EndTxn v0 to v5; the pair is part of the answer from v5 on."""
+        """EndTxn v0 to v5; the answer contains the pair from v5 on."""
         event = EndTxn(
             transactional_id=request.transactional_id,
             producer_id=request.producer_id,
@@ -157,9 +157,9 @@ class TransactionHandlers:
 
     @serves(Api.WRITE_TXN_MARKERS, 1, 2)
     async def write_markers(self, context: RequestContext, request: Any) -> Any:
-        """WriteTxnMarkers v1 and v2: markers of another coordinator, or of ``kafka-transactions abort``.
+        """WriteTxnMarkers v1 and v2: markers from another coordinator, or ``kafka-transactions abort``.
 
-        The codes of markers with one producer id are merged, the last marker of a partition counts, as in Kafka.
+        The codes of markers with one producer id are merged; the last marker of a partition wins, as in Kafka.
         """
         access = context.access
         allowed = access.allows(Operation.ALTER, Resource.CLUSTER, CLUSTER_NAME) or access.allows(

@@ -1,9 +1,9 @@
 """Kafka's internal topics: their names, and their records as bytes by Kafka's own schemas.
 
-The ``.json`` files beside this module are those of Apache Kafka 4.4.0 (``common/message`` in its libraries
-kafka-transaction-coordinator and kafka-group-coordinator), unchanged; kafka-python makes a class of each, with
-the functions that it generates for requests too: they are called here as its requests do. In front of every record
-stands an int16: of a key its kind of record, of a value its version.
+The ``.json`` files in this package are those of Apache Kafka 4.4.0 (``common/message`` in its libraries
+kafka-transaction-coordinator and kafka-group-coordinator), unchanged; kafka-python makes a class from each, with the
+same generated functions as for requests. Every record begins with an int16: the record type in a key, the version in
+a value.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kafka.protocol.schemas.fields.codecs import EncodeBufferPool
 
 from spark_2pc_sink.errors import RemoteProtocolError
 
-#: Of the transaction coordinator.
+#: The transaction coordinator's topic.
 TRANSACTION_STATE: Final = "__transaction_state"
-#: Of the group coordinator.
+#: The group coordinator's topic.
 GROUP_OFFSETS: Final = "__consumer_offsets"
-#: Of the share coordinator. The reference broker has none, and keeps the name from clients all the same, as Kafka does.
+#: The share coordinator's topic. The reference broker has none, but reserves the name, as Kafka does.
 SHARE_GROUP_STATE: Final = "__share_group_state"
-#: Topics that clients may read but neither produce to nor add to a transaction (``Topic.INTERNAL_TOPICS``).
+#: Topics that clients may read but must not produce to or add to a transaction (``Topic.INTERNAL_TOPICS``).
 INTERNAL_TOPICS: Final = frozenset({TRANSACTION_STATE, GROUP_OFFSETS, SHARE_GROUP_STATE})
 
 #: A string outside of flexible versions has an int16 length.
@@ -35,13 +35,13 @@ _PREFIX: Final = struct.Struct(">h")
 
 
 def _patched(_: type, schema: dict[str, Any]) -> dict[str, Any]:
-    """What kafka-python wants of a schema: the type ``data``, versions of every field, and tags in their order."""
+    """Adapt a schema to kafka-python: the type ``data``, versions of every field, and tags in order."""
     fields = [{"versions": field.get("taggedVersions"), **field} for field in schema["fields"]]
     return {**schema, "type": "data", "fields": sorted(fields, key=lambda field: field.get("tag", -1))}
 
 
 def _class(name: str) -> Any:
-    """The class of a schema, which kafka-python finds by its name."""
+    """Load the class for a schema; kafka-python finds the schema by its name."""
     patch: dict[str, Any] = {"json_patch": classmethod(_patched)}
     return new_class(name, (ApiData,), {"load_json": __package__}, lambda namespace: namespace.update(patch))
 
@@ -52,7 +52,7 @@ OffsetCommitKey: Any = _class("OffsetCommitKey")
 OffsetCommitValue: Any = _class("OffsetCommitValue")
 GroupMetadataKey: Any = _class("GroupMetadataKey")
 GroupMetadataValue: Any = _class("GroupMetadataValue")
-#: What a consumer says when it joins a group; a part of GroupMetadataValue. This schema comes with kafka-python.
+#: A consumer's subscription when it joins a group; a part of GroupMetadataValue. kafka-python includes this schema.
 ConsumerProtocolSubscription: Any = consumer_metadata.ConsumerProtocolSubscription
 
 
@@ -66,14 +66,14 @@ def encode_value(value: Any, version: int) -> bytes:
 
 
 def prefix_of(data: bytes, *, peer: str) -> int:
-    """The number in front of a key or a value; ``peer`` is who wrote it."""
+    """The leading number of a key or a value; ``peer`` names its writer."""
     if len(data) < _PREFIX.size:
         raise RemoteProtocolError(peer=peer, detail=f"a record of {len(data)} bytes")
     return int(_PREFIX.unpack_from(data)[0])
 
 
 def decode_value(kind: Any, data: bytes, *, peer: str) -> Any:
-    """The value of class ``kind`` in ``data``; unknown tags of a later Kafka are skipped (KIP-915)."""
+    """Decode a value of class ``kind``; unknown tags from a later Kafka are skipped (KIP-915)."""
     version = prefix_of(data, peer=peer)
     if not 0 <= version <= kind.max_version:
         raise RemoteProtocolError(peer=peer, detail=f"{kind.__name__} v{version}")
@@ -81,13 +81,13 @@ def decode_value(kind: Any, data: bytes, *, peer: str) -> Any:
 
 
 def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool = False) -> Any:
-    """The record of class ``kind`` in ``data``, read as ``version`` whatever stands in front of it.
+    """Decode a record of class ``kind`` as ``version``, whatever its prefix says.
 
     Args:
-        prefix_only: later versions may have added fields behind.
+        prefix_only: later versions may have added fields at the end.
 
     Raises:
-        RemoteProtocolError: bytes that do not fit the schema.
+        RemoteProtocolError: the bytes do not match the schema.
     """
     prefix_of(data, peer=peer)
     flexible = kind.flexible_version_q(version)
@@ -118,7 +118,7 @@ def _encode(record: Any, *, prefix: int, version: int) -> bytes:
 
 
 def _refuse_nulls(record: Any, version: int) -> None:
-    """kafka-python reads a null also where the schema has none."""
+    """Reject nulls that the schema does not allow; kafka-python reads them anyway."""
     kind: Any = type(record)
     required, lists = _checked_fields(kind, version)
     for name in required:

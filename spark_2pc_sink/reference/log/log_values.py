@@ -1,14 +1,14 @@
-"""Values that go into a partition log and come out of it.
+"""Values that are written to and read from a partition log.
 
 Leader epochs and the offsets that each wrote: the answer to OffsetForLeaderEpoch (KIP-101, KIP-320).
 
 Kafka keeps it in ``leader-epoch-checkpoint``; here it is rebuilt from the batches, each of which carries its epoch.
-An epoch in which nothing was written is forgotten when the next one begins, as by ``LeaderEpochFileCache.assign``.
+An epoch without records is forgotten when the next one begins, as in ``LeaderEpochFileCache.assign``.
 
-Decoding of what clients sent, where it cannot hold up anybody else.
+Decoding of client records without blocking other connections.
 
-A batch of a few kilobytes may stand for millions of records. What is large or compressed is decoded in a thread, and
-in `_THREADS` at a time, so that all clients together can make the decoder hold that many batches and no more.
+A batch of a few kilobytes may contain millions of records. Large or compressed batches are decoded in a thread, at
+most `_THREADS` at a time, which bounds the number of decoded batches held in memory for all clients together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_EPOCH: Final = -1
 
 @dataclass(frozen=True)
 class EpochEnd:
-    """An epoch and the offset behind its last record; -1 and -1 where it is not known."""
+    """An epoch and the offset after its last record; -1 and -1 if unknown."""
 
     epoch: int
     end_offset: int
@@ -50,7 +50,7 @@ class LeaderEpochs:
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """From ``start_offset`` on everything is written in ``epoch``; an epoch that is not later changes nothing."""
+        """Begin ``epoch`` at ``start_offset``; an epoch that is not later changes nothing."""
         if epoch <= self.latest:
             return
         if self._starts and self._starts[-1] == start_offset:
@@ -64,7 +64,7 @@ class LeaderEpochs:
         return self._epochs[position - 1] if position else NO_EPOCH
 
     def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """The end of the largest epoch that is not later than ``epoch``."""
+        """The end of the largest epoch not later than ``epoch``."""
         if epoch < 0 or epoch > self.latest:
             return EpochEnd(NO_EPOCH, NO_OFFSET)
         if epoch == self.latest:
@@ -86,10 +86,10 @@ class Isolation(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LogSettings:
-    """The broker and topic properties that a partition goes by; the defaults are Kafka's.
+    """The broker and topic properties that apply to a partition; the defaults are Kafka's.
 
     Args:
-        cleanup_policy: log.cleanup.policy, cleanup.policy. Nothing is removed, but what Kafka refuses is refused.
+        cleanup_policy: log.cleanup.policy, cleanup.policy. Nothing is removed, but Kafka's refusals apply.
     """
 
     segment_bytes: int = 1_073_741_824
@@ -102,7 +102,7 @@ class LogSettings:
 
     @property
     def compacted(self) -> bool:
-        """True where every record of a client needs a key."""
+        """True if every client record needs a key."""
         return "compact" in self.cleanup_policy
 
     @property
@@ -116,9 +116,9 @@ class Appended:
     """The outcome of an append.
 
     Args:
-        base_offset: of the batch; that of the first time for a duplicate; -1 unless the code is NONE.
+        base_offset: the batch's; for a duplicate, that of the first append; -1 unless the code is NONE.
         log_append_time_ms: what Produce answers: the broker's timestamp, a duplicate's timestamp, or -1.
-        duplicate: nothing was written, it stands in the log already.
+        duplicate: nothing was written; the log already contains the batch.
     """
 
     code: Code
@@ -133,7 +133,7 @@ class FetchedData:
     """What a fetch of one partition found.
 
     Args:
-        records: whole batches; the first may begin before the offset that was asked for.
+        records: whole batches; the first may begin before the requested offset.
         aborted: (producer id, first offset) in the order of the markers, also beyond ``records`` (as Kafka does);
             None for read_uncommitted.
     """
@@ -147,46 +147,46 @@ class FetchedData:
 
 @dataclass(frozen=True)
 class FoundOffset:
-    """What ListOffsets answers for one partition; -1 for what there is not."""
+    """What ListOffsets answers for one partition; -1 for absent values."""
 
     offset: int
     timestamp_ms: int
     leader_epoch: int
 
 
-#: No record is that late.
+#: Later than any record.
 NOWHERE: Final = FoundOffset(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
-#: Decoding is work of the interpreter, of which there is one; the second thread is there for small batches behind a
-#: large one. Each holds a batch of `spark_2pc_sink.wire.batch_reader.DECOMPRESSED_BYTES_MAX` at most.
+#: Decoding holds the interpreter lock; the second thread is for small batches queued after a large one.
+#: Each holds at most one batch of `spark_2pc_sink.wire.batch_reader.DECOMPRESSED_BYTES_MAX`.
 _THREADS: Final = 2
-#: Up to here the change to a thread takes longer than the work.
+#: Below this size, switching to a thread takes longer than the work.
 _INLINE_BYTES_MAX: Final = 16 * 1024
 _decoders: Final = ThreadPoolExecutor(_THREADS, thread_name_prefix="decode")
 _Result = TypeVar("_Result")
 
 
 async def decoded(header: BatchHeader, work: Callable[[], _Result]) -> _Result:
-    """What ``work`` makes of the records of a batch."""
+    """Apply ``work`` to the records of a batch, in a thread if they are large or compressed."""
     if not header.compression and header.size_bytes <= _INLINE_BYTES_MAX:
         return work()
     return await asyncio.get_running_loop().run_in_executor(_decoders, work)
 
 
 def first_from(batch: bytes, header: BatchHeader, timestamp_ms: int, offset: int) -> Record | None:
-    """The first record of a batch that is not older than a time and not before an offset."""
+    """The first record of a batch at or after both a timestamp and an offset."""
     found = decode_records(batch, header)
     return next((each for each in found if each.timestamp_ms >= timestamp_ms and each.offset >= offset), None)
 
 
 def max_timestamp_from(batch: bytes, header: BatchHeader, offset: int) -> int:
-    """The newest time in a batch, of the records that are not before an offset."""
+    """The largest timestamp among a batch's records at or after an offset."""
     return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= offset)
 
 
 def all_have_keys(records: Buffer, header: BatchHeader) -> bool:
-    """What a compacted topic asks of a batch; no batch that cannot be read has it."""
+    """True if all records have keys, as a compacted topic requires; False for an unreadable batch."""
     try:
         return all(record.key is not None for record in decode_records(bytes(records), header))
     except BatchError:

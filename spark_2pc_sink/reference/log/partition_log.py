@@ -1,16 +1,16 @@
 """The leader of one partition: what may be appended, what is durable, and what a reader may see.
 
 One `PartitionLog` holds the batches (`storage`), the rules for producers (`producer_state`), and the offsets that
-readers go by. Everything runs on one event loop. An append is in the log when the call returns (the next append sees
-it), and durable after `sync`; the high watermark is the durable end, so that no reader sees what a crash could take
-back. A caller answers its client after `sync`, never before.
+readers are limited by. Everything runs on one event loop. An append is in the log when the call returns (the next
+append sees it), and durable after `sync`; the high watermark is the durable end, so that readers never see records
+that a crash could take back. A caller must not answer its client before `sync`.
 
-Kafka's rules are those of ``UnifiedLog`` and ``LocalLog`` in 4.4.0. There is no retention and no compaction; what
-DeleteRecords deletes is no longer read, and its bytes go with the topic.
+The rules are those of Kafka 4.4.0's ``UnifiedLog`` and ``LocalLog``. There is no retention and no compaction; records
+deleted by DeleteRecords become unreadable, and their bytes are removed with the topic.
 
-State of a partition that follows from its batches: producers, aborted transactions, leader epochs, stable offset.
+State of a partition that is derived from its batches: producers, aborted transactions, leader epochs, stable offset.
 
-Pure: the same batches in the same order make the same state, whether they are being appended or read back.
+Pure: the same batches in the same order give the same state, whether they are appended or read back.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class LogState:
         self.producers: ProducerStates = ProducerStates(verification=verification)
         self.aborted: AbortedIndex = AbortedIndex()
         self.epochs: LeaderEpochs = LeaderEpochs()
-        # Those whose markers no reader may see yet: they still hold back the stable offset.
+        # Transactions whose markers are not visible to readers yet: they still hold back the stable offset.
         self._ended: list[EndedTransaction] = []
 
     def recovered(self, header: BatchHeader, batch: bytes) -> None:
-        """Take a batch into account that is in the log already: it was right when it was written."""
+        """Apply a batch that is already in the log, and was valid when it was written."""
         self.epochs.begin(header.leader_epoch, header.base_offset)
         if not header.has_producer:
             return
@@ -88,7 +88,7 @@ class LogState:
             self.marker_written(header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
 
     def marker_written(self, header: BatchHeader, *, commit: bool, coordinator_epoch: int) -> None:
-        """An end marker stands in the log. Where no transaction was open it changes the producer only."""
+        """Apply an end marker in the log. If no transaction was open, only the producer changes."""
         ended = self.producers.marker_written(header, commit=commit, coordinator_epoch=coordinator_epoch)
         if ended is None:
             return
@@ -100,8 +100,8 @@ class LogState:
     def stable_offset(self, high_watermark: int) -> int:
         """The last stable offset at a high watermark, which only grows from call to call.
 
-        No transaction may be open below it, nor one be over whose marker is not below the high watermark
-        (``ProducerStateManager.firstUnstableOffset``).
+        It is at most the start of the first open transaction, or of the first ended one whose marker is not below the
+        high watermark (``ProducerStateManager.firstUnstableOffset``).
         """
         self._ended = [each for each in self._ended if each.marker_offset >= high_watermark]
         unstable = [high_watermark, *(each.first_offset for each in self._ended)]
@@ -115,14 +115,14 @@ _logger = logging.getLogger(__name__)
 
 
 class PartitionLog:
-    """One partition. Made by :meth:`open`, for use on the event loop only.
+    """One partition, made by :meth:`open`; for use on the event loop only.
 
     Attributes:
-        leader_epoch: stamped on every batch; counts the starts of the node.
-        recovered_cut_bytes: what opening cut off the end, a write that a crash had torn; 0 usually.
-        log_start_offset: the first offset that there is; grows by `delete_before` only.
-        high_watermark: first offset that no reader may see: everything below it is durable.
-        last_stable_offset: first offset that a read_committed reader may not see.
+        leader_epoch: written to every batch; counts the starts of the node.
+        recovered_cut_bytes: bytes of a torn write that opening truncated; usually 0.
+        log_start_offset: first available offset; only `delete_before` raises it.
+        high_watermark: first offset not visible to readers; everything below it is durable.
+        last_stable_offset: first offset not visible to read_committed readers.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class PartitionLog:
         self.last_stable_offset: int = self._stable_offset()
         self._sync = GroupSync(log, executor, self._durable)
         self._changed: asyncio.Future[None] | None = None
-        # Why the last append was refused by the disk; '' where it was not.
+        # Why the disk refused the last append; '' if it did not.
         self._disk_error = ""
         state.epochs.begin(leader_epoch, log.end_offset)
 
@@ -165,17 +165,17 @@ class PartitionLog:
         durable_end: int = 0,
         executor: Executor | None = None,
     ) -> PartitionLog:
-        """Open a partition, and recover what is in its directory: every batch is read and its CRC checked.
+        """Open a partition and recover its directory: every batch is read and its CRC checked.
 
-        Blocks while it reads; needs no event loop, so that a start may open in threads.
+        Blocks while it reads; needs no event loop, so that startup may open logs in threads.
 
         Args:
-            place: the directory, which exists; or a store of segments; None keeps everything in memory.
-            durable_end: the offset up to which it is known to have been on disk, at an earlier start or stop.
+            place: an existing directory, or a store of segments; None keeps everything in memory.
+            durable_end: the offset up to which the log was on disk at an earlier start or stop.
 
         Raises:
-            CorruptLogError: a segment that was complete on disk is damaged. A torn end is cut off instead.
-            ShortLogError: it ends before ``durable_end``.
+            CorruptLogError: a segment that was complete on disk is damaged. A torn end is truncated instead.
+            ShortLogError: the log ends before ``durable_end``.
         """
         store = DiskStore(place) if isinstance(place, Path) else place or MemoryStore()
         log = SegmentedLog(store)
@@ -218,9 +218,9 @@ class PartitionLog:
         return self._state.producers.standing(stamp, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 
     async def lacks_keys(self, records: Buffer, header: BatchHeader) -> bool:
-        """Whether the topic is compacted and a record of the batch has no key (``LogValidator.validateKey``).
+        """True if the topic is compacted and a record of the batch has no key (``LogValidator.validateKey``).
 
-        Of records that cannot be read nobody can say that they have. A batch that is too large is not looked into.
+        Unreadable records count as keyless. A batch that is too large is not inspected.
         """
         if not self.settings.compacted or header.size_bytes > self.settings.message_max_bytes:
             return False
@@ -229,17 +229,17 @@ class PartitionLog:
     def append(
         self, records: Buffer, header: BatchHeader, *, now_ms: int, guard: Guard | None = None, lacks_keys: bool = False
     ) -> Appended:
-        """Append the batch of a client. Durable after `sync`; nothing is written unless the code is NONE.
+        """Append a client's batch. Durable after `sync`; nothing is written unless the code is NONE.
 
         Args:
-            records: exactly the bytes that ``storage.batches.inspect`` gave ``header`` for; not kept.
-            guard: of `NeedsCoordinator`; only for a transactional batch whose partition the coordinator has added.
+            records: exactly the bytes that ``storage.batches.inspect`` returned ``header`` for; not kept.
+            guard: from `NeedsCoordinator`; only for a transactional batch whose partition the coordinator has added.
 
         Returns:
             NONE with the base offset; or MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD (a
             record without a key where the topic is compacted), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
             OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_STORAGE_ERROR.
-            ``duplicate`` says that it stood in the log before; `sync` is due all the same before the answer.
+            ``duplicate`` means that the log already contains the batch; `sync` is still required before the answer.
         """
         code = self._refusal(header, now_ms)
         if code is Code.NONE and lacks_keys:
@@ -264,13 +264,13 @@ class PartitionLog:
         producer: ProducerStamp | None = None,
         guard: Guard | None = None,
     ) -> Appended:
-        """Append records of the broker's own as one batch: state logs, offsets of groups.
+        """Append the broker's own records as one batch: state logs, offsets of groups.
 
         Args:
-            producer: on whose behalf, inside its transaction (`producer_state.Writer`); None for none.
+            producer: the producer whose transaction they belong to (`producer_state.Writer`), or None.
 
         Returns:
-            as `append`, but without sequences there are no duplicates and no OUT_OF_ORDER_SEQUENCE_NUMBER.
+            as `append`; without sequences, duplicates and OUT_OF_ORDER_SEQUENCE_NUMBER cannot occur.
         """
         batch = build_batch(
             encode_records(records),
@@ -289,9 +289,9 @@ class PartitionLog:
         return self._write_batch(self._stamped(batch, header, now_ms), NO_TIMESTAMP)
 
     def append_marker(self, marker: EndMarker, *, now_ms: int) -> Code:
-        """Append the end marker of a transaction. Durable after `sync`; nothing is written unless NONE.
+        """Append the end marker of a transaction. Durable after `sync`; nothing is written unless the code is NONE.
 
-        A marker for a producer or a transaction that the partition does not know is written all the same, as by Kafka.
+        As in Kafka, a marker for an unknown producer or transaction is also written.
 
         Returns:
             NONE, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED or KAFKA_STORAGE_ERROR.
@@ -316,21 +316,21 @@ class PartitionLog:
         """Wait until everything appended before this call is durable and visible. Many callers share one fdatasync.
 
         Raises:
-            LogFailedError: the disk failed; nothing is known of what was not durable, and nothing more is taken.
+            LogFailedError: the disk failed; pending writes are in doubt, and the log takes no more.
         """
         failure = await self.flush()
         if failure is not None:
             raise failure
 
     def flush(self) -> Synced:
-        """Begin what `sync` waits for, for a client that waits for nothing (acks=0 or 1); the result is a failure."""
+        """Start what `sync` waits for, for a client that does not wait (acks=0 or 1); the result is a failure."""
         return self._sync.request()
 
     def delete_before(self, offset: int) -> None:
-        """Let nothing below ``offset`` be read any more (DeleteRecords). Whoever calls keeps the offset durably.
+        """Make records below ``offset`` unreadable (DeleteRecords). The caller persists the offset.
 
         Args:
-            offset: at most the high watermark; a smaller one than `log_start_offset` changes nothing.
+            offset: at most the high watermark; a value below `log_start_offset` changes nothing.
         """
         assert offset <= self.high_watermark
         self.log_start_offset = max(self.log_start_offset, offset)
@@ -338,21 +338,21 @@ class PartitionLog:
         self._wake()
 
     def expire_producers(self, now_ms: int) -> None:
-        """Forget producers without an open transaction and unused for producer.id.expiration.ms; call now and then."""
+        """Forget producers without an open transaction and unused for producer.id.expiration.ms; call periodically."""
         self._state.producers.expire(now_ms, self.settings.producer_id_expiration_ms)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, *, max_bytes: int, isolation: Isolation, min_one: bool) -> FetchedData:
-        """Whole batches from the one that holds ``offset`` on, as far as ``isolation`` may see, from one segment.
+        """Whole batches from the one with ``offset``, as far as ``isolation`` allows, from one segment.
 
         Args:
-            max_bytes: of batches; an empty answer where the first one is larger, unless ``min_one``.
-            min_one: give the first batch whatever its size, so that a reader always gets on.
+            max_bytes: limit for the batches; the answer is empty if the first one is larger, unless ``min_one``.
+            min_one: return the first batch whatever its size, so that a reader always makes progress.
 
         Raises:
-            OffsetOutOfRangeError: before the log's start or behind its end.
-            OSError: the disk.
+            OffsetOutOfRangeError: before the log's start or after its end.
+            OSError: the disk failed.
         """
         if not self.log_start_offset <= offset <= self._log.end_offset:
             raise OffsetOutOfRangeError(
@@ -374,15 +374,15 @@ class PartitionLog:
     def changed(self) -> asyncio.Future[None]:
         """Done when the high watermark or the last stable offset moves next, or the log is closed.
 
-        All callers get the same future: wait with ``asyncio.wait`` or ``asyncio.shield``, which leave it alone, and
-        look again afterwards.
+        All callers get the same future: wait with ``asyncio.wait`` or ``asyncio.shield``, which do not cancel it, and
+        check again afterwards.
         """
         if self._changed is None or self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         return self._changed
 
     def records(self, offset: int = 0) -> Iterator[Record]:
-        """Every record from ``offset`` to the log's end, for loading state logs; control records included."""
+        """Every record from ``offset`` to the log's end, including control records, for loading state logs."""
         for header, batch in self._log.batches(offset):
             try:
                 yield from (record for record in decode_records(batch, header) if record.offset >= offset)
@@ -390,7 +390,7 @@ class PartitionLog:
                 raise self.unreadable(header.base_offset, error.detail) from error
 
     def unreadable(self, offset: int, detail: str) -> UnreadableRecordError:
-        """The error for a record that whoever loads this log does not understand."""
+        """The error for a record that the log's loader cannot decode."""
         return UnreadableRecordError(
             path=self._log.path_of(offset), topic=self.topic, partition=self.partition, offset=offset, detail=detail
         )
@@ -402,7 +402,7 @@ class PartitionLog:
         return FoundOffset(self.limit(isolation), NO_TIMESTAMP, self._state.epochs.latest)
 
     async def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> FoundOffset:
-        """ListOffsets: the first record with this timestamp or a later one that the reader may see, or `NOWHERE`."""
+        """ListOffsets: the first record visible to the reader with this timestamp or a later one, or `NOWHERE`."""
         start = self.log_start_offset
         for header, batch in self._log.batches_with_timestamp(timestamp_ms):
             record = await decoded(header, partial(first_from, batch, header, timestamp_ms, start))
@@ -414,22 +414,22 @@ class PartitionLog:
     async def offset_of_max_timestamp(self, isolation: Isolation) -> FoundOffset:
         """ListOffsets MAX_TIMESTAMP (-3, KIP-734): the first record with the largest timestamp, or `NOWHERE`.
 
-        Of what is left: Kafka 4.4.0 goes on to name a record that DeleteRecords deleted, and nobody can read.
+        Considers available records only; Kafka 4.4.0 may still return a record that DeleteRecords deleted.
         """
         largest_ms = max(self._log.max_timestamp_from(self.log_start_offset), await self._cut_batch_timestamp_ms())
         return NOWHERE if largest_ms < 0 else await self.offset_for_timestamp(largest_ms, isolation)
 
     def offset_for_epoch(self, epoch: int) -> EpochEnd:
-        """OffsetForLeaderEpoch: where the largest leader epoch up to ``epoch`` ends; (-1, -1) where that is unknown."""
+        """OffsetForLeaderEpoch: where the largest leader epoch up to ``epoch`` ends; (-1, -1) if unknown."""
         return self._state.epochs.end_of(epoch, self._log.end_offset)
 
     def producers(self) -> Iterator[ProducerEntry]:
         return self._state.producers.entries()
 
     def close(self) -> None:
-        """Take no more records and wake the waiting readers; files are closed when a running fdatasync is over.
+        """Take no more records and wake waiting readers; files are closed when a running fdatasync is over.
 
-        Does not flush: `sync` before. A second call does nothing.
+        Does not flush: call `sync` first. A second call does nothing.
         """
         self._sync.close()
         self._wake()
@@ -437,7 +437,7 @@ class PartitionLog:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _refusal(self, header: BatchHeader, now_ms: int) -> Code:
-        """What UnifiedLog has against a batch whoever sends it, in its order."""
+        """UnifiedLog's checks that do not depend on the producer, in its order."""
         if header.size_bytes > self.settings.message_max_bytes:
             return Code.MESSAGE_TOO_LARGE
         if header.size_bytes > self.settings.segment_bytes:
@@ -469,11 +469,11 @@ class PartitionLog:
         return Appended(Code.NONE, base_offset, log_append_time_ms, self.log_start_offset, duplicate=duplicate)
 
     def _written(self, stamped: Stamped) -> bool:
-        """False where the disk refused; the log is then as before."""
+        """False if the disk refused; the log is then unchanged."""
         try:
             self._log.append(stamped, segment_bytes=self.settings.segment_bytes)
         except OSError as error:
-            # Once for each reason: clients try again, many times a second.
+            # Once for each reason: clients retry many times a second.
             if str(error) != self._disk_error:
                 _logger.error("%s: records are refused, as they cannot be written: %s", self._log.path, error)  # noqa: TRY400
             self._disk_error = str(error)
@@ -497,7 +497,7 @@ class PartitionLog:
             self._changed.set_result(None)
 
     async def _cut_batch_timestamp_ms(self) -> int:
-        """The largest timestamp in the batch in whose middle the log starts, of the records that are left; or -1."""
+        """The largest timestamp among the available records of the batch that the log starts in; or -1."""
         start = self.log_start_offset
         for header, batch in self._log.batches(start) if start else ():
             if header.base_offset < start:

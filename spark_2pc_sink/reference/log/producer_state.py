@@ -12,7 +12,7 @@ A caller checks first (`check_batch`, `check_marker`: nothing changes), writes, 
 Verification guards: which questions to the coordinator still hold, in memory only (KIP-890, "Verification").
 
 A guard is taken when the coordinator is asked about a transaction, and is used up by the transaction's first record,
-or taken away by a marker that comes in between. A reopened log has none: what was on its way is asked again.
+or removed by a marker that arrives in between. A reopened log has none: pending questions are asked again.
 
 Index of aborted transactions of a partition: what a read_committed reader must skip.
 
@@ -33,17 +33,17 @@ from spark_2pc_sink.wire.batch_format import NO_SEQUENCE, BatchHeader, next_sequ
 
 
 class Guard:
-    """Proof that the coordinator was asked about a transaction that nothing has ended since. Compared by identity."""
+    """Proof that the coordinator was asked about a transaction that has not ended since. Compared by identity."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Verifying:
-    """A question to the coordinator that is not settled by a record yet (``VerificationStateEntry``).
+    """A question to the coordinator that no record has followed yet (``VerificationStateEntry``).
 
     Args:
-        lowest_sequence: the lowest first sequence that came in this epoch: no batch may pass it.
+        lowest_sequence: the lowest first sequence received in this epoch: no batch may overtake it.
         supports_epoch_bump: the client is on transaction.version 2, whose transactions begin at sequence 0.
     """
 
@@ -54,7 +54,7 @@ class Verifying:
     created_ms: int
 
     def seen(self, sequence: int, epoch: int) -> Verifying:
-        """After another batch that waits for the same guard."""
+        """The state after another batch that waits for the same guard."""
         if epoch > self.epoch:
             return replace(self, epoch=epoch, lowest_sequence=sequence)
         if epoch == self.epoch and sequence < self.lowest_sequence:
@@ -63,13 +63,13 @@ class Verifying:
 
 
 class VerificationGuards:
-    """The guards of one partition, at most one for each producer id."""
+    """The guards of one partition, at most one per producer id."""
 
     def __init__(self) -> None:
         self._verifying: dict[int, Verifying] = {}
 
     def take(self, producer_id: int, epoch: int, sequence: int, *, supports_epoch_bump: bool, now_ms: int) -> Guard:
-        """The guard of a batch that the coordinator is asked about: batches that wait together have the same one."""
+        """The guard for a batch that the coordinator is asked about; batches that wait together share one."""
         asked = self._verifying.get(producer_id)
         if asked is None:
             asked = Verifying(Guard(), sequence, epoch, supports_epoch_bump, now_ms)
@@ -77,15 +77,15 @@ class VerificationGuards:
         return asked.guard
 
     def holds(self, producer_id: int, guard: Guard | None) -> bool:
-        """True where nothing has used up this guard, or taken it away."""
+        """True while this guard is neither used up nor removed."""
         asked = self._verifying.get(producer_id)
         return guard is not None and asked is not None and asked.guard is guard
 
     def in_sequence(self, producer_id: int, sequence: int, *, first_of_epoch: bool) -> bool:
-        """False where a batch that waits for a guard may not be the next one, whatever the log says of it.
+        """False if a batch that waits for a guard must not be the next one, whatever the log says.
 
-        Both rules are KIP-890's: a client that bumps epochs begins each transaction at 0, and of several batches that
-        waited for one guard, the first must come first.
+        Both rules are KIP-890's: a client that bumps epochs begins each transaction at 0, and if several batches
+        waited for one guard, the first must be appended first.
         """
         asked = self._verifying.get(producer_id)
         if asked is None:
@@ -99,18 +99,18 @@ class VerificationGuards:
 
     def marker_written(self, producer_id: int, epoch: int) -> None:
         asked = self._verifying.get(producer_id)
-        # A marker with the bumped epoch belongs to the transaction before; the next one is being verified already.
+        # A marker with the bumped epoch ends the previous transaction; the next one is already being verified.
         if asked is not None and not (asked.supports_epoch_bump and asked.epoch == epoch):
             del self._verifying[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget the questions that were asked ``expiration_ms`` ago, and that no record has followed."""
+        """Forget questions asked ``expiration_ms`` ago that no record has followed."""
         expired = [key for key, asked in self._verifying.items() if now_ms - asked.created_ms >= expiration_ms]
         for producer_id in expired:
             del self._verifying[producer_id]
 
 
-#: How many batches are remembered to recognise a retry: a producer has at most five requests on their way
+#: Number of batches remembered to recognise a retry: a producer has at most five requests in flight
 #: (``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``).
 BATCHES_KEPT_MAX: Final = 5
 NO_EPOCH: Final = -1
@@ -120,7 +120,7 @@ NO_TIMESTAMP: Final = -1
 
 @dataclass(frozen=True)
 class BatchMemory:
-    """One of the last batches of a producer, as much as recognises its retry."""
+    """The fields of a producer's recent batch that identify its retry."""
 
     first_sequence: int
     last_sequence: int
@@ -131,10 +131,10 @@ class BatchMemory:
 
 @dataclass(frozen=True)
 class ProducerEntry:
-    """What the log says of one producer id.
+    """What the log says about one producer id.
 
     Args:
-        batches: the last ones of this epoch, oldest first; none after a marker that bumped the epoch.
+        batches: the last ones in this epoch, oldest first; none after a marker that bumped the epoch.
         txn_start_offset: first offset of the open transaction, or None.
     """
 
@@ -153,7 +153,7 @@ class ProducerEntry:
         return self.txn_start_offset is not None and self.epoch == epoch
 
     def written(self, header: BatchHeader) -> ProducerEntry:
-        """The entry after a data batch: a new epoch forgets the batches, a transaction that is open stays so."""
+        """The entry after a data batch: a new epoch forgets the batches; an open transaction stays open."""
         memory = BatchMemory(
             next_sequence(header.last_sequence, -header.last_offset_delta),
             header.last_sequence,
@@ -175,7 +175,7 @@ class ProducerEntry:
         )
 
     def ended(self, epoch: int, coordinator_epoch: int, timestamp_ms: int) -> ProducerEntry:
-        """The entry after an end marker: no transaction is open, and a new epoch forgets the batches."""
+        """The entry after an end marker: the transaction is closed, and a new epoch forgets the batches."""
         return replace(
             self,
             epoch=epoch,
@@ -188,10 +188,10 @@ class ProducerEntry:
 
 @dataclass(frozen=True)
 class EndMarker:
-    """How a transaction ends, as a coordinator tells the leader of one of its partitions (WriteTxnMarkers).
+    """How a transaction ends, as its coordinator tells a partition leader (WriteTxnMarkers).
 
     Args:
-        transaction_version: of the client that the transaction belongs to; 0 where the request does not say.
+        transaction_version: the version used by the transaction's client; 0 if the request does not say.
     """
 
     producer_id: int
@@ -202,7 +202,7 @@ class EndMarker:
 
 
 class ProducerStamp(Protocol):
-    """Who wants to write: a `BatchHeader`, or a `Writer`."""
+    """The producer of a write: a `BatchHeader`, or a `Writer`."""
 
     @property
     def producer_id(self) -> int: ...
@@ -212,12 +212,12 @@ class ProducerStamp(Protocol):
 
     @property
     def base_sequence(self) -> int:
-        """As in the batch; -1 for offsets of a group."""
+        """As in the batch; -1 for group offsets."""
 
 
 @dataclass(frozen=True)
 class Writer:
-    """The producer on whose behalf a broker writes records of its own: offsets committed in a transaction."""
+    """The producer for which a broker writes its own records: offsets committed in a transaction."""
 
     producer_id: int
     producer_epoch: int
@@ -242,7 +242,7 @@ class Refused:
     code: Code
 
 
-#: How a transactional batch stands with the leader of its partition, before anybody is asked.
+#: The leader's own verdict on a transactional batch, before asking the coordinator.
 Standing = Verified | NeedsCoordinator | Refused
 
 
@@ -261,7 +261,7 @@ class ProducerStates:
         self.verification = verification
         self._entries: dict[int, ProducerEntry] = {}
         self._guards = VerificationGuards()
-        # First offset of each open transaction to its producer id. Offsets only grow, so the first is the smallest.
+        # First offset of each open transaction to its producer id. Offsets only grow, so the first entry is smallest.
         self._open: dict[int, int] = {}
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
@@ -302,14 +302,14 @@ class ProducerStates:
         return next((kept for kept in entry.batches if (kept.first_sequence, kept.last_sequence) == wanted), None)
 
     def check_batch(self, header: BatchHeader, guard: Guard | None, *, sequenced: bool = True) -> Code:
-        """NONE where a data batch with a producer id may be appended, after `duplicate` has found none.
+        """NONE if a data batch with a producer id may be appended, after `duplicate` found none.
 
         Args:
-            sequenced: False for records of a broker, which have no sequence numbers.
+            sequenced: False for broker records, which have no sequence numbers.
         """
         entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
         epoch = header.producer_epoch
-        # An old epoch comes first in both of Kafka's checks: a fenced producer hears so, whatever its guard.
+        # Both of Kafka's checks begin with the epoch: a fenced producer is told so, whatever its guard.
         if epoch < entry.epoch:
             return Code.INVALID_PRODUCER_EPOCH
         needs_guard = self.verification and header.transactional and not entry.has_open_transaction(epoch)
@@ -333,7 +333,7 @@ class ProducerStates:
     def _stale_marker(entry: ProducerEntry, marker: EndMarker) -> bool:
         """KIP-890: a marker of transaction.version 2 carries the transaction's epoch + 1, so an equal one is a retry.
 
-        It is let pass where there is nothing it could end, and at the last epoch, which cannot be bumped.
+        It is accepted if there is nothing to end, and at the last epoch, which cannot be bumped.
         """
         if marker.transaction_version < EPOCH_BUMP_VERSION or marker.producer_epoch != entry.epoch:
             return marker.producer_epoch < entry.epoch
@@ -361,7 +361,7 @@ class ProducerStates:
             self._guards.record_written(header.producer_id)
 
     def marker_written(self, header: BatchHeader, *, commit: bool, coordinator_epoch: int) -> EndedTransaction | None:
-        """An end marker stands in the log. The transaction that it ended, or None where none was open."""
+        """Apply an end marker in the log; returns the transaction that it ended, or None if none was open."""
         before = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
         self._entries[header.producer_id] = before.ended(
             header.producer_epoch, coordinator_epoch, header.max_timestamp_ms
@@ -373,7 +373,7 @@ class ProducerStates:
         return EndedTransaction(header.producer_id, before.txn_start_offset, header.base_offset, commit)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers whose last record is ``expiration_ms`` old, unless they have a transaction open."""
+        """Forget producers whose last record is ``expiration_ms`` old, unless they have an open transaction."""
         expired = [
             entry.producer_id
             for entry in self._entries.values()
@@ -389,9 +389,9 @@ class AbortedTransaction:
     """One aborted transaction.
 
     Args:
-        stable_offset: the last stable offset once the marker stands, as far as this partition can know: where the
-            earliest transaction of another producer id began, else the offset behind the marker. No entry behind this
-            one begins before it, which is what ends a search.
+        stable_offset: the last stable offset once the marker is written, as far as this partition can know: the start
+            of the earliest transaction of another producer id, else the offset after the marker. No later entry begins
+            before it, so a search can stop there.
     """
 
     producer_id: int
@@ -410,7 +410,7 @@ class AbortedIndex:
         return tuple(self._entries)
 
     def add(self, ended: EndedTransaction, stable_offset: int) -> None:
-        """A transaction was aborted whose marker is behind all others'."""
+        """Add an aborted transaction; its marker must be the newest."""
         assert not ended.commit
         assert not self._marker_offsets or self._marker_offsets[-1] < ended.marker_offset
         self._entries.append(
@@ -419,9 +419,9 @@ class AbortedIndex:
         self._marker_offsets.append(ended.marker_offset)
 
     def between(self, fetch_offset: int, upper_offset: int) -> tuple[tuple[int, int], ...]:
-        """(producer id, first offset) of those that overlap ``[fetch_offset, upper_offset)``.
+        """(producer id, first offset) of transactions that overlap ``[fetch_offset, upper_offset)``.
 
-        ``TransactionIndex.collectAbortedTxns``: marker at or behind the fetch offset, begun before the upper one.
+        ``TransactionIndex.collectAbortedTxns``: marker at or after the fetch offset, begun before the upper one.
         """
         found = []
         for entry in self._entries[bisect_left(self._marker_offsets, fetch_offset) :]:

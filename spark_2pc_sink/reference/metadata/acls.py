@@ -1,8 +1,8 @@
 """ACLs, and what they allow: the rules of Kafka's ``StandardAuthorizer`` (KIP-801).
 
-A rule names a resource, by its name or by a prefix of names, a principal, a host and an operation. Whoever is in
-``super.users`` may do everything. Otherwise a matching DENY decides, then a matching ALLOW; where rules name the
-resource but none matches, the answer is no; where no rule names it, ``allow.everyone.if.no.acl.found`` answers.
+A rule names a resource, by its name or by a prefix of names, a principal, a host and an operation. ``super.users`` may
+do everything. Otherwise a matching DENY decides, then a matching ALLOW; if rules name the resource but none matches,
+access is denied; if no rule names it, ``allow.everyone.if.no.acl.found`` decides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
 #: ``AclOperation.ALL``: a rule for every operation.
 ALL_OPERATIONS: Final = 2
-#: ``AclOperation`` codes that a rule may have: ALL, and everything up to TWO_PHASE_COMMIT.
+#: ``AclOperation`` codes allowed in a rule: ALL, and everything up to TWO_PHASE_COMMIT.
 OPERATION_CODES: Final = range(ALL_OPERATIONS, 16)
 #: What an ALLOW also allows (never what a DENY also denies): ``StandardAuthorizerData.IMPLIES_DESCRIBE`` and its twin.
 _IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
@@ -30,12 +30,12 @@ _IMPLIED_BY: Final[Mapping[int, frozenset[int]]] = {
 }
 _ONE_CLUSTER: Final = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
 _NO_COLON: Final = "(no colon is present separating the principal type from the principal name)"
-#: A name that no rule has: who may do it to this one may do it to any (``Authorizer.authorizeByResourceType``).
+#: A name that no rule has: access to it implies access to any (``Authorizer.authorizeByResourceType``).
 _ANY_NAME: Final = "hardcode"
 
 
 class ResourceCode(IntEnum):
-    """``ResourceType`` codes that a rule may have."""
+    """``ResourceType`` codes allowed in a rule."""
 
     TOPIC = 2
     GROUP = 3
@@ -46,14 +46,14 @@ class ResourceCode(IntEnum):
 
 
 class PatternCode(IntEnum):
-    """``PatternType`` codes that a rule may have (KIP-290)."""
+    """``PatternType`` codes allowed in a rule (KIP-290)."""
 
     LITERAL = 3
     PREFIXED = 4
 
 
 class PermissionCode(IntEnum):
-    """``AclPermissionType`` codes that a rule may have."""
+    """``AclPermissionType`` codes allowed in a rule."""
 
     DENY = 2
     ALLOW = 3
@@ -61,12 +61,12 @@ class PermissionCode(IntEnum):
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Acl:
-    """One rule; the codes are those of the wire.
+    """One rule, with the wire protocol's codes.
 
     Args:
-        name: of the resource; ``*`` with a literal pattern is every name.
-        principal: ``User:name``; ``User:*`` is everyone.
-        host: an address; ``*`` is everywhere.
+        name: resource name; ``*`` with a literal pattern matches every name.
+        principal: ``User:name``; ``User:*`` matches every user.
+        host: an address; ``*`` matches every host.
     """
 
     resource: int
@@ -150,11 +150,11 @@ class AclRows(Protocol):
     def acls(self) -> Sequence[Mapping[str, Any]]: ...
 
     async def set_acls(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Put these in place of all; durable when it returns."""
+        """Replace all rules; durable when it returns."""
 
 
 class AclStore:
-    """The rules as they stand."""
+    """The current rules."""
 
     def __init__(self, rows: AclRows) -> None:
         self._rows = rows
@@ -172,7 +172,7 @@ class AclStore:
         await self._change(self._wanted - frozenset(acls))
 
     async def _change(self, wanted: frozenset[Acl]) -> None:
-        # Another change may come while this one becomes durable, and has to build on it.
+        # Another change may arrive while this one is made durable, and has to build on it.
         self._wanted = wanted
         try:
             await self._rows.set_acls([dict(vars(acl)) for acl in sorted(wanted)])
@@ -184,7 +184,7 @@ class AclStore:
 
 @dataclass(frozen=True, kw_only=True)
 class AclAccess:
-    """What one client may do. It reads the store at every question."""
+    """What one client may do; reads the store on every check."""
 
     store: AclStore
     principal: str
@@ -202,7 +202,7 @@ class AclAccess:
         return bool(spoken) and all(acl.allows for acl in spoken)
 
     def allows_any(self, operation: Operation, resource: Resource) -> bool:
-        """True where the client may do it to at least one resource of the kind, whether there is one or not.
+        """True if the client may do it to at least one resource of the kind, even if none exists.
 
         The rules are those of ``Authorizer.authorizeByResourceType``: an ALLOW counts unless a DENY covers it whole.
         """
@@ -216,7 +216,7 @@ class AclAccess:
 
 
 def _covers(deny: Acl, allow: Acl) -> bool:
-    """True where nothing that ``allow`` names is left by ``deny``."""
+    """True if ``deny`` covers everything that ``allow`` names."""
     if deny.pattern == PatternCode.PREFIXED:
         return allow.name.startswith(deny.name) and not _is_wildcard(allow)
     return _is_wildcard(deny) or (allow.pattern == PatternCode.LITERAL and allow.name == deny.name)
@@ -227,7 +227,7 @@ def _is_wildcard(acl: Acl) -> bool:
 
 
 def access_by_acls(properties: BrokerProperties, store: AclStore) -> Callable[[str, str], Access]:
-    """What a principal that connects from a host may do; everything, where no authorizer is configured."""
+    """Permissions of a principal connecting from a host; everything if no authorizer is configured."""
     if properties.authorizer_class_name is None:
         return lambda _principal, _host: FULL_ACCESS
     super_users = properties.super_user_principals

@@ -1,8 +1,8 @@
 """Catalog of the cluster: topics and their logs, configs, ACLs, feature levels, producer id blocks.
 
-In a Kafka cluster this is the controller's metadata. Every change is durable before the call that makes it returns,
-and nobody sees it before: the new state is written beside the old one, put in its place, and only then shown. Without
-a directory the same is kept in memory.
+In a Kafka cluster this is the controller's metadata. Every change is durable before the call returns, and not visible
+earlier: the new state is written next to the old one, replaces it, and only then becomes visible. Without a directory
+everything is kept in memory.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _log = logging.getLogger(__name__)
 
 
 class Catalog:
-    """The catalog of a running node. Made by :meth:`open`; ended by :meth:`close`.
+    """The catalog of a running node; made by :meth:`open`, ended by :meth:`close`.
 
-    Reading never waits. All changes come one after the other, in the order of the calls, and are carried through even
-    if the caller is cancelled in between.
+    Reads never wait. Changes run one after the other, in the order of the calls, and complete even if the caller is
+    cancelled in between.
 
     Attributes:
-        properties: the same with what was altered since.
-        on_deleted: called with each topic that is deleted, once no reader finds it, before its logs are closed.
+        properties: the start's properties with later alterations applied.
+        on_deleted: called with each deleted topic, after it became invisible to readers and before its logs are closed.
         on_transaction_version: called with each new level of the feature, once it is durable.
-        on_properties: called with the properties when they were altered.
+        on_properties: called with the altered properties.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Catalog:
     async def open(
         cls, directory: Path | None, properties: BrokerProperties, *, executor: Executor | None = None
     ) -> Catalog:
-        """Start the node on its state, or on a new one, and count the start. No log is opened yet.
+        """Start the node on its state, or on a new one, and count the start. Does not open any log.
 
         Args:
             properties: ``node.id`` must be that of the earlier starts. ``transaction.version`` is the level of a new
-                directory. Another one than at the last start changes the level, up or down; the same one leaves it as
-                ``kafka-features.sh`` has set it since.
+                directory. A value other than at the last start changes the level, up or down; the same value keeps
+                the level that ``kafka-features.sh`` has set since then.
         """
         if directory is None:
             return cls(new_state(properties), None, properties, executor, {})
@@ -105,11 +105,11 @@ class Catalog:
 
     @property
     def features_epoch(self) -> int:
-        """Grows with every start and every change of a level: of two answers, a client believes the newer one."""
+        """Grows with every start and every level change: clients believe the answer with the higher epoch."""
         return self.node_epoch + self._state.feature_changes
 
     async def set_transaction_version(self, level: int) -> None:
-        """Change the finalized level of ``transaction.version``, which the caller has checked."""
+        """Change the finalized level of ``transaction.version``, which the caller has validated."""
 
         def change(state: CatalogState) -> CatalogState:
             if state.transaction_version == level:
@@ -128,10 +128,10 @@ class Catalog:
         return self._state.broker_configs
 
     async def alter_broker_configs(self, broker: str, changes: Mapping[str, str | None]) -> None:
-        """Alter configs of a broker while it runs; open logs go by them from now on.
+        """Alter configs of a broker while it runs; open logs apply them from now on.
 
         Args:
-            broker: its id, '' for the default of all.
+            broker: its id, or '' for the default of all brokers.
         """
 
         def change(state: CatalogState) -> CatalogState:
@@ -147,9 +147,9 @@ class Catalog:
             call(self.properties)
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
-        """A new block; its ids may be handed out, no start and no crash gives them out again.
+        """A new block; its ids are not handed out again after a restart or crash.
 
-        What was left of the last block at a restart is lost, as in Kafka (``AllocateProducerIds``, KIP-730).
+        A restart loses the unused rest of the last block, as in Kafka (``AllocateProducerIds``, KIP-730).
         """
         state = await self._change(
             lambda state: replace(state, next_producer_id=state.next_producer_id + PRODUCER_ID_BLOCK_SIZE)
@@ -160,7 +160,7 @@ class Catalog:
         return self._state.acls
 
     async def set_acls(self, rows: Sequence[AclRow]) -> None:
-        """Put these ACLs in place of all. A row is what JSON can hold; the caller gives its fields a meaning."""
+        """Replace all ACLs. A row is JSON-compatible; the caller gives its fields a meaning."""
         kept = tuple(dict(row) for row in rows)
         await self._change(lambda state: replace(state, acls=kept))
 
@@ -174,40 +174,40 @@ class Catalog:
         return None if name is None else self._state.topics.get(name)
 
     def topics(self) -> tuple[Topic, ...]:
-        """All topics, internal ones as well, in the order of their creation."""
+        """All topics, including internal ones, in the order of their creation."""
         return tuple(self._state.topics.values())
 
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str] | None = None, *, topic_id: uuid.UUID | None = None
     ) -> Topic | None:
-        """Create a topic; None when there is one of that name.
+        """Create a topic; None if the name is taken.
 
         Args:
-            name: must have been checked, as the others (`topic_names`, `topic_configs`).
+            name: must have been validated, as the other arguments (`topic_names`, `topic_configs`).
         """
         topic = Topic(name, topic_id or random_id(), partitions, dict(configs or {}))
         return topic if await self._create([topic]) else None
 
     async def create_topics(self, names: Iterable[str], partitions: int) -> None:
-        """Create topics without configs in one change; those that are there already stay as they are."""
+        """Create topics without configs in one change; existing ones stay as they are."""
         await self._create([Topic(name, random_id(), partitions, {}) for name in names])
 
     async def ensure_internal_topics(self) -> None:
-        """Create the coordinators' topics where they are missing; existing ones keep their number of partitions.
+        """Create the coordinators' missing topics; existing ones keep their number of partitions.
 
-        Kafka creates each when it is first needed. Here both are there from the start, so that the coordinators never
-        meet a partition of their own that does not exist yet.
+        Kafka creates each when it is first needed. Here both exist from the start, so that the coordinators always
+        find their partitions.
         """
         await self._create(
             [Topic(each.name, random_id(), each.partitions, each.configs) for each in internal_topics(self.properties)]
         )
 
     async def delete_topic(self, name: str) -> Topic | None:
-        """Delete a topic with its records, and return it as it was; None when there is none of that name."""
+        """Delete a topic with its records, and return its last state; None if it does not exist."""
         return await asyncio.shield(asyncio.ensure_future(self._delete(name)))
 
     async def add_partitions(self, name: str, partitions: int) -> Topic | None:
-        """Give a topic more partitions, ``partitions`` in all; None when it is gone or has as many."""
+        """Increase a topic's partitions to ``partitions`` in all; None if it is gone or already has as many."""
 
         def grown(topic: Topic) -> Topic | None:
             return replace(topic, partitions=partitions) if topic.partitions < partitions else None
@@ -215,10 +215,10 @@ class Catalog:
         return await self._alter(name, grown)
 
     async def alter_configs(self, name: str, alter: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic | None:
-        """Change what is set for a topic; its open logs go by it from now on. None when the topic is gone.
+        """Change a topic's configs; its open logs apply them from now on. None if the topic is gone.
 
         Args:
-            alter: makes the new configs out of those that are set when the change has its turn.
+            alter: makes the new configs from those set when the change is carried out.
         """
         topic = await self._alter(name, lambda topic: replace(topic, configs=dict(alter(topic.configs))))
         if topic is not None:
@@ -229,10 +229,10 @@ class Catalog:
         return topic
 
     async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
-        """Let nothing below these offsets be read any more; None when the topic is gone or nothing changes.
+        """Make records below these offsets unreadable; None if the topic is gone or nothing changes.
 
         Args:
-            starts: the first offset to keep, by partition; smaller ones than the partition has change nothing.
+            starts: the first offset to keep, by partition; offsets below the current start change nothing.
         """
 
         def moved(topic: Topic) -> Topic | None:
@@ -249,7 +249,7 @@ class Catalog:
     # --- logs --------------------------------------------------------------------------------------------------------
 
     def log(self, topic: str, partition: int) -> PartitionLog | None:
-        """The log of a partition, opened when it is first asked for; None when there is no such partition."""
+        """A partition's log, opened on first use; None if the partition does not exist."""
         found = self._logs.get((topic, partition))
         if found is not None:
             return found
@@ -278,17 +278,17 @@ class Catalog:
         return opened
 
     def logs(self) -> tuple[PartitionLog, ...]:
-        """The logs that are open; all that have records are, once `open_logs` has been called."""
+        """The open logs; includes all logs with records once `open_logs` has been called."""
         return tuple(self._logs.values())
 
     async def open_logs(self) -> None:
-        """Open every partition that has records, as a start must before it serves. Empty ones wait until used."""
+        """Open every partition with records, as required before serving. Empty ones are opened on first use."""
         if self._directory is not None:
             await asyncio.to_thread(self._open_all, self._directory)
         self._opened_all = True
 
     async def close(self) -> None:
-        """Flush and close all logs and give the directory free. A second call does nothing."""
+        """Flush and close all logs and release the directory. A second call does nothing."""
         async with self._changing:
             logs, self._closed = self.logs(), True
             self._logs.clear()
@@ -311,11 +311,11 @@ class Catalog:
                 expected = self._durable_ends.get((topic.id, partition), 0)
                 if expected or directory.partition(topic.name, partition).name in names:
                     self.log(topic.name, partition)
-        # What was read back is on disk now. Behind it a crash may tear what comes, never what is there.
+        # The recovered records are on disk now: a crash may tear later writes, never these.
         directory.write_log_ends(self._ends_of(self.logs()))
 
     def _ends_of(self, logs: Iterable[PartitionLog]) -> LogEnds:
-        """Up to where logs are on disk that have nothing under way."""
+        """How far logs without pending writes are on disk."""
         topics = self._state.topics
         return {
             (topics[log.topic].id, log.partition): log.high_watermark
@@ -379,7 +379,7 @@ class Catalog:
                 if log is not None:
                     log.close()
             if self._directory is not None:
-                # Should the disk refuse, it stays listed, and is tried again with the next one or at the next start.
+                # If the disk refuses, it stays listed, and is retried with the next one or at the next start.
                 await asyncio.to_thread(self._directory.remove_topics, state.removing, live=state.topics)
             # The file still lists it as being removed: the next change writes that it is gone, and until then a
             # start finds nothing to remove.

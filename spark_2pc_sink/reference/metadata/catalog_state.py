@@ -27,7 +27,7 @@ def write_checked(document: dict[str, Any]) -> bytes:
 def read_checked(data: bytes) -> Any:
     """The document that `write_checked` wrote, without its checksum.
 
-    One without a checksum is taken: an earlier version wrote none.
+    A document without a checksum is accepted: an earlier version wrote none.
     """
     found = json.loads(data)
     if isinstance(found, dict) and _CHECKSUM in found:
@@ -46,7 +46,7 @@ PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
 #: The topic of a KRaft cluster's own log, which no client may create.
 CLUSTER_METADATA: Final = "__cluster_metadata"
-#: Directories are called after topics, with a partition number behind: 255 bytes are what file systems take.
+#: Directories are named after topics, followed by a partition number: file systems allow 255 bytes.
 NAME_LENGTH_MAX: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -59,11 +59,11 @@ AclRow: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as it stands.
+    """A topic's current state.
 
     Args:
-        configs: what was set for this topic, as Kafka's names and texts; defaults are not in it.
-        log_starts: the first offset that there is, of partitions whose records were deleted (DeleteRecords).
+        configs: configs set for this topic, as Kafka's names and texts; defaults are not included.
+        log_starts: first available offset of each partition whose records were deleted (DeleteRecords).
     """
 
     name: str
@@ -78,20 +78,20 @@ class Topic:
 
     @property
     def needed(self) -> bool:
-        """True for the topics of this server's own coordinators: they are neither deleted nor given more partitions."""
+        """True for the topics of this server's own coordinators: they cannot be deleted or given more partitions."""
         return self.name in _NEEDED
 
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogState:
-    """Everything that the catalog keeps.
+    """All metadata that the catalog stores.
 
     Args:
-        starts: how often the node was started on this state, this time included.
-        property_transaction_version: what the property ``transaction.version`` said at the last start.
-        feature_changes: how often the level was changed while a node ran.
+        starts: number of node starts on this state, including the current one.
+        property_transaction_version: value of the property ``transaction.version`` at the last start.
+        feature_changes: number of level changes while a node ran.
         next_producer_id: the first id of the next block; everything below may have been handed out.
-        broker_configs: what was altered of the brokers' configs, by id, '' for all, and by name.
+        broker_configs: altered broker configs, by broker id ('' for all brokers) and name.
         removing: topics deleted for clients, whose files may still be there.
     """
 
@@ -109,12 +109,12 @@ class CatalogState:
     removing: tuple[Topic, ...] = ()
 
     def with_topics(self, *topics: Topic) -> CatalogState:
-        """The state with these topics, new ones or in place of those of the same name."""
+        """The state with these topics added, or replacing topics with the same names."""
         return replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
 
 
 def name_fault(name: str) -> str | None:
-    """What is wrong with a name, in Kafka's words; None when nothing is."""
+    """What is wrong with a name, in Kafka's words; None if it is valid."""
     if not name:
         fault = "the empty string is not allowed"
     elif name in {".", ".."}:
@@ -129,7 +129,7 @@ def name_fault(name: str) -> str | None:
 
 
 def colliding(name: str, existing: Iterable[str]) -> str | None:
-    """A topic whose metrics could not be told from those of the new one: '.' and '_' are one there."""
+    """An existing topic whose metrics would collide with those of the new one: there, '.' and '_' are the same."""
     if not {".", "_"} & set(name):
         return None
     return next((other for other in existing if other != name and unified(other) == unified(name)), None)
@@ -147,12 +147,12 @@ def random_id() -> uuid.UUID:
 
 
 def id_text(found: uuid.UUID) -> str:
-    """An id as Kafka prints it: base64 for URLs, without padding."""
+    """An id in Kafka's text form: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(found.bytes).decode().rstrip("=")
 
 
 def id_of_text(text: str) -> uuid.UUID:
-    """The id that Kafka prints so; ValueError for a text that is none."""
+    """Parse an id in Kafka's text form; raises ValueError if the text is invalid."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
@@ -188,7 +188,7 @@ def read_state(document: bytes) -> CatalogState:
         if found["version"] != _FORMAT_VERSION:
             raise ValueError(f"its version is {found['version']!r}, and only {_FORMAT_VERSION} is known")
         topics = [_topic(row) for row in found["topics"]]
-        # Written before UpdateFeatures was answered: the level was what the property said. And nothing was altered.
+        # Written before UpdateFeatures was supported: the level was the property's value, and nothing was altered.
         lacking = {"property_transaction_version": found["transaction_version"], "feature_changes": 0}
         found = {**lacking, "broker_configs": {}, **found}
         return CatalogState(

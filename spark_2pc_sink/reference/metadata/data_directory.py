@@ -5,16 +5,16 @@
     .lock                       locked while a process has the directory
     meta.properties             cluster and node ids, as Kafka writes them
     catalog.json                everything else that the node knows, replaced as a whole
-    catalog.json.previous       the same before the last change, for somebody whose catalog.json is damaged
-    log-ends.json               up to where each log was on disk at the last start or clean stop
+    catalog.json.previous       the version before the last change, to recover from a damaged catalog.json
+    log-ends.json               how far each log was on disk at the last start or clean stop
     <topic>-<partition>/        the segments of one partition, and partition.metadata with the topic's id
-    <topic>-<partition>.<id>-delete/    of a deleted topic, on its way out
-    <topic>-<partition>.<id>-stray/     records of a topic that there is not, put away for somebody to look at
+    <topic>-<partition>.<id>-delete/    a deleted topic, being removed
+    <topic>-<partition>.<id>-stray/     records of a topic that does not exist, kept for inspection
 
-Every function here waits for the disk: the catalog calls them in a thread.
+Every function here blocks on the disk: the catalog calls them in a thread.
 
-A log only grows, so the offsets of any earlier moment hold. A partition is named by its topic's id, because a topic
-that is created anew under the same name begins at 0.
+A log only grows, so the offsets of any earlier moment hold. A partition is identified by its topic's id, because a
+topic that is recreated under the same name begins at 0.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from spark_2pc_sink.reference.metadata.catalog_state import (
     write_state,
 )
 
-#: Topic id and partition to the offset behind the last record.
+#: Topic id and partition to the offset after the last record.
 LogEnds: TypeAlias = Mapping[tuple[UUID, int], int]
 
 
@@ -78,10 +78,10 @@ _PARTITION_DIRECTORY: Final = re.compile(r"[a-zA-Z0-9._-]+-\d+")
 
 
 class DataDirectory:
-    """A directory that this process, and no other, holds from the constructor to :meth:`close`.
+    """A directory that this process locks from the constructor to :meth:`close`.
 
     Raises:
-        ConfigurationError: another process has it, or it cannot be used.
+        ConfigurationError: another process has locked it, or it cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,11 +100,11 @@ class DataDirectory:
             raise self._refused("another process has this directory", "stop it, or name another directory") from error
 
     def close(self) -> None:
-        """Give the directory free; nothing of it may be used after that."""
+        """Release the directory; the object must not be used afterwards."""
         os.close(self._lock)
 
     def read_catalog(self) -> CatalogState | None:
-        """The state as last written; None in a directory that was never used."""
+        """The last written state; None in a directory that was never used."""
         file = self.path / _CATALOG
         try:
             state = read_state(file.read_bytes())
@@ -121,12 +121,12 @@ class DataDirectory:
         return state
 
     def write_catalog(self, state: CatalogState) -> None:
-        """Put the state in place of the last one, durable before this returns; a crash leaves one or the other."""
+        """Replace the state, durably before this returns; after a crash either the old or the new one is there."""
         self._keep_previous()
         self._replace(_CATALOG, write_state(state))
 
     def read_log_ends(self) -> LogEnds:
-        """Up to where each log was on disk; empty where nobody has written it down yet."""
+        """How far each log was on disk; empty if that was never written."""
         file = self.path / _LOG_ENDS
         try:
             return read_log_ends(file.read_bytes())
@@ -139,7 +139,7 @@ class DataDirectory:
             ) from error
 
     def write_log_ends(self, ends: LogEnds) -> None:
-        """Write down that the logs are on disk up to there; call when they are."""
+        """Record that the logs are on disk up to these offsets; call once they are."""
         self._replace(_LOG_ENDS, write_log_ends(ends))
 
     def write_meta(self, state: CatalogState) -> None:
@@ -162,15 +162,15 @@ class DataDirectory:
     def make_partitions(self, topics: Iterable[Topic], *, live: Iterable[Topic] = (), starting: bool = False) -> None:
         """Make the directories of all partitions that have none yet, durable before this returns.
 
-        Where a directory is of a topic that there is not, one that was created half way or is deleted, it makes room:
-        it gets another name, and is removed with the next topic that is deleted unless there are records in it.
+        A directory of a topic that does not exist (half created, or deleted) is moved out of the way: it is renamed,
+        and removed with the next deleted topic unless it contains records.
 
         Args:
-            live: the other topics that there are; a directory of one of them stays where it is.
-            starting: records stay where they are as well, for `must_belong` to refuse: somebody has exchanged files.
+            live: the other existing topics; their directories stay where they are.
+            starting: records also stay where they are, for `must_belong` to refuse: the files were exchanged.
 
         Raises:
-            OSError: the disk refused one of them; those made before it are gone again.
+            OSError: the disk refused one of them; those created before it have been removed again.
         """
         topics = tuple(topics)
         owners = {topic.id for topic in (*topics, *live)}
@@ -199,7 +199,7 @@ class DataDirectory:
             _sync_directory(self.path)
 
     def must_belong(self, topic: Topic, partition: int) -> Path:
-        """The partition's directory, after a look at whose it is."""
+        """The partition's directory, after checking which topic it belongs to."""
         directory = self.partition(topic.name, partition)
         found = _topic_id(directory / _PARTITION_META)
         if found not in {None, topic.id}:
@@ -209,16 +209,16 @@ class DataDirectory:
         return directory
 
     def remove_topics(self, topics: Iterable[Topic], *, live: Container[str] = ()) -> None:
-        """Remove everything of deleted topics; what is gone already, is well.
+        """Remove all files of deleted topics; files that are already gone are ignored.
 
-        A directory gets its new name before its files go, so that none is ever met half empty under its own name. When
-        this returns, that is durable. Files that the disk does not let go are left to the next call.
+        A directory is renamed before its files are removed, so that a half-empty one never has its own name. The
+        rename is durable when this returns. Files that cannot be removed are left to the next call.
 
         Args:
-            live: names of the topics that there are: a directory that does not say whose it is may be one of theirs.
+            live: names of the existing topics: a directory without a topic id may belong to one of them.
 
         Raises:
-            OSError: a directory has not got its new name.
+            OSError: a directory could not be renamed.
         """
         existing = {entry.name for entry in self.path.iterdir()}
         renamed = False
@@ -239,11 +239,11 @@ class DataDirectory:
                 _log.warning("%s is left for later: %s", leftover, error)
 
     def partitions_with_records(self) -> set[str]:
-        """Names of the partition directories that hold a segment with anything in it."""
+        """Names of the partition directories with a non-empty segment."""
         return {segment.parent.name for segment in self.path.glob("*/*.log") if segment.stat().st_size}
 
     def _make_room(self, directory: Path) -> None:
-        """Put away the directory of a topic that there is not, by the names that Kafka has for such."""
+        """Rename the directory of a topic that does not exist, with Kafka's suffixes."""
         used = _has_records(directory)
         away = self.path / f"{directory.name}.{uuid.uuid4().hex}-{'stray' if used else 'delete'}"
         directory.rename(away)
@@ -270,7 +270,7 @@ class DataDirectory:
             )
 
     def _keep_previous(self) -> None:
-        """Give the catalog a second name, under which it stays when it is replaced."""
+        """Hard-link the catalog under a second name, which survives its replacement."""
         unfinished = self.path / (_CATALOG + _PREVIOUS + _UNFINISHED)
         unfinished.unlink(missing_ok=True)
         try:
@@ -305,7 +305,7 @@ def _has_records(directory: Path) -> bool:
 
 
 def _topic_id(file: Path) -> uuid.UUID | None:
-    """The id in a ``partition.metadata``; None where a crash kept it from the disk."""
+    """The id in a ``partition.metadata``; None if a crash kept it from the disk."""
     try:
         _, _, text = file.read_text().partition("topic_id: ")
         return id_of_text(text.strip())
@@ -327,7 +327,7 @@ def new_state(properties: BrokerProperties) -> CatalogState:
 
 
 def start(path: Path, properties: BrokerProperties) -> tuple[DataDirectory, CatalogState, LogEnds]:
-    """Take a directory, count the start, and write that down."""
+    """Lock a directory, count the start, and persist the count."""
     directory = DataDirectory(path)
     try:
         durable_ends = directory.read_log_ends()
@@ -350,7 +350,7 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
             remedy="use that id, or another directory",
         )
     else:
-        # The last change of the level counts: that of kafka-features.sh, or that of the property.
+        # The last change of the level wins: by kafka-features.sh, or by the property.
         same = properties.transaction_version == found.property_transaction_version
         level = found.transaction_version if same else properties.transaction_version
         check_level(properties, level)
@@ -372,15 +372,15 @@ def store(directory: DataDirectory, state: CatalogState, made: Iterable[Topic], 
     """Write a changed state, and make directories for the partitions of the topics that were made.
 
     Raises:
-        OSError: the disk refused, and the state is as before.
+        OSError: the disk refused; the state is unchanged.
     """
-    # A crash between the two leaves a topic without directories, and the next start makes them.
+    # A crash between the two leaves a topic without directories; the next start creates them.
     directory.write_catalog(state)
     try:
         directory.make_partitions(made, live=state.topics.values())
     except OSError:
-        # The change is answered as failed, so no start may find it made. Is the disk too full for that as well, the
-        # next change takes it back.
+        # The change is answered as failed, so a start must not find it made. If the disk is too full for that too,
+        # the next change takes it back.
         with suppress(OSError):
             directory.write_catalog(before)
         raise

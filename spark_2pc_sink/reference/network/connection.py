@@ -1,16 +1,16 @@
 """Connection: bytes in and out, with bounds on everything that a client can make grow.
 
-What a client may cost, beyond the request that is carried out: frames read ahead up to `REQUESTS_AHEAD_MAX` and
-`BYTES_AHEAD_MAX`, one frame being received, and one reply beyond the transport's high-water mark. A client that does
-not read its replies is not read from either, and its requests wait. One that sends no whole request for
-``connections.max.idle.ms`` is closed, however many bytes trickle in; so is one that does not log in within
+Limits per client, beyond the request in progress: frames read ahead up to `REQUESTS_AHEAD_MAX` and
+`BYTES_AHEAD_MAX`, one frame being received, and one reply beyond the transport's high-water mark. While a client does
+not read its replies, its requests wait and no more are read. A client that sends no whole request for
+``connections.max.idle.ms`` is disconnected, even if single bytes arrive; so is one that does not log in within
 `LOGIN_DEADLINE_S`. The requests of all connections together are bounded by ``queued.max.request.bytes``.
 
-A `FrameReader` says where the next bytes shall be received. Short frames arrive in a scratch buffer that all
-connections share and are copied out of it; a frame that is longer than what has arrived gets a buffer of its own, into
-which the rest is received straight. That buffer grows with what arrives, to twice as much at most, so that a length
-costs nothing by being announced. The reader never raises: what breaks the protocol is kept in ``broken``, behind the
-frames that came before it.
+A `FrameReader` provides the buffer for the next bytes. Short frames arrive in a scratch buffer that all
+connections share and are copied out of it; a frame longer than the bytes received so far gets its own buffer, which
+receives the rest directly. That buffer grows with the bytes received, to twice as much at most, so that announcing a
+length costs nothing. The reader never raises: a protocol violation is stored in ``broken``, after the frames that
+arrived before it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from spark_2pc_sink.reference.network.request_channel import (
 from spark_2pc_sink.reference.protocol.api import ANONYMOUS
 
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-#: Attributes of a distinguished name that RFC 2253 has short names for; Java writes others as numbers.
+#: Attributes of a distinguished name with short names in RFC 2253; Java writes others as numbers.
 _SHORT_NAMES: Final[Mapping[str, str]] = {
     "commonName": "CN",
     "localityName": "L",
@@ -53,7 +53,7 @@ _ESCAPED: Final = frozenset(',+"\\<>;')
 
 
 def server_context(properties: BrokerProperties) -> ssl.SSLContext:
-    """What the TLS listeners need."""
+    """The TLS context of all TLS listeners."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     location, trusted = properties.ssl_keystore_location, properties.ssl_truststore_location
@@ -61,7 +61,7 @@ def server_context(properties: BrokerProperties) -> ssl.SSLContext:
     option, value, what = "ssl.keystore.location", location, "a private key and its certificates"
     remedy = "correct the file; ssl.key.password is for an encrypted key"
     try:
-        # A key without a password must not make OpenSSL ask for one at the terminal.
+        # A key without a password must not make OpenSSL prompt for one at the terminal.
         context.load_cert_chain(location, password=properties.ssl_key_password or "")
         context.verify_mode = _CLIENT_AUTH[properties.ssl_client_auth]
         if trusted is not None:
@@ -74,10 +74,10 @@ def server_context(properties: BrokerProperties) -> ssl.SSLContext:
 
 
 def certificate_principal(certificate: Mapping[str, Any] | None) -> str:
-    """The principal of a client: its distinguished name as RFC 2253 writes it, as in Kafka's default principal builder.
+    """A client's principal: its distinguished name as RFC 2253 writes it, as in Kafka's default principal builder.
 
     Args:
-        certificate: as ``SSLSocket.getpeercert`` gives it; without one the client is anonymous.
+        certificate: from ``SSLSocket.getpeercert``; without one the client is anonymous.
     """
     subject = (certificate or {}).get("subject", ())
     if not subject:
@@ -91,7 +91,7 @@ def _escape(value: str) -> str:
     return f"\\{escaped}" if escaped.startswith(("#", " ")) else escaped
 
 
-#: What one read takes at most while no long frame is under way; the same as asyncio's own reads.
+#: Bytes per read while no long frame is in progress; the same as asyncio's own reads.
 SCRATCH_BYTES: Final = 65_536
 _LENGTH: Final = struct.Struct(">i")
 
@@ -101,10 +101,10 @@ class FrameReader:
 
     Args:
         scratch: shared by all connections of an event loop: it holds bytes only between `buffer` and `received`.
-        has_room: asked with the bytes by which a buffer is about to grow; False breaks the connection.
+        has_room: called with the bytes by which a buffer is about to grow; False breaks the connection.
 
     Attributes:
-        broken: why no further frame can come, or None.
+        broken: why no further frame can follow, or None.
     """
 
     def __init__(self, scratch: memoryview, *, frame_bytes_max: int, has_room: Callable[[int], bool]) -> None:
@@ -125,7 +125,7 @@ class FrameReader:
         return self._scratch if self._frame is None else memoryview(self._frame)[self._filled :]
 
     def received(self, count: int) -> list[bytes | bytearray]:
-        """The frames, without their lengths, that ``count`` bytes in `buffer` have completed."""
+        """The frames, without their lengths, completed by the ``count`` bytes in `buffer`."""
         if self.broken is not None:
             return []
         if self._frame is None:
@@ -139,7 +139,7 @@ class FrameReader:
         return []
 
     def _split(self, count: int) -> list[bytes | bytearray]:
-        """Cut the scratch buffer into frames; what is left over becomes the beginning of the next."""
+        """Cut the scratch buffer into frames; the rest becomes the beginning of the next."""
         frames: list[bytes | bytearray] = []
         data = self._head + self._scratch[:count]
         position = 0
@@ -160,7 +160,7 @@ class FrameReader:
         return frames
 
     def _grow(self, filled: bytes | bytearray | memoryview) -> None:
-        """A larger buffer for the frame under way; a new one, because whoever received still holds the old one."""
+        """Provide a larger buffer for the frame in progress; a new one: the event loop still holds the old one."""
         size = min(self._length, 2 * max(self._filled, len(self._scratch)))
         if not self._has_room(size - self._filled):
             self._frame = None
@@ -174,17 +174,17 @@ class FrameReader:
 
 _log = logging.getLogger(__name__)
 
-#: Frames that wait to be carried out before reading stops. One read may bring as many more as fit into its 64 KiB.
+#: Frames read ahead before reading stops. One read may bring as many more as fit into its 64 KiB.
 REQUESTS_AHEAD_MAX: Final = 16
-#: Their bytes: a few of the largest Produce requests that clients send by default.
+#: Bytes read ahead: a few of the largest Produce requests that clients send by default.
 BYTES_AHEAD_MAX: Final = 4 * 1024 * 1024
-#: Unsent replies above this stop the next request from being carried out.
+#: Unsent replies above this block the next request.
 UNSENT_BYTES_HIGH: Final = 262_144
-#: Up to here the header of a reply is copied together with its body, into one segment on the wire.
+#: Up to this size a reply's body is copied together with its header, into one segment on the wire.
 _JOINED_BYTES_MAX: Final = 65_536
 #: A client that opens a connection logs in at once; Kafka leaves this to ``connections.max.idle.ms``.
 LOGIN_DEADLINE_S: Final = 10.0
-#: What was answered may take this long to reach a client whose connection is being closed.
+#: How long pending replies may take to reach a client whose connection is being closed.
 CLOSE_DEADLINE_S: Final = 5.0
 
 
@@ -252,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frames.append(frame)
             self._frame_bytes += len(frame)
         if not in_frame or len(self._frames) > frames_before:
-            self._active_s = self._loop.time()  # not for a part of a request: a slow sender would never end
+            self._active_s = self._loop.time()  # partial requests do not count: a slow sender would never end
         if self._reader.broken is not None:
             self._ended = True
         if self._ended or self._is_far_ahead():
@@ -261,16 +261,16 @@ class Connection(asyncio.BufferedProtocol):
             self._wake()
 
     def eof_received(self) -> bool:
-        """The client sends no more. What it sent is carried out and answered, but for what only reads.
+        """The client has stopped sending. Finish its requests, except for reads.
 
-        Kafka's clients close both ways at once, so this is nearly always the end: a long poll must not go on for it.
+        Kafka's clients close both ways at once, so this is nearly always the end: a long poll must not continue for it.
         """
         self._ended = True
         self._channel.client_gone()
         self._wake()
         return self._transport.get_extra_info("sslcontext") is None
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a reset is no news of its own
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - resets are not reported
         self._ended = True
         for timer in self._timers.values():
             timer.cancel()
@@ -304,15 +304,15 @@ class Connection(asyncio.BufferedProtocol):
             await self._channel.finish()
             if self._reader.broken is not None:
                 self._fail(self._reader.broken)
-        except Exception as error:  # noqa: BLE001 - one connection must not take the server along
+        except Exception as error:  # noqa: BLE001 - one connection must not crash the server
             self._fail(error)
         finally:
             self._close()
 
     async def _next_frame(self) -> bytes | bytearray | None:
-        """The next frame when the client has read enough of the replies; None after the last."""
+        """The next frame once the client has read enough of the replies; None after the last."""
         if self._frames:
-            # Other connections have their turn between two requests that wait for nothing.
+            # Give other connections a turn between two requests that do not wait.
             await asyncio.sleep(0)
         while not self._frames and not self._ended:
             self._arrival = self._loop.create_future()
@@ -341,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- its end ----------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Finish what is being carried out, then close; the requests behind it are dropped."""
+        """Finish the request in progress, then close; later requests are dropped."""
         self._ended = True
         self._frames.clear()
         self._frame_bytes = 0
@@ -359,12 +359,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def request_bytes(self) -> int:
-        """The memory that requests of this connection take: received, waiting, and under way."""
+        """Memory used by this connection's requests: received, waiting, and in progress."""
         under_way = self._carried_out_bytes + (self._channel.produce_bytes if self._admitted else 0)
         return self._frame_bytes + self._reader.buffered_bytes + under_way
 
     def _fail(self, error: Exception) -> None:
-        """End the connection because of an error, with one line in the log, or with a traceback if it is ours."""
+        """End the connection because of an error, with one line in the log, or with a traceback if it is our bug."""
         if self._failed:
             return
         self._failed = True
@@ -381,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Close when what was answered has been sent, or when that takes too long."""
+        """Close after sending the pending replies, or when that takes too long."""
         if not self._transport.is_closing():
             self._transport.close()
             self._timers["close"] = self._loop.call_later(CLOSE_DEADLINE_S, self._transport.abort)
@@ -393,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _check_idle(self) -> None:
-        """Close when nothing has moved for too long, unless a request is being carried out."""
+        """Close an idle connection, unless a request is being carried out."""
         unsent_bytes = self._transport.get_write_buffer_size()
         if self._busy or self._channel.busy or unsent_bytes < self._unsent_bytes:
             self._active_s = self._loop.time()
@@ -415,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
             arrival.set_result(None)
 
 
-#: A client that opens a TLS connection says hello at once.
+#: Time for the TLS handshake, which a client starts at once.
 TLS_HANDSHAKE_DEADLINE_S: Final = 10.0
 
 
@@ -423,12 +423,12 @@ class SocketServer:
     """Listens, and serves everyone who connects.
 
     Args:
-        access_of: the ACLs for a principal and a host.
+        access_of: returns the ACLs for a principal and a host.
 
     Attributes:
-        connections: those that are open.
+        connections: the open ones.
         addresses: host and port of every listener, as bound; empty before `start`.
-        advertised: what the clients of each are told.
+        advertised: each listener's address in Metadata.
     """
 
     def __init__(self, dispatcher: Dispatcher, properties: BrokerProperties, *, access_of: AccessOf) -> None:
@@ -460,7 +460,7 @@ class SocketServer:
             await server.start_serving()
 
     async def stop(self, *, deadline_s: float) -> None:
-        """Accept no one, let the requests that are being carried out come to their end, close."""
+        """Stop accepting, let requests in progress finish, close."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -478,11 +478,11 @@ class SocketServer:
 
     @property
     def has_room(self) -> bool:
-        """False while as many are open as may be, and once the server stops."""
+        """False at the connection limit, and once the server stops."""
         return len(self.connections) < self.properties.max_connections and not self._stopping
 
     def may_hold(self, more_bytes: int) -> bool:
-        """False where the requests of all connections would take more than ``queued.max.request.bytes``."""
+        """False if all connections' requests would need more than ``queued.max.request.bytes``."""
         held_bytes = sum(connection.request_bytes for connection in self.connections)
         return held_bytes + more_bytes <= self.properties.queued_max_request_bytes
 
@@ -497,7 +497,7 @@ class SocketServer:
             self._emptied.set_result(None)
 
     async def _bind(self, listener: Listener) -> None:
-        """Bind a listener; its connections learn the port that it got."""
+        """Bind a listener; its connections learn the actual port."""
         contexts: list[ListenerContext] = []
         tls: ssl.SSLContext | None = self._tls if listener.protocol.has_tls else None
         server = await asyncio.get_running_loop().create_server(

@@ -1,9 +1,9 @@
-"""Request channel of a connection: requests are carried out and answered in their order.
+"""Request channel of a connection: carries out requests and answers them in order.
 
-One at a time, as Kafka does; only Produce requests that follow each other overlap, while earlier ones wait for the
-disk. The next one begins when the one before has called ``context.appended()``, so records stand in the logs in the
-order in which they came, and a Produce that has to ask the transaction coordinator first holds up those behind it.
-Replies are sent in the order of the requests whatever is done first.
+One at a time, as Kafka does; only consecutive Produce requests overlap, while earlier ones wait for the
+disk. The next one begins once the previous one has called ``context.appended()``, so records are in the logs in
+arrival order, and a Produce that must first ask the transaction coordinator delays later ones.
+Replies are sent in request order, whichever request finishes first.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from spark_2pc_sink.reference.protocol.codec import (
 #: The bytes of a reply: length and header, then the body.
 Reply: TypeAlias = tuple[bytes, bytes | bytearray]
 
-#: A longer request is taken for Produce only. Decoded, a list of a million entries takes fifty times its bytes, and
-#: nothing but records has a reason to be long; Kafka has the one limit of ``socket.request.max.bytes`` for all.
+#: Only Produce may be longer. Decoded, a list of a million entries takes fifty times its bytes, and only records
+#: have a reason to be long; Kafka has a single limit, ``socket.request.max.bytes``, for all.
 OTHER_REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
-#: The last version that Kafka 4.4.0 has released, of APIs that have one beyond it: without
+#: The last released version in Kafka 4.4.0, for APIs with later ones: without
 #: ``unstable.api.versions.enable`` InitProducerId v6 (KIP-939) does not exist.
 RELEASED_MAX: Final[Mapping[Api, int]] = MappingProxyType({Api.INIT_PRODUCER_ID: 5})
 
 
 def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, Handler]:
-    """All handlers by API, with the versions that are offered.
+    """All handlers by API, with their offered versions.
 
     Args:
-        families: no two have the same API.
+        families: must have disjoint APIs.
     """
     joined: dict[Api, Handler] = {}
     for family in families:
@@ -63,7 +63,7 @@ def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, 
 
 @dataclass(frozen=True)
 class Call:
-    """A request and who carries it out."""
+    """A request and its handler."""
 
     api: Api
     head: RequestHead
@@ -72,7 +72,7 @@ class Call:
 
 
 class Dispatcher:
-    """The APIs that the server offers."""
+    """The server's offered APIs."""
 
     def __init__(self, handlers: Mapping[Api, Handler]) -> None:
         self._handlers = {int(api): handler for api, handler in handlers.items()}
@@ -82,7 +82,7 @@ class Dispatcher:
 
         Raises:
             RemoteProtocolError: the API or its version is not offered, the request is too long, or its bytes do not
-                fit the schema. As in Kafka such a request has no answer; ApiVersions says what is offered.
+                match the schema. As in Kafka such a request gets no answer; ApiVersions lists the offered versions.
         """
         head = read_head(frame)
         handler = self._handlers.get(head.api_key)
@@ -99,7 +99,7 @@ class Dispatcher:
         raise RemoteProtocolError(peer="the client", detail=f"{api.name} v{head.version}; {offered}")
 
     async def answer(self, call: Call, context: RequestContext) -> Reply | None:
-        """Carry a call out. None: nothing is sent back."""
+        """Carry out a call. None: no reply is sent."""
         if call.handler is None or call.request is None:
             return self._unknown_version(call.head)
         response = await call.handler.function(context, call.request.body)
@@ -108,7 +108,7 @@ class Dispatcher:
         return write_response(response, call.head.correlation_id, version=call.head.version)
 
     def _unknown_version(self, head: RequestHead) -> Reply:
-        """KIP-511: the answer has version 0, which every client reads, and names the versions of ApiVersions."""
+        """KIP-511: the answer has version 0, which every client can read, and lists the versions of ApiVersions."""
         offered = self._handlers[Api.API_VERSIONS]
         entry = ApiVersionsResponse.ApiVersion(
             api_key=Api.API_VERSIONS, min_version=offered.version_min, max_version=offered.version_max
@@ -117,17 +117,17 @@ class Dispatcher:
         return write_response(response, head.correlation_id, version=0)
 
 
-#: Produce requests under way at a time: what Java producers send ahead (``max.in.flight.requests.per.connection``),
-#: and as many batches as a leader remembers of an idempotent producer.
+#: Produce requests in progress at a time: as many as Java producers send (``max.in.flight.requests.per.connection``),
+#: and as many batches as a leader remembers for an idempotent producer.
 PRODUCES_AHEAD_MAX: Final = 5
 
-#: The ACLs for a principal that connects from a host.
+#: The ACLs for a principal connecting from a host.
 AccessOf: TypeAlias = Callable[[str, str], Access]
 
 
 @dataclass
 class NetworkMetrics:
-    """Counters of the server's connections, since it started."""
+    """Connection counters since the server's start."""
 
     connections_accepted: int = 0
     connections_refused: int = 0
@@ -140,10 +140,10 @@ class NetworkMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerContext:
-    """What all connections of one listener share.
+    """Data shared by all connections of one listener.
 
     Args:
-        users: who may log in; None where nobody has to.
+        users: accepted users; None if no login is required.
         advertised: host and port for Metadata.
     """
 
@@ -157,15 +157,15 @@ class ListenerContext:
 
 
 class RequestChannel:
-    """Who is on a connection, and what of its requests is under way.
+    """A connection's principal, and its requests in progress.
 
     Args:
-        principal: who it is, as long as it does not log in.
-        send: takes the bytes of a reply, and drops them once the connection ends.
-        fail: ends the connection because of an error of a Produce; a second call changes nothing.
+        principal: the principal before login.
+        send: takes a reply's bytes, and drops them once the connection has ended.
+        fail: ends the connection because of a Produce error; a second call changes nothing.
 
     Attributes:
-        produce_bytes: of the Produce requests that are under way.
+        produce_bytes: bytes of the Produce requests in progress.
     """
 
     def __init__(
@@ -199,10 +199,10 @@ class RequestChannel:
         return any(not task.done() for task in self._produces)
 
     async def carry_out(self, frame: bytes | bytearray) -> None:
-        """Carry one request out; a Produce is only begun when this returns.
+        """Carry out one request; a Produce is only started when this returns.
 
         Raises:
-            RemoteProtocolError: the connection is to be ended, without a traceback.
+            RemoteProtocolError: the connection must be closed, without a traceback.
         """
         self._listener.metrics.requests += 1
         if self._login is not None and self._login.expect is Expect.BARE:
@@ -216,7 +216,7 @@ class RequestChannel:
             self._begin_produce(call, len(frame))
         else:
             await self.finish()
-            # What was sent after a Produce that failed must not be carried out as if it had succeeded.
+            # Requests sent after a failed Produce must not be carried out as if it had succeeded.
             if not self._failed:
                 await self._answer(call)
 
@@ -226,13 +226,13 @@ class RequestChannel:
             self._produces.popleft()
 
     def client_gone(self) -> None:
-        """Nobody waits for replies any more: end what only reads; what writes goes on to its end."""
+        """The client has disconnected: cancel reads; writes continue to their end."""
         self._gone = True
         if self._reading is not None:
             self._reading.cancel()
 
     def cancel(self) -> None:
-        """Cancel everything, because the server stops and has waited long enough."""
+        """Cancel everything, because the server's stop deadline has passed."""
         self.client_gone()
         for task in self._produces:
             task.cancel()
@@ -263,7 +263,7 @@ class RequestChannel:
             await self._follow(login.request(call.api, call.request))
 
     async def _follow(self, step: LoginStep) -> None:
-        """Send what the login answers; a refusal waits, so that passwords cannot be tried fast."""
+        """Send the login's answer; a refusal is delayed, to slow down password guessing."""
         if step.refused is not None:
             self._listener.metrics.failed_logins += 1
             await asyncio.sleep(self._listener.failed_login_delay_ms / 1000)
@@ -285,7 +285,7 @@ class RequestChannel:
             self._send(reply)
 
     async def _read(self, answer: Coroutine[Any, Any, Reply | None]) -> Reply | None:
-        """Await what only reads; None when the client has gone before."""
+        """Await a read; None if the client disconnected first."""
         self._reading = asyncio.ensure_future(answer)
         if self._gone:
             self._reading.cancel()
@@ -316,12 +316,12 @@ class RequestChannel:
         self._produces.append(task)
 
     async def _produce(self, call: Call, context: RequestContext, previous: asyncio.Task[None] | None) -> None:
-        """Carry out one Produce; its reply, or its failure, comes after those of the ones before."""
+        """Carry out one Produce; its reply, or its failure, follows those of the previous ones."""
         reply: Reply | None = None
         failure: Exception | None = None
         try:
             reply = await self._listener.dispatcher.answer(call, context)
-        except Exception as error:  # noqa: BLE001 - handed on below, in its turn
+        except Exception as error:  # noqa: BLE001 - raised below, in order
             failure = error
         context.appended()
         if previous is not None:
@@ -334,6 +334,6 @@ class RequestChannel:
 
 
 async def _over(task: asyncio.Task[None]) -> None:
-    """Wait until a task is done, however it ends; one that is done costs no turn of the loop."""
+    """Wait until a task is done, however it ends; a finished one costs no turn of the loop."""
     if not task.done():
         await asyncio.wait({task})

@@ -1,11 +1,11 @@
-"""SASL on the server's side (KIP-43, KIP-152): what a connection may say before it has logged in.
+"""Server-side SASL (KIP-43, KIP-152): the messages that a connection may send before it has logged in.
 
 The order is Kafka's: at most one ApiVersions, then SaslHandshake, then the messages of the mechanism, one for PLAIN and
 two for SCRAM: as SaslAuthenticate after a handshake of version 1, as bare frames after one of version 0. Anything else
-ends the connection. The machine has no clock and no socket; its `LoginStep` says what to send, and what then.
+ends the connection. The machine has no clock and no socket; its `LoginStep` says what to send and what to do next.
 
-For SCRAM (RFC 5802, RFC 7677) what is checked, in which order and with which text is that of Kafka's ScramSaslServer.
-So an unknown user is refused at the first message, which tells a client who exists.
+For SCRAM (RFC 5802, RFC 7677) the checks, their order and messages are those of Kafka's ScramSaslServer.
+So an unknown user is refused at the first message, which reveals whether a user exists.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from spark_2pc_sink.reference.protocol.codec import Request, write_response
 
 
 class LoginRefusedError(Exception):
-    """The client may not come in.
+    """The login is refused.
 
     Args:
-        told: what Kafka tells the client.
-        reason: more, for the log only.
+        told: Kafka's message for the client.
+        reason: more detail, for the log only.
     """
 
     def __init__(self, told: str, reason: str | None = None) -> None:
@@ -49,10 +49,10 @@ class Exchange(Protocol):
     """The messages of one login; one object for each."""
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """The answer to a message of the client.
+        """Answer one client message.
 
         Returns:
-            What to send, and the user's name once the exchange is complete; None while another message has to come.
+            The reply, and the user's name once the exchange is complete; None while another message must follow.
         """
         ...
 
@@ -65,7 +65,7 @@ class PlainExchange:
         self._users = users
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """See `Exchange.evaluate`; one message is all."""
+        """See `Exchange.evaluate`; the exchange has one message."""
         parts = message.split(b"\x00")
         if len(parts) != 3:  # noqa: PLR2004 - authorization id, user name, password
             raise LoginRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
@@ -75,7 +75,7 @@ class PlainExchange:
             raise LoginRefusedError(_REFUSED) from None
         if not user or not password:
             raise LoginRefusedError(f"Authentication failed: {'password' if user else 'username'} not specified")
-        # Compared for unknown users too, so that the time does not tell who exists; no password is empty.
+        # Compared for unknown users too, so that timing does not reveal whether a user exists; no password is empty.
         expected = self._users.passwords.get(user, "")
         if not hmac.compare_digest(expected.encode(), password.encode()):
             raise LoginRefusedError(_REFUSED)
@@ -87,12 +87,12 @@ class PlainExchange:
 
 #: The hash function of each mechanism, by hashlib's name.
 _HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-#: Kafka's minimum for both mechanisms. A credential takes some milliseconds, and other connections wait meanwhile.
+#: Kafka's minimum for both mechanisms. Making a credential takes some milliseconds, which blocks other connections.
 ITERATIONS: Final = 4096
 _SALT_BYTES: Final = 16
-#: Credentials that are kept; one that has been dropped is made anew, with another salt.
+#: Cached credentials; one that was evicted is made again, with another salt.
 _CREDENTIALS_MAX: Final = 1_024
-#: RFC 5802, section 7. The optional parts between name, nonce and proof are extensions, which Kafka ignores too.
+#: RFC 5802, section 7. The optional parts between name, nonce and proof are extensions, which Kafka also ignores.
 _CLIENT_FIRST: Final = re.compile(
     r"(?P<header>n,(?:a=(?P<authorization_id>[^,]+))?,)"
     r"(?P<bare>(?:m=[^,]+,)?n=(?P<user>(?:[^=,]|=2C|=3D)+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,[A-Za-z]+=[^,]+)*)"
@@ -105,7 +105,7 @@ _CLIENT_FINAL: Final = re.compile(
 
 @dataclass(frozen=True)
 class _Credential:
-    """What a server keeps of a password (RFC 5802, section 3)."""
+    """The server's stored form of a password (RFC 5802, section 3)."""
 
     salt: bytes
     stored_key: bytes
@@ -114,7 +114,7 @@ class _Credential:
 
 @dataclass(frozen=True)
 class _Begun:
-    """What the first two messages have said."""
+    """Contents of the first two messages."""
 
     user: str
     credential: _Credential
@@ -132,7 +132,7 @@ class ScramExchange:
         self._begun: _Begun | None = None
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """See `Exchange.evaluate`; two messages are all."""
+        """See `Exchange.evaluate`; the exchange has two messages."""
         try:
             text = message.decode()
         except UnicodeDecodeError:
@@ -183,7 +183,7 @@ class ScramExchange:
         return hmac.digest(key, message, _HASHES[self._mechanism])
 
     def _refused(self, reason: str) -> LoginRefusedError:
-        """Kafka's SaslServerAuthenticator tells no more than this (KIP-152)."""
+        """As in Kafka's SaslServerAuthenticator, the client gets no more detail (KIP-152)."""
         told = "Authentication failed during authentication due to invalid credentials with SASL mechanism"
         return LoginRefusedError(f"{told} {self._mechanism}", reason)
 
@@ -196,12 +196,12 @@ def _credential(mechanism: str, _user: str, password: str) -> _Credential:
     return _Credential(salt, stored_key, hmac.digest(salted, b"Server Key", name))
 
 
-#: From this version of the handshake on the messages of the mechanism are Kafka requests.
+#: From this handshake version on, the mechanism's messages are Kafka requests.
 _WRAPPED_VERSION: Final = 1
 
 
 class Expect(Enum):
-    """What may come next."""
+    """What the next frame must be."""
 
     VERSIONS_OR_HANDSHAKE = "ApiVersions or SaslHandshake"
     HANDSHAKE = "SaslHandshake"
@@ -212,11 +212,11 @@ class Expect(Enum):
 
 @dataclass(frozen=True)
 class LoginStep:
-    """What follows from one frame.
+    """The reaction to one frame.
 
     Args:
-        principal: who has logged in, or None while nobody has.
-        refused: why the connection ends after the reply, which waits for
+        principal: the logged-in principal, or None.
+        refused: why the connection ends after the reply, which is delayed by
             ``connection.failed.authentication.delay.ms``; or None.
     """
 
@@ -235,13 +235,13 @@ class Login:
         self.expect: Expect = Expect.VERSIONS_OR_HANDSHAKE
 
     def versions_asked(self) -> None:
-        """An ApiVersions request came; its answer is the same as ever."""
+        """Note an ApiVersions request; its answer is the same as always."""
         if self.expect is not Expect.VERSIONS_OR_HANDSHAKE:
             raise self._unexpected("ApiVersions")
         self.expect = Expect.HANDSHAKE
 
     def request(self, api: Api, request: Request) -> LoginStep:
-        """What follows from a request other than ApiVersions."""
+        """React to a request other than ApiVersions."""
         if api is Api.SASL_HANDSHAKE and self.expect in {Expect.VERSIONS_OR_HANDSHAKE, Expect.HANDSHAKE}:
             return self._handshake(request)
         if api is Api.SASL_AUTHENTICATE and self.expect is Expect.WRAPPED:
@@ -249,7 +249,7 @@ class Login:
         raise self._unexpected(api.name)
 
     def bare_frame(self, frame: bytes | bytearray) -> LoginStep:
-        """What follows from a message that is no Kafka request; a wrong one has no answer, as in Kafka."""
+        """React to a message that is not a Kafka request; an invalid one gets no answer, as in Kafka."""
         try:
             answer, principal = self._evaluate(bytes(frame))
         except LoginRefusedError as error:
@@ -282,7 +282,7 @@ class Login:
         return LoginStep(reply, principal=principal, refused=refused)
 
     def _evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """The mechanism's answer, and who has logged in, if anybody has; after the last message comes nothing more."""
+        """The mechanism's answer, and the principal once logged in; the last message ends the exchange."""
         expected, self.expect = self.expect, Expect.NOTHING
         answer, user = self._exchange.evaluate(message)
         if user is None:
@@ -296,7 +296,7 @@ class Login:
 
 
 class SaslHandlers:
-    """SaslHandshake and SaslAuthenticate of a connection that needs no login, or is past it: ILLEGAL_SASL_STATE."""
+    """SaslHandshake and SaslAuthenticate on a connection that needs no login, or has logged in: ILLEGAL_SASL_STATE."""
 
     @serves(Api.SASL_HANDSHAKE, 0, 1)
     async def handshake(self, _context: RequestContext, _request: Any) -> Any:

@@ -59,17 +59,17 @@ class Api(IntEnum):
 
 
 def nothing_waits() -> None:
-    """For requests that no other waits behind."""
+    """Default for requests that do not block later ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestContext:
-    """Who asks, and in which version.
+    """The client, and the version of its request.
 
     Args:
-        advertised: host and port that the listener of this connection advertises; what Metadata tells its clients.
-        appended: Produce calls it when its records stand in the logs, in order, and only their durability is waited
-            for: the next Produce of the connection may begin then. Without a call the next one begins after the reply.
+        advertised: host and port that the connection's listener advertises, for Metadata answers.
+        appended: Produce calls it when its records are in the logs, in order, and only their durability is pending:
+            the connection's next Produce may then begin. Otherwise the next one begins after the reply.
     """
 
     version: int
@@ -82,7 +82,7 @@ class RequestContext:
 
 
 class RefusedError(Exception):
-    """What a part of a request is refused with: a code, and Kafka's text for it."""
+    """Refusal of a part of a request: a code, and Kafka's message for it."""
 
     def __init__(self, code: Code, message: str | None = None) -> None:
         super().__init__(code, message)
@@ -90,18 +90,18 @@ class RefusedError(Exception):
         self.message = message
 
 
-#: Carries out one request. None: nothing is sent back (Produce with acks=0). An exception ends the connection without
-#: a reply: `RemoteProtocolError` with one line in the log, any other with its traceback.
+#: Carries out one request. None: no reply is sent (Produce with acks=0). An exception ends the connection without
+#: a reply: `RemoteProtocolError` with one line in the log, others with their traceback.
 HandlerFunction: TypeAlias = Callable[[RequestContext, Any], Awaitable[Any]]
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
 @dataclass(frozen=True)
 class Handler:
-    """One API with the versions that are offered.
+    """One API with its offered versions.
 
     Args:
-        only_reads: the function changes nothing, so it is cancelled when its client has gone (Fetch that waits).
+        only_reads: the function changes nothing, so it is cancelled if its client disconnects (a waiting Fetch).
     """
 
     version_min: int
@@ -110,7 +110,7 @@ class Handler:
     only_reads: bool = False
 
 
-#: What a family of handlers offers; `request_channel.join` joins them.
+#: A family's handlers by API; `request_channel.join` joins them.
 Handlers: TypeAlias = Mapping[Api, Handler]
 
 

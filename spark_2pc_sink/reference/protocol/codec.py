@@ -1,22 +1,22 @@
 """Codec: frames to requests and responses to frames, by kafka-python's message classes.
 
 A request is kafka-python's own object; its fields have the names of Kafka's schemas in snake case. Handlers build the
-response classes themselves. The headers are read and written here: the library would copy a whole request for its
-header, and the records of a Produce request are to be copied once, out of the frame.
+response classes themselves. Headers are read and written here: the library would copy a whole request for its
+header, but the records of a Produce request should be copied only once, out of the frame.
 
-The server is one event loop, so a request of a million entries would keep everybody waiting until it is decoded,
-carried out and answered. The library's decoders are functions that it generates from the schemas; a long request is
-decoded by the same function with the two names exchanged by which it begins lists and tags, and is given up at the
-announcement of one entry too many.
+The server has one event loop, so a request with a million entries would block every client until it is decoded,
+carried out and answered. The library's decoders are functions generated from the schemas; a long request is decoded
+by the same function with its two names for reading lists and tags replaced, and is rejected as soon as one entry too
+many is announced.
 
-Messages in versions of Kafka 4.4.0 that kafka-python does not have yet.
+Messages in versions of Kafka 4.4.0 that kafka-python lacks.
 
-Each is kafka-python's own class, made of its schema with what the newer version adds. The differences are those between
-the schemas (``common/message`` in Kafka's library of clients):
+Each is kafka-python's own class, built from its schema with the newer version's additions. The differences are from
+the schemas (``common/message`` in Kafka's client library):
 
-- TxnOffsetCommit v6 names topics by their ids (KIP-1319);
-- ApiVersions v5 says whom the client believes to be talking to (KIP-1242);
-- DeleteGroups v3 has a text with each code.
+- TxnOffsetCommit v6 identifies topics by id (KIP-1319);
+- ApiVersions v5 has the client's expected cluster and node (KIP-1242);
+- DeleteGroups v3 has a message with each code.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _texts(schema: _Schema) -> None:
 
 
 def _nothing(schema: _Schema) -> None:
-    """Only the number of the version is new."""
+    """The new version has the same fields."""
 
 
 def _newer(known: Any, version: int, patch: _Patch) -> Any:
@@ -79,7 +79,7 @@ def _newer(known: Any, version: int, patch: _Patch) -> Any:
 
     made: Any = new_class(known.__name__, (known,), {}, lambda body: body.update({"json_patch": classmethod(patched)}))
     if not made.is_request():
-        # The library's own clients in this process go on with the class that they know.
+        # The library's own clients in this process continue to use the original class.
         ResponseClassRegistry.register_response_class(known)
     return made
 
@@ -103,21 +103,21 @@ NEWER_REQUESTS: Final = {
 _HEAD: Final = struct.Struct(">hhi")  # api key, version, correlation id
 _SHORT: Final = struct.Struct(">h")
 _RESPONSE_HEAD: Final = struct.Struct(">ii")  # length, correlation id
-#: The only response whose header has no tags in any version: a client reads it before it knows the server.
+#: The only response without header tags in every version: a client reads it before it knows the server.
 _API_VERSIONS: Final = 18
-#: Tags of a request header are skipped; Kafka has defined none, and nobody needs more than this.
+#: Bound for request header tags, which are skipped; Kafka has defined none.
 _TAGS_MAX: Final = 16
-#: A varint of 32 bits has at most five bytes of seven.
+#: A varint of 32 bits has at most five bytes with seven bits each.
 _VARINT_SHIFT_MAX: Final = 28
 
-#: Entries that a request may have, those of all its lists and tags together: each is an object, and most are answered
-#: by another. Fifty thousand take a second at most; no client asks for as many partitions or names at a time. Kafka,
-#: with threads to spare, has a million for each list.
+#: Most entries in a request, counting all its lists and tags: each is an object, and most are answered with another.
+#: Fifty thousand take a second at most; no client needs as many partitions or names at a time. Kafka, which has
+#: many threads, allows a million for each list.
 ENTRIES_MAX: Final = 50_000
-#: For tags inside a body the library copies everything behind them: that takes as long as an entry for so many bytes.
+#: For tags inside a body the library copies the rest of the body: this many bytes take as long as one entry.
 _COPIED_BYTES_PER_ENTRY: Final = 4096
 
-#: Every request class by its API key, whether the server has a handler for it or not.
+#: Every request class by its API key, with or without a handler.
 REQUESTS: Final[dict[int, Any]] = {
     found.API_KEY: found
     for module in (admin, consumer, metadata, producer, sasl)
@@ -142,17 +142,17 @@ class Request:
 
 
 def read_head(frame: bytes | bytearray | memoryview) -> RequestHead:
-    """The fixed fields of a request."""
+    """Read the fixed fields of a request."""
     if len(frame) < _HEAD.size:
         raise RemoteProtocolError(peer="the client", detail=f"a request of {len(frame)} bytes, shorter than its head")
     return RequestHead(*_HEAD.unpack_from(frame))
 
 
 def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Request:
-    """Decode a whole request; its API and version must be ones that the server offers.
+    """Decode a whole request; the server must offer its API and version.
 
     Raises:
-        RemoteProtocolError: the bytes do not fit the schema, or have more than `ENTRIES_MAX` entries.
+        RemoteProtocolError: the bytes do not match the schema, or have more than `ENTRIES_MAX` entries.
     """
     schema = REQUESTS[head.api_key]
     flexible = schema.flexible_version_q(head.version)
@@ -162,9 +162,9 @@ def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Re
         if len(frame) > ENTRIES_MAX:
             body = _decode_counted(schema, view[position:], version=head.version, flexible=flexible)
         else:
-            # No entry is shorter than a byte.
+            # Every entry has at least one byte.
             body = schema.decode(view[position:], version=head.version)
-    except Exception as error:  # whatever garbage makes the decoder stumble over
+    except Exception as error:  # arbitrary bytes can make the decoder fail in any way
         raise RemoteProtocolError(
             peer="the client", detail=f"request {head.api_key} v{head.version} cannot be read: {error!r}"
         ) from error
@@ -172,7 +172,7 @@ def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Re
 
 
 def _decode_counted(schema: Any, body: memoryview, *, version: int, flexible: bool) -> Any:
-    """As ``schema.decode``, whose generated function finds `_Entries` in place of what it would use."""
+    """As ``schema.decode``, with `_Entries` replacing two names of its generated function."""
     generated = schema._struct.compiled_decode_from(  # noqa: SLF001 - the library has no way in for a limit
         version, compact=flexible, tagged=flexible, data_class=schema[None]
     )
@@ -183,18 +183,18 @@ def _decode_counted(schema: Any, body: memoryview, *, version: int, flexible: bo
 
 
 class _Entries:
-    """Counts what one request is made of, while it is decoded."""
+    """Counts a request's entries while it is decoded."""
 
     def __init__(self) -> None:
         self._left = ENTRIES_MAX
 
     def of_list(self, count: int) -> range:
-        """Stands for ``range``, by which a list is gone through."""
+        """Replaces ``range``, which the decoder uses for lists."""
         self._take(max(0, count))
         return range(count)
 
     def of_tags(self, rest: bytes) -> BytesIO:
-        """Stands for ``BytesIO``, from which tags are read; their number comes first."""
+        """Replaces ``BytesIO``, which the decoder uses for tags; their count is first."""
         count, _ = _unsigned_varint(memoryview(rest), 0)
         self._take(count + len(rest) // _COPIED_BYTES_PER_ENTRY)
         return BytesIO(rest)
@@ -206,7 +206,7 @@ class _Entries:
 
 
 def _read_client_id(view: memoryview, *, flexible: bool) -> tuple[str | None, int]:
-    """The rest of the header (RequestHeader v1 and v2): the client id, and where the body begins."""
+    """The rest of the header (RequestHeader v1 and v2): the client id, and the start of the body."""
     (length,) = _SHORT.unpack_from(view, _HEAD.size)
     position = _HEAD.size + _SHORT.size
     end = position + max(length, 0)
@@ -239,7 +239,7 @@ def _unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def write_response(response: Any, correlation_id: int, *, version: int) -> tuple[bytes, bytes | bytearray]:
-    """The bytes of a response: length and header, then the body, which may be long and is not copied again."""
+    """Encode a response: length and header, then the body, which may be long and is not copied again."""
     body: bytes | bytearray = response.encode(version=version)
     tags = b"\x00" if response.API_KEY != _API_VERSIONS and response.flexible_version_q(version) else b""
     return _RESPONSE_HEAD.pack(4 + len(tags) + len(body), correlation_id) + tags, body

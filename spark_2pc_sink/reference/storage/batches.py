@@ -1,9 +1,9 @@
-"""Record batches in the broker's hands: checked, stamped, and built for records of its own.
+"""Record batches in the broker: validated, stamped, and built for its own records.
 
 The broker stamps base offset and leader epoch without touching the records (see `spark_2pc_sink.wire.batch_format`),
 which it never decodes to store them.
 
-Records inside batches: the broker's own encoded, and any decoded when somebody has to look inside.
+Records inside batches: encoding the broker's own, and decoding any when their content is needed.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ from spark_2pc_sink.wire.batch_format import (
     read_records,
 )
 
-#: A record has seven numbers, each a byte at least.
+#: A record has seven numbers of at least one byte each.
 _RECORD_BYTES_MIN: Final = 7
-#: google_crc32c takes bytes only; pieces of this size are copied within the processor's cache.
+#: google_crc32c accepts bytes only; pieces of this size are copied within the processor's cache.
 _CRC_PIECE_BYTES: Final = 64 * 1024
 
 
 class Stamped(NamedTuple):
-    """A batch as it goes into the log: parts to be written one behind the other, and the header that they have."""
+    """A batch as written to the log: parts to be written in sequence, and their header."""
 
     header: BatchHeader
     parts: tuple[Buffer, ...]
 
 
 def inspect(records: Buffer) -> BatchHeader:
-    """The header of the one batch that a client sent for a partition, checked as far as its bytes go.
+    """The header of a client's only batch for a partition, with its bytes validated.
 
-    Whether the partition takes it is the partition's to say (`PartitionLog.append`). The records are not decoded: a
-    batch with a right CRC and records that no consumer can read is stored as it is, unlike by Kafka's LogValidator.
+    `PartitionLog.append` decides whether the partition accepts it. The records are not decoded: unlike in Kafka's
+    LogValidator, a batch with a correct CRC and undecodable records is stored as it is.
 
     Raises:
-        BatchError: INVALID_RECORD (87) unless it is exactly one batch v2 of a client, with as many records as offsets
-            and a sequence if it has a producer id; CORRUPT_MESSAGE (2) where length or CRC are wrong
+        BatchError: INVALID_RECORD (87) unless it is exactly one client batch v2, with as many records as offsets
+            and a sequence if it has a producer id; CORRUPT_MESSAGE (2) if length or CRC are wrong
             (``ProduceRequest.validateRecords``, ``LogValidator.validateBatch``).
     """
     if len(records) < HEADER_BYTES:
@@ -89,7 +89,7 @@ def inspect(records: Buffer) -> BatchHeader:
 
 
 def whole(data: Buffer, header: BatchHeader) -> bool:
-    """True where ``data`` is the batch that ``header`` heads, and its CRC fits: what recovery asks."""
+    """True if ``data`` is the complete batch of ``header``, and its CRC matches: recovery's check."""
     return (
         header.magic == MAGIC
         and header.size_bytes == len(data)
@@ -101,10 +101,10 @@ def whole(data: Buffer, header: BatchHeader) -> bool:
 def stamp_batch(
     records: Buffer, header: BatchHeader, *, base_offset: int, leader_epoch: int, append_time_ms: int | None = None
 ) -> Stamped:
-    """A client's batch with the broker's fields in its header; the records are not copied.
+    """A client's batch with the broker's header fields set; the records are not copied.
 
     Args:
-        append_time_ms: for a topic with message.timestamp.type=LogAppendTime; changes what the CRC covers.
+        append_time_ms: for a topic with message.timestamp.type=LogAppendTime; changes bytes that the CRC covers.
     """
     view = memoryview(records)
     if append_time_ms is None:
@@ -132,10 +132,10 @@ def build_batch(
     producer_epoch: int = -1,
     attributes: int = 0,
 ) -> bytes:
-    """A batch of the broker's own, uncompressed, without a sequence, at base offset 0.
+    """The broker's own batch, uncompressed, without a sequence, at base offset 0.
 
     Args:
-        timestamp_ms: of every record.
+        timestamp_ms: timestamp of every record.
         attributes: `TRANSACTIONAL_BIT`, `CONTROL_BIT`.
     """
     checked = CHECKED.pack(
@@ -155,7 +155,7 @@ def checksum(data: memoryview, start: int = 0) -> int:
 
 
 def _client_fault(header: BatchHeader) -> str:
-    """What LogValidator has against a batch from a client, or ''."""
+    """LogValidator's objection to a client's batch, or ''."""
     records, payload_bytes = header.record_count, header.size_bytes - HEADER_BYTES
     faults = (
         (header.base_offset != 0, f"the base offset is {header.base_offset}: it is the broker's to give"),
@@ -175,7 +175,7 @@ def _refused(code: Code, detail: str) -> BatchError:
     return BatchError(code=code, detail=detail)
 
 
-#: Records of a compressed batch that are looked into. Uncompressed, a batch of 1 MB holds a sixth of it at most.
+#: Most records decoded from a compressed batch. Uncompressed, a batch of 1 MB contains a sixth of it at most.
 COMPRESSED_RECORDS_MAX: Final = 1_000_000
 
 #: A record to be written: key and value, None for null (a null value is a tombstone).
@@ -203,7 +203,7 @@ def build_marker(
 
 
 def read_marker(batch: bytes, header: BatchHeader) -> StoredMarker | None:
-    """The end marker in a control batch; None for control records that end no transaction."""
+    """The end marker in a control batch; None for control records that do not end a transaction."""
     record = next(decode_records(batch, header), None)
     try:
         return end_marker(record)
@@ -212,11 +212,11 @@ def read_marker(batch: bytes, header: BatchHeader) -> StoredMarker | None:
 
 
 def decode_records(batch: bytes, header: BatchHeader) -> Iterator[Record]:
-    """The records of a whole batch, decompressed if they have to be.
+    """The records of a whole batch, decompressed if necessary.
 
     Raises:
-        BatchError: CORRUPT_MESSAGE, the records are not what the header announces, or are more than anyone sends: of
-            a compressed batch above `COMPRESSED_RECORDS_MAX`, or larger than `decompress` lets them become.
+        BatchError: CORRUPT_MESSAGE, the records do not match the header, or exceed real clients' sizes: a
+            compressed batch has more than `COMPRESSED_RECORDS_MAX`, or exceeds the bound of `decompress`.
     """
     if header.compression and header.record_count > COMPRESSED_RECORDS_MAX:
         detail = f"{header.record_count} records in a compressed batch; up to {COMPRESSED_RECORDS_MAX} are read"
@@ -230,7 +230,7 @@ def decode_records(batch: bytes, header: BatchHeader) -> Iterator[Record]:
 def _section(batch: bytes, header: BatchHeader) -> bytes:
     if not header.compression:
         return batch[HEADER_BYTES:]
-    # Only here: it loads pyarrow, which the server can do without until a client asks for a timestamp.
+    # Imported here: it loads pyarrow, which the server does not need until a client searches by timestamp.
     from spark_2pc_sink.wire.batch_reader import decompress  # noqa: PLC0415
     from spark_2pc_sink.wire.record_batch import Compression  # noqa: PLC0415
 

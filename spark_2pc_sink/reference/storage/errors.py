@@ -1,4 +1,4 @@
-"""Errors of the bytes of a partition."""
+"""Errors about the bytes of a partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_2pc_sink.errors import DualWriteError
 
 @dataclass(eq=False, kw_only=True)
 class BatchError(DualWriteError):
-    """A record batch that a partition does not take. ``code`` is the answer to the client that sent it."""
+    """A record batch that a partition refuses. ``code`` is the answer to the client that sent it."""
 
     code: Code
     detail: str
@@ -21,7 +21,7 @@ class BatchError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class CorruptLogError(DualWriteError):
-    """A segment file is damaged where no crash can have damaged it. Nothing was changed."""
+    """A segment file is damaged where a crash cannot have damaged it. Nothing was changed."""
 
     path: str
     position_bytes: int
@@ -54,7 +54,7 @@ class ShortLogError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class UnreadableRecordError(DualWriteError):
-    """A record of a coordinator's own log that this version does not understand. Nothing was changed."""
+    """A record in a coordinator's own log that this version cannot decode. Nothing was changed."""
 
     path: str
     topic: str
@@ -72,7 +72,7 @@ class UnreadableRecordError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class LogFailedError(DualWriteError):
-    """The disk failed under a partition. What is not known to be durable may be lost; nothing more is taken."""
+    """The disk failed under a partition. Writes not known to be durable may be lost; the log takes no more."""
 
     path: str
     operation: str
@@ -87,7 +87,7 @@ class LogFailedError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class OffsetOutOfRangeError(DualWriteError):
-    """An offset that the log does not have: before its start, or behind its end (code 1)."""
+    """An offset that the log does not have: before its start, or after its end (code 1)."""
 
     offset: int
     log_start_offset: int

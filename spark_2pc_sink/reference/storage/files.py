@@ -1,9 +1,9 @@
 """Segment files, on disk as Kafka names them or in memory.
 
-An append is one ``pwritev`` of the batch's parts at the end that this process knows. If it fails (ENOSPC, EIO), the
-file is cut back to where it was, so that a batch is there as a whole or not at all; if cutting fails too, the caller
-must take the file for lost. Nothing is durable before ``sync``. A failed ``sync`` must never be tried again: the kernel
-marks the pages clean that it could not write, and a second fdatasync would report success for data that is gone.
+An append is one ``pwritev`` of the batch's parts at the file's known end. If it fails (ENOSPC, EIO), the
+file is truncated to its previous size, so that a batch is written completely or not at all; if that fails too, the
+caller must treat the file as lost. Nothing is durable before ``sync``. A failed ``sync`` must never be retried: the
+kernel marks unwritten pages clean, and a second fdatasync would report success for data that is gone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_2pc_sink.wire.batch_format import Buffer
 SUFFIX: Final = ".log"
 #: Decimal digits of the base offset in a file's name (``LogFileUtils.filenamePrefixFromOffset``).
 _DIGITS: Final = 20
-#: A descriptor that no file has.
+#: Never a valid descriptor.
 _CLOSED: Final = 2**31 - 1
 
 
@@ -32,14 +32,14 @@ class SegmentFile(Protocol):
     def size_bytes(self) -> int: ...
 
     def append(self, parts: Sequence[Buffer]) -> None:
-        """Write the parts one behind the other at the end, all or nothing.
+        """Append the parts in sequence, all or nothing.
 
         Raises:
-            TornFileError: the disk failed, and what it left could not be cut off.
+            TornFileError: the disk failed, and the partial write could not be truncated.
         """
 
     def read(self, position: int, count: int) -> bytes:
-        """Up to ``count`` bytes from ``position`` on; fewer at the end."""
+        """Up to ``count`` bytes from ``position``; fewer at the end."""
 
     def truncate(self, size_bytes: int) -> None: ...
 
@@ -50,26 +50,26 @@ class SegmentFile(Protocol):
 
 
 class SegmentStore(Protocol):
-    """Where the segments of one partition are."""
+    """The segments of one partition."""
 
     @property
     def path(self) -> str: ...
 
     @property
     def on_disk(self) -> bool:
-        """False where nothing is ever waited for."""
+        """False if no operation ever waits."""
 
     def base_offsets(self) -> list[int]: ...
 
     def segment(self, base_offset: int) -> SegmentFile:
-        """The file of a segment; an empty one is made if there is none."""
+        """The file of a segment; created empty if missing."""
 
     def sync(self) -> None:
         """Wait until the names of all files are on disk. May be called in a thread."""
 
 
 class TornFileError(OSError):
-    """A write failed half way, and its remains could not be removed."""
+    """A write failed half way, and the partial data could not be removed."""
 
 
 def segment_name(base_offset: int) -> str:
@@ -104,7 +104,7 @@ class DiskFile:
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """See `SegmentFile`. Whoever uses the file later gets EBADF, not a file that has the number by then."""
+        """See `SegmentFile`. Later uses get EBADF, not another file that has reused the number."""
         descriptor, self._descriptor = self._descriptor, _CLOSED
         os.close(descriptor)
 
@@ -149,7 +149,7 @@ class DiskStore:
 
 
 class MemoryFile:
-    """A segment in memory: what it has taken is as durable as it gets."""
+    """A segment in memory; written data counts as durable."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -176,7 +176,7 @@ class MemoryFile:
 
 
 class MemoryStore:
-    """Segments in memory; a log that is opened on the same store again finds them, as on disk."""
+    """Segments in memory; a log that is reopened on the same store finds them, as on disk."""
 
     on_disk: bool = False
 

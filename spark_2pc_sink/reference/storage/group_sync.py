@@ -1,11 +1,11 @@
-"""Group commit: however many wait, one fdatasync runs and at most one more is due.
+"""Group commit: however many callers wait, one fdatasync runs and at most one more is pending.
 
-Whoever asks while one is running waits for the next, which covers everything written until it begins. So the number of
-fdatasyncs per second is what the disk can do, and the number of appends per second is not bound by it.
+A caller that arrives while one is running waits for the next, which covers everything written before it begins. So
+the disk limits the number of fdatasyncs per second, but not the number of appends.
 
-A thread keeps a slow disk away from the event loop, but going there and back costs more than an fdatasync of a fast
-disk. So little is made durable on the loop itself for as long as that has been quick: a disk that stalls then holds
-up the loop once, and is met in a thread until it is quick again.
+A thread keeps a slow disk from blocking the event loop, but the switch costs more than an fdatasync of a fast
+disk. So small writes are synced on the loop itself for as long as that has been quick: a disk that stalls blocks
+the loop once, and is then synced in a thread until it is quick again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Final, TypeAlias
 from spark_2pc_sink.reference.storage.errors import LogFailedError
 from spark_2pc_sink.reference.storage.segmented_log import SegmentedLog
 
-#: Done when everything is durable that had been written when it was asked for; a failure is its result, so that
-#: nobody has to collect an exception. Each belongs to one who asked: to cancel it harms nobody else.
+#: Done when everything written before the request is durable; a failure is its result, so that an uncollected
+#: exception cannot occur. Each belongs to one caller: cancelling it does not affect the others.
 Synced: TypeAlias = "asyncio.Future[LogFailedError | None]"
 
-#: What is made durable on the event loop: at most so much, if the last fdatasync took at most so long.
+#: Limits for syncing on the event loop: bytes to sync, and duration of the last fdatasync.
 INLINE_BYTES_MAX: Final = 64 * 1024
 INLINE_SECONDS_MAX: Final = 0.001
 
@@ -35,11 +35,11 @@ _logger = logging.getLogger(__name__)
 
 
 class GroupSync:
-    """The durability of one log. On the event loop only; fdatasync itself runs in a thread unless it is quick.
+    """The durability of one log. For the event loop only; fdatasync runs in a thread unless it is quick.
 
     Args:
-        log: what is made durable; all that recovery found in it is. A failed fdatasync sets its ``failure``, for good.
-        on_synced: told the end offset below which everything is durable now, before the waiting ones are.
+        log: the log to sync; its recovered content counts as durable. A failed fdatasync sets its ``failure``.
+        on_synced: called with the new durable end offset, before waiting callers are woken.
     """
 
     def __init__(self, log: SegmentedLog, executor: Executor | None, on_synced: Callable[[int], None]) -> None:
@@ -54,7 +54,7 @@ class GroupSync:
         self._last_seconds = math.inf
 
     def request(self) -> Synced:
-        """Everything written until now shall be durable."""
+        """Request that everything written so far becomes durable."""
         asked: Synced = asyncio.get_running_loop().create_future()
         end_offset = self._log.end_offset
         if end_offset <= self._durable_end:
@@ -70,7 +70,7 @@ class GroupSync:
         return asked
 
     def close(self) -> None:
-        """Take no more records; the files are closed once no thread works with them. A second call does nothing."""
+        """Refuse further records; the files are closed once no thread uses them. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -110,7 +110,7 @@ class GroupSync:
         if self._executor is None:
             loop.run_in_executor(None, work).add_done_callback(self._thread_finished)
         else:
-            # Straight back to the loop: asyncio's own wrapping costs a future and two more turns of the loop.
+            # Directly back to the loop: asyncio's own wrapping costs a future and two more turns of the loop.
             self._executor.submit(work).add_done_callback(partial(_tell, loop, self._thread_finished))
 
     def _thread_finished(self, work: Future[None] | asyncio.Future[None]) -> None:
@@ -154,6 +154,6 @@ def _answer(asked: list[Synced], result: LogFailedError | None) -> None:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, finished: Callable[[Future[None]], None], work: Future[None]) -> None:
-    """Called in the thread. A loop that was closed meanwhile has nobody who waits."""
+    """Runs in the thread. If the loop was closed in the meantime, there are no waiting callers."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(finished, work)

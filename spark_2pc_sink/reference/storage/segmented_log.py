@@ -1,19 +1,19 @@
-"""The segments of one partition as one log: append, roll, find, read, and what is not on disk yet.
+"""The segments of one partition as one log: append, roll, find, read, and track what is not on disk yet.
 
-Every segment but the last is on disk as a whole: rolling waits for fdatasync of the segment that it ends. That is the
-one place where the event loop waits for the disk, for what was written since the last group commit, once in
-``log.segment.bytes``; in return a damaged batch in an earlier segment can only be damage, never a torn write.
+Every segment but the last is completely on disk: rolling waits for fdatasync of the segment that it ends. Only there
+does the event loop wait for the disk, for data written since the last group commit, once per
+``log.segment.bytes``; in return, a bad batch in an earlier segment is always damage, never a torn write.
 
-The index of a segment is in memory and has an entry for about every 4 KiB, under the same rule as Kafka's ``.index``
-files (``LogSegment.append``): the rule decides which aborted transactions a fetch lists, so that it must be the same.
+A segment's index is in memory and has an entry for about every 4 KiB, under the same rule as Kafka's ``.index``
+files (``LogSegment.append``): the rule must be the same because it decides which aborted transactions a fetch lists.
 
 Every start checks everything, which costs about a second per gigabyte and per hundred thousand batches. In the last
-segment the log ends at the first batch whose length, CRC or offset is wrong. Below the offset up to which the log is
-known to have been on disk, at the last start or a clean stop, that is damage too, and an error. Above it everything
-behind is removed, as Kafka does after an unclean end (``LogSegment.recover``): the disk may have stored
-the pages of the last, unfinished writes in any order, so that what looks whole behind a torn batch was never
-acknowledged. In an earlier segment, which was on disk as a whole before the next one was begun, the same is damage, and
-an error that names the file: Kafka would drop all segments behind it, with records that it has acknowledged.
+segment the log ends at the first batch whose length, CRC or offset is wrong. Below the offset up to which the log was
+on disk at the last start or clean stop, this is also damage, and an error. Above it everything
+from there is truncated, as Kafka does after an unclean shutdown (``LogSegment.recover``): the disk may have stored
+the pages of the last, unfinished writes in any order, so an intact batch after a torn one was never
+acknowledged. In an earlier segment, which was completely on disk before the next one began, it is damage, and an
+error that names the file: Kafka would drop all later segments, with records that it has acknowledged.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from spark_2pc_sink.reference.storage.errors import CorruptLogError, ShortLogErr
 from spark_2pc_sink.reference.storage.files import SegmentFile, SegmentStore, TornFileError
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, BatchHeader, read_header
 
-#: index.interval.bytes: more than so many bytes are between two entries.
+#: index.interval.bytes: more than this many bytes are between two entries.
 INDEX_INTERVAL_BYTES: Final = 4096
-#: Bytes read at once while walking from an index entry to a batch: one interval, and the header behind it.
+#: Bytes per read while walking from an index entry to a batch: one interval, and the next header.
 _WALK_BYTES: Final = INDEX_INTERVAL_BYTES + HEADER_BYTES
 #: A batch's offset in a segment is an int32 relative to its base in Kafka's index files.
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
@@ -49,7 +49,7 @@ class Segment:
         self.file = file
         self._last_offsets = array("q")
         self._positions = array("q")
-        # The largest timestamp of all batches before the entry: where a search by timestamp may begin.
+        # The largest timestamp of all batches before the entry: a search by timestamp starts there.
         self._timestamps_before = array("q")
         self._unindexed_bytes = 0
 
@@ -58,13 +58,13 @@ class Segment:
         return self.file.size_bytes
 
     def append(self, stamped: Stamped) -> None:
-        """Write a batch at the end."""
+        """Append a batch."""
         position = self.file.size_bytes
         self.file.append(stamped.parts)
         self.index(stamped.header, position)
 
     def index(self, header: BatchHeader, position: int) -> None:
-        """Take a batch into account that begins at ``position``, behind all others."""
+        """Add the last batch, which begins at ``position``, to the index."""
         if self._unindexed_bytes > INDEX_INTERVAL_BYTES:
             self._last_offsets.append(header.last_offset)
             self._positions.append(position)
@@ -75,7 +75,7 @@ class Segment:
         self.max_timestamp_ms = max(self.max_timestamp_ms, header.max_timestamp_ms)
 
     def position_of(self, offset: int) -> int:
-        """Where the batch begins that holds ``offset``, or the first one behind it; the end if there is none."""
+        """Position of the batch with ``offset``, or of the next one; the end if there is none."""
         entry = bisect_right(self._last_offsets, offset) - 1
         position = self._positions[entry] if entry >= 0 else 0
         for found, header in self._walk(position):
@@ -84,24 +84,24 @@ class Segment:
         return self.file.size_bytes
 
     def upper_offset(self, position: int) -> int | None:
-        """The offset in the first index entry at or behind a position (``OffsetIndex.fetchUpperBoundOffset``)."""
+        """The offset in the first index entry at or after a position (``OffsetIndex.fetchUpperBoundOffset``)."""
         entry = bisect_left(self._positions, position)
         return self._last_offsets[entry] if entry < len(self._positions) else None
 
     def position_before_timestamp(self, timestamp_ms: int) -> int:
-        """A position before which every batch is earlier than ``timestamp_ms``."""
+        """A position such that every earlier batch is older than ``timestamp_ms``."""
         entry = bisect_left(self._timestamps_before, timestamp_ms) - 1
         return self._positions[entry] if entry >= 0 else 0
 
     def batches(self, position: int) -> Iterator[tuple[BatchHeader, int]]:
-        """Headers and positions of the batches from ``position`` on, which must be where one begins."""
+        """Headers and positions of the batches from ``position``, which must be the start of one."""
         return ((header, found) for found, header in self._walk(position))
 
     def batch(self, header: BatchHeader, position: int) -> bytes:
         return self.file.read(position, header.size_bytes)
 
     def _walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Header by header; several in one read where batches are small."""
+        """Walk header by header; small batches share one read."""
         chunk, chunk_position = b"", position
         while position + HEADER_BYTES <= self.file.size_bytes:
             start = position - chunk_position
@@ -114,20 +114,20 @@ class Segment:
             position += header.size_bytes
 
 
-#: Read at once; a batch that is larger is read by itself.
+#: Bytes per read; a larger batch is read separately.
 READ_BYTES = 4 * 1024 * 1024
 
 
 def recover_segment(
     segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool, durable_end: int = 0
 ) -> int:
-    """Index a segment's batches and give each to ``take``.
+    """Index a segment's batches and pass each to ``take``.
 
     Args:
-        last: it is the one that was being written; a torn end is cut off.
+        last: the segment that was being written; a torn end is truncated.
 
     Returns:
-        the bytes cut off.
+        number of truncated bytes.
 
     Raises:
         CorruptLogError: damage in a segment that is not the last.
@@ -151,7 +151,7 @@ def recover_segment(
 
 
 def _sound_batches(segment: Segment) -> Iterator[tuple[BatchHeader, bytes]]:
-    """The batches from the front, up to the first that is not right."""
+    """The batches from the start, up to the first invalid one."""
     position = 0
     offset = segment.base_offset
     chunk, chunk_position = b"", 0
@@ -175,12 +175,12 @@ def _sound_batches(segment: Segment) -> Iterator[tuple[BatchHeader, bytes]]:
 
 @dataclass(frozen=True)
 class ReadBytes:
-    """What a read found.
+    """Result of a read.
 
     Args:
         data: whole batches.
-        upper_offset: up to where aborted transactions matter to the reader: the offset of the next index entry
-            behind ``data``, else the end of the segment, which is the log's end in the last one.
+        upper_offset: end of the range in which aborted transactions matter to the reader: the offset of the next index
+            entry after ``data``, else the end of the segment, which is the log's end in the last one.
     """
 
     data: bytes
@@ -191,8 +191,8 @@ class SegmentedLog:
     """The bytes of one partition. Call `recover` before anything else.
 
     Attributes:
-        failure: why nothing can be appended any more, or ''.
-        recovered_cut_bytes: what `recover` cut off the end: a write that a crash had torn.
+        failure: why appends are no longer possible, or ''.
+        recovered_cut_bytes: bytes of a torn write that `recover` truncated.
     """
 
     def __init__(self, store: SegmentStore) -> None:
@@ -210,7 +210,7 @@ class SegmentedLog:
         return self._store.path
 
     def path_of(self, offset: int) -> str:
-        """The file that holds ``offset``, for messages."""
+        """The file with ``offset``, for messages."""
         return self._segments[max(bisect_right(self._base_offsets, offset) - 1, 0)].file.path
 
     @property
@@ -222,7 +222,7 @@ class SegmentedLog:
         return sum(segment.size_bytes for segment in self._segments)
 
     def recover(self, take: Callable[[BatchHeader, bytes], None], *, durable_end: int = 0) -> None:
-        """Open what is in the store; each batch is checked and given to ``take``. Blocks."""
+        """Open the store; each batch is validated and passed to ``take``. Blocks."""
         base_offsets = self._store.base_offsets()
         if base_offsets and base_offsets[0]:
             detail = f"its first segment is missing, the first that is there begins at offset {base_offsets[0]}"
@@ -244,12 +244,12 @@ class SegmentedLog:
         if self.end_offset == 0:
             self._names_unsynced = True  # with the first record
             return
-        # What an earlier process wrote may not have reached the disk, and readers are about to see it.
+        # Earlier writes may not have reached the disk, and are about to become visible to readers.
         self._segments[-1].file.sync()
         self._store.sync()
 
     def refuse(self, reason: str) -> None:
-        """Take nothing more, for good; the first reason is kept."""
+        """Refuse all further appends; the first reason is kept."""
         self.failure = self.failure or reason
 
     def append(self, stamped: Stamped, *, segment_bytes: int) -> None:
@@ -274,11 +274,11 @@ class SegmentedLog:
         self.unsynced_bytes += stamped.header.size_bytes
 
     def read(self, offset: int, *, max_bytes: int, min_one: bool, limit_offset: int) -> ReadBytes:
-        """Whole batches from the one with ``offset`` on, all below ``limit_offset``, from one segment.
+        """Whole batches from the one with ``offset``, all below ``limit_offset``, from one segment.
 
         Args:
-            max_bytes: of data; more only for one batch, and only with ``min_one``.
-            limit_offset: where a batch begins, or the log's end.
+            max_bytes: limit for the data; exceeded only by a single batch, and only with ``min_one``.
+            limit_offset: the start of a batch, or the log's end.
         """
         index = bisect_right(self._base_offsets, offset) - 1
         segment = self._segments[index]
@@ -288,20 +288,20 @@ class SegmentedLog:
         count = max(max_bytes, first_bytes) if min_one else max_bytes
         data = segment.file.read(position, count)
         end, reached_limit = _whole_batches(data, limit_offset)
-        # Kafka returns a cut batch at the end, and looks for aborted transactions behind that.
+        # Kafka returns a cut batch at the end, and looks for aborted transactions after that.
         returned = end if reached_limit else len(data)
         upper = segment.upper_offset(position + returned)
         return ReadBytes(data if end == len(data) else data[:end], segment.end_offset if upper is None else upper)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Every batch from the one that holds ``offset`` on, to the log's end."""
+        """Every batch from the one with ``offset``, to the log's end."""
         first = max(bisect_right(self._base_offsets, offset) - 1, 0)
         for segment in self._segments[first:]:
             for header, position in segment.batches(segment.position_of(offset)):
                 yield header, segment.batch(header, position)
 
     def batches_with_timestamp(self, timestamp_ms: int) -> Iterator[tuple[BatchHeader, bytes]]:
-        """The batches that hold ``timestamp_ms`` or a later one, in order."""
+        """The batches with ``timestamp_ms`` or a later one, in order."""
         for segment in self._segments:
             if segment.max_timestamp_ms >= timestamp_ms:
                 for header, position in segment.batches(segment.position_before_timestamp(timestamp_ms)):
@@ -309,20 +309,20 @@ class SegmentedLog:
                         yield header, segment.batch(header, position)
 
     def max_timestamp_from(self, offset: int) -> int:
-        """The largest of any batch that begins at ``offset`` or behind it, or -1."""
+        """The largest timestamp in any batch that begins at or after ``offset``, or -1."""
         following = bisect_left(self._base_offsets, offset)
         found_ms = [segment.max_timestamp_ms for segment in self._segments[following:]]
         if not found_ms or self._segments[following].base_offset != offset:
-            # The segment before has a part that counts; only its headers tell which.
+            # A part of the previous segment counts too; only its headers tell which.
             begun = self._segments[following - 1]
             left = (header for header, _ in begun.batches(begun.position_of(offset)) if header.base_offset >= offset)
             found_ms += [header.max_timestamp_ms for header in left]
         return max(found_ms, default=NO_TIMESTAMP)
 
     def take_unsynced(self) -> Callable[[], None] | None:
-        """What must be done in a thread to make durable what is written now; it is not given a second time.
+        """The work that makes current writes durable, for a thread; it is returned only once.
 
-        None where nothing is to be waited for. The work raises OSError, after which nothing may be appended.
+        None if there is nothing to wait for. The work raises OSError, after which appends must stop.
         """
         files, self._unsynced = self._unsynced, []
         self.unsynced_bytes = 0
@@ -339,7 +339,7 @@ class SegmentedLog:
         return work
 
     def close(self) -> None:
-        """Give the files back; nothing is appended or read any more."""
+        """Close the files; no more appends or reads."""
         self.refuse("it is closed")
         for segment in self._segments:
             segment.file.close()
@@ -369,7 +369,7 @@ class SegmentedLog:
 
 
 def _whole_batches(data: bytes, limit_offset: int) -> tuple[int, bool]:
-    """Bytes of the whole batches below ``limit_offset`` at the front, and whether the limit ended them."""
+    """Bytes of the whole leading batches below ``limit_offset``, and whether the limit ended them."""
     end = 0
     while end + LOG_OVERHEAD_BYTES <= len(data):
         base_offset, length = LOG_OVERHEAD.unpack_from(data, end)

@@ -13,21 +13,21 @@ from spark_2pc_sink.reference.log.producer_state import EndMarker
 
 
 class Logs(Protocol):
-    """Where the logs of this node's partitions are found; the catalog."""
+    """Lookup of the logs of this node's partitions; the catalog."""
 
     def log(self, topic: str, partition: int) -> PartitionLog | None: ...
 
 
-#: Told that a marker was appended to a partition of ``__consumer_offsets``: partition, producer id, committed or not.
+#: Called when a marker was appended to a partition of ``__consumer_offsets``: partition, producer id, committed or not.
 GroupMarker = Callable[[int, int, bool], None]
 
 
 class MarkerWriter:
-    """Appends end markers; all partitions of a marker at once, then one wait until they are durable.
+    """Appends end markers, to all partitions of a marker at once, then waits once until they are durable.
 
     Args:
-        on_group_marker: told of each marker in ``__consumer_offsets`` as it is appended, in the order of the log, so
-            that the offsets that were pending take effect or are dropped; whoever shows them waits for the disk.
+        on_group_marker: called for each marker in ``__consumer_offsets`` as it is appended, in log order, so
+            that pending offsets take effect or are dropped; readers of the offsets wait for the disk.
     """
 
     def __init__(self, logs: Logs, *, on_group_marker: GroupMarker, now_ms: Callable[[], int]) -> None:
@@ -36,7 +36,7 @@ class MarkerWriter:
         self._now_ms = now_ms
 
     async def write(self, marker: EndMarker, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The code of each partition: 0 once its marker is durable, 3 where there is no such partition here."""
+        """Return each partition's code: 0 once its marker is durable, 3 if this node does not have the partition."""
         now_ms = self._now_ms()
         results: dict[TopicPartition, int] = {}
         written: dict[TopicPartition, PartitionLog] = {}
@@ -55,6 +55,6 @@ class MarkerWriter:
 
 
 async def synced(logs: Iterable[PartitionLog]) -> list[int]:
-    """Wait until what was appended to these logs is durable: 0 for each, or KAFKA_STORAGE_ERROR."""
-    begun = [log.flush() for log in logs]  # all of them, before the first is waited for
+    """Wait until appended records of these logs are durable: 0 for each, or KAFKA_STORAGE_ERROR."""
+    begun = [log.flush() for log in logs]  # start all of them, before waiting for the first
     return [Code.NONE if await future is None else Code.KAFKA_STORAGE_ERROR for future in begun]

@@ -2,18 +2,18 @@
 
 For each event, in the order that `coordinator.plans` prescribes: step and reserve, without a wait in between; append
 the plan's record to its partition of ``__transaction_state`` and wait until it is durable; settle; answer; then the
-effects. An event whose plan has no record is answered without waiting for anything.
+effects. An event whose plan has no record is answered without any wait.
 
-The order of durability across logs follows from it. Markers are appended when the Prepare record is durable, and the
-Complete record when the markers are: the other way round a loss of power could leave a decision without its cause.
+This also orders durability across logs. Markers are appended once the Prepare record is durable, and the
+Complete record once the markers are: the other way round a power loss could leave a decision without its cause.
 
-Only the record that adds a partition for the partition's own leader is not waited for (`TransactionService.add`):
-the leader appends, and answers its producer, once the producer's records are durable. Where a loss of power takes the
-Ongoing record and leaves those, `TransactionService.load` finds an open transaction of a pair in use, and adds its
-partition again. It cannot take less: what ends the transaction is written behind the Ongoing record, in the same log.
+Only the record that adds a partition for its own leader is not waited for (`TransactionService.add`):
+the leader appends, and answers its producer, once the producer's records are durable. If a power loss removes the
+Ongoing record but not those, `TransactionService.load` finds an open transaction of a current pair, and adds its
+partition again. It cannot lose less: the end of the transaction is written after the Ongoing record, in the same log.
 
-In the log, what takes an id over, or ends a transaction that its client did not end, is INFO; what happens in every
-transaction is DEBUG. Partitions that join have no line.
+Takeovers of an id, and ends of transactions that their client did not end, are logged at INFO; events of every
+transaction at DEBUG. Added partitions are not logged.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from spark_2pc_sink.reference.storage.group_sync import Synced
 from spark_2pc_sink.reference.transactions.marker_writer import Logs, MarkerWriter
 from spark_2pc_sink.wire.batch_format import Record
 
-#: How long `Background.stop` lets work finish before it is cut off, in milliseconds. Everything that is cut off must
-#: be taken up again by the next start.
+#: How long `Background.stop` lets work finish before cancelling it, in milliseconds. Whatever is cancelled must be
+#: resumed by the next start.
 STOP_WAIT_MS_MAX = 2_000
 
 
 class Background:
-    """Tasks of one owner. They are kept referenced, because the event loop does not."""
+    """One owner's tasks. They are kept referenced, because the event loop does not do so."""
 
     def __init__(self) -> None:
         self._work: set[asyncio.Task[None]] = set()
@@ -71,9 +71,9 @@ class Background:
         self._stopped = False
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work that ends by itself; it begins when the caller waits next, after its reply is on the way.
+        """Start work that ends by itself; it runs from the caller's next wait, after the reply was sent.
 
-        After `stop` nothing is started any more.
+        After `stop` nothing is started.
         """
         if self._stopped:
             work.close()
@@ -81,14 +81,14 @@ class Background:
             _keep(self._work, work)
 
     def every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        """Do ``work`` again and again, with a pause of ``interval_ms`` before each, until `stop`.
+        """Repeat ``work`` until `stop`, with a pause of ``interval_ms`` before each round.
 
-        Where it fails, the next round comes all the same, as by Kafka: transactions time out through it.
+        A failure does not stop the timer, as in Kafka: transactions time out through it.
         """
         _keep(self._timers, _repeat(interval_ms, work))
 
     async def stop(self) -> None:
-        """End the timers, let the other work finish for `STOP_WAIT_MS_MAX`, and cancel what is left of it."""
+        """Stop the timers, let other work finish for `STOP_WAIT_MS_MAX`, and cancel the rest."""
         _cancel(self._timers)
         if self._work:
             await asyncio.wait(self._work, timeout=STOP_WAIT_MS_MAX / 1000)
@@ -121,7 +121,7 @@ def log_change(log: logging.Logger, plan: Plan, after: TransactionMetadata | Non
     """Log a plan whose record is durable.
 
     Args:
-        after: the id as it is now; None where it was removed.
+        after: the id's new state; None if it was removed.
     """
     before = plan.reserved
     named = None if before is None else _name(plan, before, after)
@@ -138,7 +138,7 @@ def log_change(log: logging.Logger, plan: Plan, after: TransactionMetadata | Non
 
 
 def log_markers(log: logging.Logger, sent: SendMarkers, codes: dict[str, int]) -> None:
-    """Log the answers to end markers: the code of each partition, 0 for written."""
+    """Log the answers to end markers: the code for each partition, 0 for written."""
     log.debug(
         "%s: %s markers of %d:%d, coordinator epoch %d: %s",
         sent.transactional_id,
@@ -171,7 +171,7 @@ def _decision(plan: Plan, after: TransactionMetadata) -> tuple[int, str]:
 
 
 def _shown(metadata: TransactionMetadata) -> str:
-    """State and pair; of a kept transaction also the pair that its client holds."""
+    """State and pair; for a kept transaction also its client's pair."""
     pair, client = metadata.pair, metadata.client_pair
     held = f" (client {client.producer_id}:{client.epoch})" if client != pair else ""
     return f"{metadata.state.label} {pair.producer_id}:{pair.epoch}{held}"
@@ -179,13 +179,13 @@ def _shown(metadata: TransactionMetadata) -> str:
 
 _log = logging.getLogger(__name__)
 
-#: Pause before a marker or a completing record is tried again, in milliseconds. There is no last attempt: a decided
-#: transaction is owed its end, and only a disk that fails makes an attempt fail.
+#: Pause before a marker or a completing record is retried, in milliseconds. Retries are unlimited: a decided
+#: transaction must be ended, and only a failing disk makes an attempt fail.
 RETRY_PAUSE_MS = 100
 
 
 class CoordinatorCluster(Logs, Protocol):
-    """What the coordinator needs of the catalog."""
+    """The part of the catalog that the coordinator uses."""
 
     @property
     def node_epoch(self) -> int: ...
@@ -208,7 +208,7 @@ def settings_of(properties: BrokerProperties, *, transaction_version: int, offse
 
     Args:
         transaction_version: the finalized level, which may differ from the property.
-        offsets_partition_count: that ``__consumer_offsets`` really has.
+        offsets_partition_count: actual number of ``__consumer_offsets`` partitions.
     """
     return Settings(
         profile=_PROFILES[properties.transaction_keep_prepared_form]
@@ -232,7 +232,7 @@ class TransactionService:
         settings: see `settings_of`.
 
     Attributes:
-        state: what the coordinator knows; for metrics.
+        state: the coordinator's state; for metrics.
     """
 
     def __init__(
@@ -262,10 +262,10 @@ class TransactionService:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Replay every partition of the state log, and take a block of producer ids.
+        """Replay every partition of the state log, and allocate a block of producer ids.
 
-        Kafka asks for a block when the first id is wanted and answers COORDINATOR_LOAD_IN_PROGRESS until it is there.
-        With the block taken here the first InitProducerId is answered at once.
+        Kafka allocates a block when the first id is needed and answers COORDINATOR_LOAD_IN_PROGRESS until then.
+        With the block allocated here the first InitProducerId is answered at once.
         """
         for index in range(len(self.state.partitions)):
             self.state, effects = finish_loading(
@@ -277,9 +277,9 @@ class TransactionService:
         await self._submit_all(unrecorded(self.state, self._open_transactions()))
 
     def start(self) -> None:
-        """Drive the decided transactions that `load` found to their end, and start the timers.
+        """Drive the decided transactions found by `load` to their end, and start the timers.
 
-        The groups must be loaded before: a marker may settle their pending offsets.
+        The groups must be loaded first: a marker may resolve their pending offsets.
         """
         owed, self._owed = self._owed, ()
         self._carry_out(owed)
@@ -289,11 +289,11 @@ class TransactionService:
         every(how_often.producer_id_expiration_check_interval_ms, self.expire_producers)
 
     async def stop(self) -> None:
-        """End the timers, and wait a little for what is under way; the next start takes up the rest."""
+        """Stop the timers, and wait briefly for work in progress; the next start resumes the rest."""
         await self._background.stop()
 
     def set_transaction_version(self, level: int) -> None:
-        """Answer by another level of ``transaction.version`` from here on; what is under way ends as it began."""
+        """Use another level of ``transaction.version`` from now on; work in progress ends as it began."""
         self.state = replace(self.state, settings=replace(self.state.settings, transaction_version=level))
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -301,24 +301,24 @@ class TransactionService:
     async def submit(self, event: Event) -> Reply | None:
         """Carry out one event; its reply may be sent when this returns.
 
-        A caller that is cancelled meanwhile loses the reply only: the record is in the log, so it is settled.
+        A cancelled caller loses only the reply: the record is in the log, so the plan is settled.
         """
         return await self._append_then_settle(self._reserved(event))
 
     def add(self, event: AddPartitionsToTxn) -> AddPartitionsReply:
-        """Add partitions, or verify them, for their leader: it makes durable what it appends, see the module."""
+        """Add or verify partitions for their leader, which makes its own records durable; see the module docstring."""
         plan = self._reserved(event)
         return cast("AddPartitionsReply", self._settle_and_carry_out(plan, self._appended(plan)))
 
     async def next_change(self, transactional_id: str, *, timeout_ms: float) -> None:
-        """Wait until the next plan of an id is settled, at most ``timeout_ms``: who was told to try again may do so."""
+        """Wait until the next plan of an id is settled, at most ``timeout_ms``; for requests that must be retried."""
         future = self._waiting_for_change.get(transactional_id)
         if future is None:
             future = asyncio.get_running_loop().create_future()
             self._waiting_for_change[transactional_id] = future
         await asyncio.wait((future,), timeout=timeout_ms / 1000)
         if not future.done() and self._waiting_for_change.get(transactional_id) is future:
-            # Others may wait for it too: they find it done, look again, and wait for a new one.
+            # Other requests may wait for it too: they find it done, check again, and wait for a new one.
             del self._waiting_for_change[transactional_id]
             future.set_result(None)
 
@@ -326,11 +326,11 @@ class TransactionService:
         await self._submit_all(due_timeouts(self.state, self._now_ms()))
 
     async def remove_expired(self) -> None:
-        """Forget the transactional ids that were not used for too long."""
+        """Forget transactional ids unused for too long."""
         await self._submit_all(due_expirations(self.state, self._now_ms()))
 
     async def expire_producers(self) -> None:
-        """Let the leader of each partition forget the producer ids that were not used for too long."""
+        """Let the leader of each partition forget producer ids unused for too long."""
         for log in tuple(self._cluster.logs()):
             log.expire_producers(self._now_ms())
 
@@ -352,7 +352,7 @@ class TransactionService:
         return log.append_records(((record.key_bytes, record.value_bytes),), now_ms=self._now_ms()).code
 
     def _append_then_settle(self, plan: Plan) -> asyncio.Future[Reply | None]:
-        """Append the plan's record; once it is durable, or cannot be, the plan is settled whoever still waits."""
+        """Append the plan's record; once it is durable, or has failed, settle the plan even if the caller has gone."""
         reply: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         code = self._appended(plan)
         flushed = self._state_log(plan.records[0].partition).flush() if plan.records and not code else None
@@ -369,7 +369,7 @@ class TransactionService:
                 return
             if not reply.done():
                 reply.set_result(settled.reply)
-            # Behind the reply: it goes out before the next record or marker is written.
+            # After the reply: it is sent before the next record or marker is written.
             self._carry_out(settled.effects, pause_ms=RETRY_PAUSE_MS if code else 0)
 
         flushed.add_done_callback(synced)
@@ -381,7 +381,7 @@ class TransactionService:
         return settled.reply
 
     def _settle(self, plan: Plan, code: int) -> Settled:
-        """As `coordinator.settle`, on the state that is kept here; the effects are left to the caller."""
+        """As `coordinator.settle`, on the state kept here; the caller handles the effects."""
         settled = settle(self.state, plan, code)
         self.state = settled.state
         if plan.transactional_id is not None and plan.records and code == Code.NONE:
@@ -398,7 +398,7 @@ class TransactionService:
     # --- effects -----------------------------------------------------------------------------------------------------
 
     def _carry_out(self, effects: Iterable[Effect], *, pause_ms: int = 0) -> None:
-        """Start the effects. Until they are through, the pending state keeps other events of the id away."""
+        """Start the effects. Until they are finished, the pending state blocks other events of the id."""
         for effect in effects:
             if isinstance(effect, SendMarkers):
                 self._background.run(self._send(effect, pause_ms))
@@ -422,7 +422,7 @@ class TransactionService:
         )
         results = await self._markers.write(marker, effect.partitions)
         log_markers(_log, effect, {f"{each.topic}-{each.partition}": int(code) for each, code in results.items()})
-        # This node leads every partition that there is, so one without a log is one that was deleted.
+        # This node leads every partition, so one without a log was deleted.
         gone = frozenset(each for each, code in results.items() if code == Code.UNKNOWN_TOPIC_OR_PARTITION)
         answered = MarkersAnswered(
             transactional_id=effect.transactional_id,
@@ -436,7 +436,7 @@ class TransactionService:
         if plan.records:
             await self._append_then_settle(plan)
         else:
-            # What comes back is what has to be sent again.
+            # The returned effects are the ones to send again.
             self._settle_and_carry_out(plan, pause_ms=RETRY_PAUSE_MS)
 
     def _want_block(self) -> None:
@@ -448,7 +448,7 @@ class TransactionService:
         try:
             ids = await self._cluster.allocate_producer_ids()
         finally:
-            # After a failure the next request that needs a block asks again.
+            # After a failure the next request that needs a block allocates again.
             self._allocating = False
         self._take_block(ids)
 
@@ -474,10 +474,10 @@ class TransactionService:
         return found
 
     def _records(self, index: int) -> list[LogRecord]:
-        """What is in a partition of the state log, but for keys that only another version of Kafka knows.
+        """The records of a state log partition, except for keys known only to another version of Kafka.
 
         Raises:
-            UnreadableRecordError: a record is not Kafka's.
+            UnreadableRecordError: a record is not in Kafka's format.
         """
         found = []
         log = self._state_log(index)
@@ -497,7 +497,7 @@ def _log_record(index: int, each: Record) -> LogRecord | None:
     key = each.key or b""
     if (version := key_version(key)) == KEY_VERSION:
         return LogRecord.decode(index, key, each.value)
-    # As Kafka: left by an upgrade that was given up. Refused, it would keep the server from starting.
+    # As in Kafka: left by an abandoned upgrade. Refusing it would keep the server from starting.
     _log.warning(
         "skipped offset %d of %s-%d: key version %d is not known", each.offset, TRANSACTION_STATE, index, version
     )
@@ -509,5 +509,5 @@ def _code_of(flushed: Synced) -> Code:
 
 
 async def _pause(milliseconds: int) -> None:
-    """Wait; with nothing to wait for one turn of the loop, at whose end a reply that was given before leaves."""
+    """Wait; with 0, one turn of the loop, so that a reply already given is sent first."""
     await asyncio.sleep(milliseconds / 1000)

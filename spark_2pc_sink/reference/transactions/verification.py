@@ -1,7 +1,7 @@
 """Verification of a transaction's first record in a partition: its leader asks the coordinator (KIP-890, 2 and 3).
 
 A client that produces with v12, or commits offsets with v5, relies on the leader to add the partition; for older ones
-the leader verifies that it was added. `coordinator.leader_answers` says which, and how the answer is passed on.
+the leader verifies that it was added. `coordinator.leader_answers` decides which, and how the answer is translated.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from spark_2pc_sink.reference.transactions.service import TransactionService
 
 @dataclass
 class VerificationMetrics:
-    """What `Verification` counts since the start (KIP-890, "Metrics"; Kafka: ``AddPartitionsToTxnManager``).
+    """`Verification`'s counters since the start (KIP-890, "Metrics"; Kafka: ``AddPartitionsToTxnManager``).
 
     Args:
-        asked: questions, each about the partitions of one transaction; each attempt to add them is one.
-        time_ms: from question to answer, all together (VerificationTimeMs).
-        failures: partitions that were not verified, or not added (VerificationFailureRate).
+        asked: questions, each about the partitions of one transaction; retries count separately.
+        time_ms: total time from question to answer (VerificationTimeMs).
+        failures: partitions not verified or not added (VerificationFailureRate).
     """
 
     asked: int = 0
@@ -59,8 +59,8 @@ class Verification:
 
     Args:
         service: the coordinator, on this node.
-        properties: ``transaction.partition.verification.enable`` (where False, old clients are believed), and for how
-            long and how often adding is tried.
+        properties: ``transaction.partition.verification.enable`` (if False, old clients are trusted), and for how
+            long and how often adding is retried.
 
     Attributes:
         metrics: for the metrics page.
@@ -75,26 +75,26 @@ class Verification:
         self._properties = properties
 
     def asks(self, version: int) -> bool:
-        """Whether a Produce request of this version is asked about at all."""
+        """Whether Produce requests of this version are verified at all."""
         return self._properties.transaction_partition_verification_enable or produce_question(version) is Question.ADD
 
     def keeps_out(self, pair: Pair) -> bool:
-        """Whether the transaction of this pair was kept: its leaders refuse the pair as a fenced one.
+        """Whether this pair's transaction was kept: leaders then refuse the pair as fenced.
 
-        KIP-939 raises the epoch to "fence requests from previous incarnations". Where the transaction is open on a
-        partition already, its leader asks nobody before it appends. So it looks here, after the last wait before the
-        append: what came in later would be committed with what was prepared.
+        KIP-939 raises the epoch to "fence requests from previous incarnations". If the transaction is already open on a
+        partition, its leader appends without asking the coordinator. So this is checked after the last wait before the
+        append: later data would be committed together with the prepared data.
         """
         return self._service.state.keeps(pair)
 
     async def for_produce(
         self, version: int, transactional_id: str, pair: Pair, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, LeaderAnswer]:
-        """The codes of a Produce's partitions, for its producer, with Kafka's texts; 0 lets its leader append.
+        """The codes for a Produce's partitions, with Kafka's messages for the producer; 0 lets its leader append.
 
-        While the transaction before is being completed (CONCURRENT_TRANSACTIONS), adding is tried again for
-        ``add.partitions.to.txn.retry.backoff.max.ms``. Kafka looks every ``add.partitions.to.txn.retry.backoff.ms``;
-        here the completion itself wakes who waits.
+        While the previous transaction is being completed (CONCURRENT_TRANSACTIONS), adding is retried for
+        ``add.partitions.to.txn.retry.backoff.max.ms``. Kafka polls every ``add.partitions.to.txn.retry.backoff.ms``;
+        here the completion itself wakes the waiting requests.
         """
         question = produce_question(version)
         event = _event(question, transactional_id, pair, partitions)
@@ -105,13 +105,13 @@ class Verification:
         return {each: LeaderAnswer(code, produce_message(code, asked)) for each, (code, asked) in told.items()}
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
-        """The code for a client that commits offsets in a transaction, 0 where they may be appended; asked once.
+        """The code for a client that commits offsets in a transaction, 0 if they may be appended; asked once.
 
         Args:
-            version: of TxnOffsetCommit.
-            transactional_id: as the request gives it.
-            pair: as the request gives it.
-            partition: of ``__consumer_offsets``.
+            version: version of TxnOffsetCommit.
+            transactional_id: as in the request.
+            pair: as in the request.
+            partition: partition of ``__consumer_offsets``.
         """
         question = offsets_question(version)
         if question is Question.VERIFY and not self._properties.transaction_partition_verification_enable:

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_days(spark: SparkSession, sink: DualWriteSink, days: Path) -> Iterator[BatchReport]:
-    """Write the days that are there, the oldest first."""
+    """Write the available days, oldest first."""
     for day in sorted(path for path in days.iterdir() if path.is_dir()):
         orders = spark.read.schema(EVENT).option("mode", "FAILFAST").json(str(day))
         yield sink.write(orders, batch_id=int(day.name.replace("-", "")))

@@ -32,13 +32,13 @@ COLUMNS = {
     "changed": "TIMESTAMP_NTZ",
 }
 KEYS = ["id"]
-#: The columns that PostgreSQL may store out of line, whose value an update that leaves it alone does not send.
+#: Columns that PostgreSQL may store out of line (TOAST): an update that does not change one does not send its value.
 LARGE = [
     name
     for name, kind in COLUMNS.items()
     if name not in KEYS and kind.startswith(("STRING", "BINARY", "DECIMAL", "ARRAY"))
 ]
-#: What Kafka Connect's JSON converter says of each field, with schemas.enable=true.
+#: The schema of a field in Kafka Connect's JSON converter, with schemas.enable=true.
 FIELDS = "ARRAY<STRUCT<field STRING, type STRING, name STRING, parameters MAP<STRING, STRING>>>"
 SCHEMA = f"ARRAY<STRUCT<field STRING, fields {FIELDS}>>"
 ROW = f"{', '.join(COLUMNS)}, if(size(unchanged) > 0, unchanged, NULL) AS unchanged"
@@ -118,7 +118,7 @@ def payload(name: str) -> str:
 
 
 def is_change(*, ignore_truncate: bool) -> str:
-    """SQL that is true for a change of a row, false for a message of the application, and an error for the rest."""
+    """SQL: true for a change of a row, false for an application's message, an error for anything else."""
     truncated = "false" if ignore_truncate else "raise_error('The source table was truncated (op t), and the copy was "
     truncated += "" if ignore_truncate else "not: delete its rows, then start the job with --ignore-truncate')"
     return f"""CASE WHEN op IN ('c', 'r', 'u', 'd') THEN true WHEN op = 'm' THEN false WHEN op = 't' THEN {truncated}
@@ -127,14 +127,14 @@ def is_change(*, ignore_truncate: bool) -> str:
 
 
 def field(name: str) -> str:
-    """SQL for a field of the row; of a deletion that has only its key, that of the record."""
+    """SQL for a field of the row, or of the record's key for a deletion that has only the key."""
     path = f"""'$["{name}"]', 'variant'"""
     found = f"variant_get(row, {path})"
     return found if name not in KEYS else f"if(CAST({found} AS STRING) IS NULL, variant_get(key, {path}), {found})"
 
 
 def spellings(placeholder: str) -> list[str]:
-    """Debezium's placeholder as a text and as JSON of bytes, of arrays of texts and of numbers, and of a map."""
+    """Spellings of Debezium's placeholder: text, and JSON of bytes, arrays of texts or numbers, and a map."""
     content = placeholder.encode()
     told = ([placeholder], list(content), {placeholder: placeholder})
     texts = [placeholder, base64.b64encode(content).decode(), *(json.dumps(x, separators=(",", ":")) for x in told)]

@@ -24,7 +24,7 @@ EVENT = "order_id STRING, sequence INT, status STRING, event_time TIMESTAMP, cur
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job to the end of what is there."""
+    """Process what is available, then stop."""
     given = parse(arguments)
     spark = SparkSession.builder.remote(given.remote).getOrCreate()
     events = spark.readStream.schema(EVENT).option("maxFilesPerTrigger", given.max_files_per_trigger).json(given.events)

@@ -33,7 +33,7 @@ EVENTS = (
 
 
 def make_sink(kafka: str, database: str, *, topics: tuple[str, str] = TOPICS, name: str = "shop") -> DualWriteSink:
-    """The sink of the whole job. `topics` has the one of orders and the one of their lines."""
+    """The sink of the job. `topics`: that of orders, and that of their lines."""
     return DualWriteSink(
         transactional_id=name,
         kafka={"bootstrap.servers": kafka},
@@ -50,7 +50,7 @@ def make_sink(kafka: str, database: str, *, topics: tuple[str, str] = TOPICS, na
                 delete_when="op = 'd'",  # deletes its lines too: ON DELETE CASCADE
                 columns={"id": "id", "customer": "customer"},
             ),
-            Rows(  # behind the table that it refers to
+            Rows(  # after the table that it refers to
                 "order_lines",
                 rows=LINES,
                 mode="upsert",
@@ -70,7 +70,7 @@ def start_query(spark: SparkSession, sink: DualWriteSink, folder: str) -> Stream
 
 
 def main() -> None:
-    """Write both batches, and print all that there is then."""
+    """Write both batches, and print the contents of both sides."""
     spark = SparkSession.builder.master("local[2]").getOrCreate()
     with ReferenceCoordinator() as kafka, PostgresServer() as postgres, tempfile.TemporaryDirectory() as folder:
         for topic in TOPICS:

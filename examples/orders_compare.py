@@ -25,9 +25,9 @@ from sqlalchemy import create_engine, text
 from orders_events import REGIONS
 from spark_2pc_sink.testing import MultisetDifference, multiset_difference, read_topic
 
-#: Not 1, which is Python's for an exception.
+#: Not 1, Python's exit code for an exception.
 EXIT_DIFFERENT = 3
-#: A minute reads some millions of records; a broker that is not there must not hold us for ever.
+#: A minute reads some millions of records; a missing broker must not block for ever.
 _READ_DEADLINE_S = 300.0
 _ROWS_PER_FETCH = 10_000
 
@@ -35,8 +35,8 @@ _ROWS_PER_FETCH = 10_000
 _parse_json = json.JSONDecoder(parse_float=str).decode
 _write_json = json.JSONEncoder(sort_keys=True, ensure_ascii=False).encode
 
-#: What is compared: an order as of one event, as JSON of one form. Decimals have two digits after the point, times are
-#: in UTC, names are sorted, what is null is left out; so two of them are equal as texts when they say the same.
+#: An order as of one event, in canonical JSON: decimals with two digits after the point, times in UTC, sorted names,
+#: no nulls.
 OrderText = str
 
 
@@ -110,7 +110,7 @@ def compare(*, events: Path, kafka: str, topic: str, database: str, table: str) 
 
 
 def compare_orders(expected: Expected, *, records: Iterable[OrderText], rows: Iterable[OrderText]) -> Comparison:
-    """Compare both sides with what is expected of them."""
+    """Compare both sides with the expected orders."""
     return Comparison(
         events=len(expected.records),
         topic=multiset_difference(records, expected.records),
@@ -154,12 +154,12 @@ def read_rows(database: str, table: str) -> Iterator[OrderText]:
 
 
 def record_text(key: bytes | None, value: bytes | None) -> OrderText:
-    """What a record says; a wrong key makes another order of it."""
+    """The order in a record; a wrong key makes it a different order."""
     return _order_text((key or b"").decode(), _parse_json((value or b"{}").decode()))
 
 
 def row_text(row: Mapping[Any, Any]) -> OrderText:
-    """What a row says."""
+    """The order in a row."""
     total = None if row["total"] is None else str(row["total"])
     return _order_text(row["order_id"], {**row, "event_time": _utc(row["event_time"]), "total": total})
 

@@ -35,9 +35,9 @@ EXAMPLES = Path(__file__).resolve().parent
 KAFKA_KINDS: dict[str, Callable[[], LocalBroker]] = {"reference": ReferenceCoordinator, "real": KafkaBroker}
 FILES = 20
 FILES_PER_BATCH = 4
-#: The job is killed in the second batch after its start that comes to the place.
+#: The job is killed in the second batch that reaches the place.
 KILLED_BATCH = 2
-#: A start takes some ten seconds; this is for a machine that is busy with something else.
+#: A start takes some ten seconds; this allows for a busy machine.
 JOB_DEADLINE_S = 600
 GENERATOR_DEADLINE_S = 120
 LEFTOVERS_DEADLINE_S = 20
@@ -73,7 +73,7 @@ def main() -> int:
     if given.keep is not None and given.keep.exists():
         parser.error(f"{given.keep} exists already, and its checkpoint belongs to servers that are gone")
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Everything that was started is ended on the way out.
+        # Everything that was started is stopped at exit.
         signal.signal(number, lambda caught, _: sys.exit(128 + caught))
     try:
         with directory_of(given.keep) as directory:
@@ -188,7 +188,7 @@ class Demo:
             print(f"          {name:10}  {text}", flush=True)
 
     def _verdict(self, status: int) -> str:
-        """What an exit status of the job means."""
+        """Explain an exit status of the job."""
         if status == 0:
             return "Kafka and PostgreSQL match the input exactly"
         if status == EXIT_DIFFERENT:
@@ -218,7 +218,7 @@ def session_ended(session: int) -> Iterator[None]:
         yield
     finally:
         watchdog.cancel()
-        # Spark's Python workers would end by themselves, a moment after Spark.
+        # Spark's Python workers end on their own, a moment after Spark.
         wait_until(
             lambda: not kill_session(session), deadline_s=LEFTOVERS_DEADLINE_S, what="the end of the job's processes"
         )
@@ -227,7 +227,7 @@ def session_ended(session: int) -> Iterator[None]:
 
 
 def kill_session(session: int) -> list[int]:
-    """Kill the processes of a session; those that were there."""
+    """Kill the processes of a session, and return them."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

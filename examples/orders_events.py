@@ -56,14 +56,14 @@ _CURRENCIES = ["EUR", "USD", "JPY", "ILS"]
 _ITEMS = [0, 1, 1, 2, 2, 3, 5]
 _ZONES = [timezone(timedelta(minutes=minutes)) for minutes in (-480, 60, 330)]
 
-#: What happens to an order, and how often it goes that way.
+#: What happens to an order, and how often.
 _JOURNEYS = {
     ("placed", "paid", "packed", "shipped", "delivered"): 70,
     ("placed", "paid", "packed", "shipped", "delivered", "returned"): 10,
     ("placed", "cancelled"): 15,
     ("placed", "paid", "cancelled"): 5,
 }
-#: So many orders are under way at once: few enough that one order often has several events in one micro-batch.
+#: Concurrent orders: few enough that one order often has several events in one micro-batch.
 _ORDERS_UNDER_WAY_MAX = 500
 _EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 _MICROSECONDS_BETWEEN_EVENTS_MAX = 200_000
@@ -103,7 +103,7 @@ def write_events(directory: Path, *, events: int, seed: int, files: int) -> None
         # A running stream lists the directory at any time: a file has its name, and its time, once it is complete.
         unfinished = path.with_name(f".{path.name}.unfinished")
         unfinished.write_text("".join(lines), encoding="utf-8")
-        # Spark takes files by their modification time, so that these come in order however fast they were written.
+        # Spark takes files by their modification time, so they are in order however fast they were written.
         modified_s = _EPOCH.timestamp() + number
         os.utime(unfinished, (modified_s, modified_s))
         unfinished.rename(path)
@@ -128,7 +128,7 @@ def order_events(count: int, seed: int) -> Iterator[Event]:
 
 @dataclass
 class _Order:
-    """An order under way: what stays the same, and how far it is on its journey."""
+    """An order under way: what stays the same, and how far it is."""
 
     facts: Event
     journey: tuple[str, ...]
@@ -160,7 +160,7 @@ def _new_order(draw: random.Random, order_id: str) -> _Order:
             "country": _COUNTRIES[customer % len(_COUNTRIES)],
         },
         "currency": draw.choice(_CURRENCIES),
-        # An order by telephone has no items yet; an empty basket is something else.
+        # An order by telephone has no items yet, which differs from an empty basket.
         "items": None if _happens(draw, percent=2) else [_item(draw) for _ in range(draw.choice(_ITEMS))],
     }
     (journey,) = draw.choices(list(_JOURNEYS), weights=list(_JOURNEYS.values()))
@@ -198,7 +198,7 @@ def _happens(draw: random.Random, *, percent: int) -> bool:
 
 
 def _json(event: Event) -> str:
-    # Half of the writers in this world escape everything beyond ASCII, the other half nothing.
+    # About half of all JSON writers escape everything beyond ASCII, the others nothing.
     return json.dumps(event, ensure_ascii=event["sequence"] % 2 == 0) + "\n"
 
 

@@ -47,7 +47,7 @@ RECORD_HEADERS = "array(named_struct('key', 'schema', 'value', CAST('order/1' AS
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; the exit code is 3 when the comparison at its end finds a difference."""
     given = parse(arguments)
-    # The sink says what it recovered, and what it waits for. Spark itself writes to standard error.
+    # The sink logs what it recovered, and what it waits for. Spark itself writes to standard error.
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stdout)
     logging.getLogger("spark_2pc_sink.recovery").setLevel(logging.INFO)
     spark = start_spark(given.master)
@@ -69,7 +69,7 @@ def start_query(spark: SparkSession, given: argparse.Namespace) -> StreamingQuer
     """Start the stream."""
     events = (
         spark.readStream.schema(EVENT)
-        # A line that is no event stops the job. The default would write an order of nulls.
+        # An invalid line stops the job. The default would write an order of nulls.
         .option("mode", "FAILFAST")
         .option("maxFilesPerTrigger", given.max_files_per_trigger)
         .json(str(given.events))

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 _POLL_INTERVAL_S = 0.2
 
-# The sink keeps a line for each of its last batches. The pair, producer id and epoch, names the batch's transaction in
-# Kafka.
+# The sink keeps a line for each of its last batches. Producer id and epoch name the batch's Kafka transaction.
 _BATCH = text(
     "SELECT record_count, prepared_transaction_state AS pair, decided_at FROM kafka_transaction_state_history "
     "WHERE transactional_id = :transactional_id AND batch_id = :batch_id ORDER BY decision DESC LIMIT 1"
@@ -46,7 +45,7 @@ def print_progress(query: StreamingQuery, *, database: str, transactional_id: st
 
 
 def _settled(engine: Engine, batch: dict[str, Any]) -> Sequence[Any]:
-    """The history of a batch. The job must outlive a database that restarts, as the sink does: a line is left out."""
+    """The history of a batch, or nothing while the database restarts: the job must outlive that, as the sink does."""
     try:
         with engine.connect() as connection:
             return connection.execute(_BATCH, batch).all()
@@ -61,7 +60,7 @@ def _each_batch(query: StreamingQuery) -> Iterator[StreamingQueryProgress]:
     while not ended:
         ended = bool(query.awaitTermination(_POLL_INTERVAL_S))  # type: ignore[arg-type]  # a part of a second will do
         for progress in query.recentProgress:
-            # While it waits for files Spark reports again and again, without rows, under the next batch's id.
+            # While Spark waits for files it keeps reporting the next batch's id, without rows.
             if progress.batchId > last and progress.numInputRows:
                 last = progress.batchId
                 yield progress

@@ -15,12 +15,12 @@ import sys
 from spark_2pc_sink import DualWriteError, RecoveryReport, history, recover, status, verify
 
 EXIT_LEFT = 3
-#: What was done last to a sink that is left: so many lines a person is shown.
+#: Latest history entries shown for a sink that needs a person.
 _SHOWN = 5
 
 
 def main() -> int:
-    """Look at all sinks, settle those that can be settled, and tell of the others."""
+    """Poll all sinks, settle those that can be settled, and report the others."""
     parser = argparse.ArgumentParser(description="Settle what needs no decision, and tell what is left to a person.")
     parser.add_argument("--kafka", required=True, metavar="HOST:PORT")
     parser.add_argument("--database", required=True, metavar="URL")
@@ -33,7 +33,7 @@ def run(kafka: dict[str, str | int], database: str) -> int:
     found = status(kafka=kafka, database=database)
     tell(found.summary)
     if found.kafka_problem or found.database_problem:
-        # Nothing is touched while a side is out of reach: what is decided stays decided.
+        # Nothing is changed while a side is unreachable: what is decided stays decided.
         tell(found.database_problem or found.kafka_problem)
         return EXIT_LEFT
     settled = [settle(report, kafka, database) for report in found.in_doubt]
@@ -41,11 +41,11 @@ def run(kafka: dict[str, str | int], database: str) -> int:
 
 
 def settle(report: RecoveryReport, kafka: dict[str, str | int], database: str) -> bool:
-    """Settle one sink as its database has decided; False where that is left to a person."""
+    """Settle one sink as its database has decided; False if a person must decide."""
     name = report.transactional_id
     if report.cause is None and report.condition == "in_doubt":
         try:
-            # A driver that lives, or may, is left alone: take_over=True would stop it.
+            # A driver that is or may be alive is not stopped: that needs take_over=True.
             report = recover(transactional_id=name, kafka=kafka, database=database, reason="the nightly round")
         except DualWriteError as error:
             tell(f"{name}: {error}")
@@ -61,7 +61,7 @@ def settle(report: RecoveryReport, kafka: dict[str, str | int], database: str) -
 
 
 def tell(text: str) -> None:
-    """Tell a person."""
+    """Alert a person."""
     print(text)
 
 

@@ -38,12 +38,12 @@ class Order(Base):
 
 
 class OrderService:
-    """Takes orders.
+    """An order service.
 
     Args:
-        engine: of the database.
-        dual: of the service.
-        topic: where orders are told.
+        engine: the database.
+        dual: writes rows and records in one decision.
+        topic: gets a record for each order.
     """
 
     def __init__(self, engine: Engine, dual: DualWrite, topic: str) -> None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A plain spark-submit in cluster mode: Spark makes the driver's pod and its headless service, and nobody starts it again.
+# A plain spark-submit in cluster mode: Spark makes the driver's pod and its headless service, and does not restart it.
 exec spark-submit --master "k8s://$1" --deploy-mode cluster --name orders \
     --conf spark.kubernetes.container.image=registry.example/orders:1 \
     --conf spark.kubernetes.authenticate.driver.serviceAccountName=spark \

@@ -10,7 +10,7 @@ from spark_2pc_sink import DualWriteSink
 
 
 def main(folder: str) -> None:
-    """Write what is in FOLDER/orders and was not written yet."""
+    """Write the files in FOLDER/orders that were not written yet."""
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     orders = spark.readStream.schema("order_id BIGINT, item STRING").json(f"{folder}/orders")
     sink = DualWriteSink.from_env(table="orders", key="order_id")

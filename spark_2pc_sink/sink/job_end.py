@@ -1,4 +1,4 @@
-"""The end of a job: a query that is waited for, stopped between two batches by SIGTERM, and told as an exit code."""
+"""The end of a job: wait for a query, stop it between two batches on SIGTERM, and return an exit code."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _log = sink_log(__name__)
-#: The query has ended by itself: of ``availableNow``, everything that was there is on both sides.
+#: The query has ended by itself; with ``availableNow``, all available input is on both sides.
 EXIT_DONE: Final = 0
-#: Another start may succeed: a server was out of reach, a batch failed, or a newer driver has taken over.
+#: A restart may succeed: a server was unreachable, a batch failed, or a newer driver has taken over.
 EXIT_RETRY: Final = 1
-#: An option or a row is refused, by each start again.
+#: An option or a row is refused, and will be refused again on each start.
 EXIT_REFUSED: Final = 2
-#: A person has to decide; see RUNBOOK.md.
+#: Requires an operator's decision; see RUNBOOK.md.
 EXIT_DECISION: Final = 3
-#: SIGTERM has stopped it: 128 and the number of the signal, as a shell shows it.
+#: Stopped by SIGTERM: 128 plus the signal number, as shells report it.
 EXIT_STOPPED: Final = 128 + signal.SIGTERM
 _CODES: Final = (
     ((errors.HaltError, errors.ClaimRefusedError), EXIT_DECISION),
     ((errors.ConfigurationError, errors.DataError), EXIT_REFUSED),
 )
-#: An error of this package in the text of Spark's, which has Python's traceback in it.
+#: An error of this package in the text of Spark's error, which contains Python's traceback.
 _ERROR: Final = re.compile(r"^\s*spark_2pc_sink\.errors\.(\w+): ", re.MULTILINE)
-#: SIGTERM is noticed within this time, and the end of a batch within the other.
+#: Polling intervals for SIGTERM and for the end of a batch.
 _WAIT_S: Final = 1
 _POLL_S: Final = 0.05
-#: Of the grace period, kept for `StreamingQuery.stop` and the end of the process.
+#: Part of the grace period reserved for `StreamingQuery.stop` and the end of the process.
 _STOP_SHARE: Final = 0.4
 
 
 def run_until_stopped(query: StreamingQuery, *, grace_s: float = 25.0) -> int:
-    """Wait for the end of a query, and say it as an exit code: ``raise SystemExit(run_until_stopped(query))``.
+    """Wait for a query to end, and return an exit code: ``raise SystemExit(run_until_stopped(query))``.
 
-    SIGTERM stops the query: the batch under way may end within ``grace_s``. If it does not, the next start settles it.
-    The log says which of the two. Call it in the main thread, which alone may handle signals.
+    SIGTERM stops the query: the batch in progress may finish within ``grace_s``. Otherwise the next start completes or
+    repeats it. The log says which. Call it in the main thread, the only one that may handle signals.
 
     Args:
-        query: that was started.
-        grace_s: seconds from SIGTERM to the return; less than the platform waits before it kills.
+        query: a started query.
+        grace_s: seconds from SIGTERM to the return; less than the platform's delay before SIGKILL.
 
     Returns:
-        0 for a query that has ended by itself, 1 where another start may succeed, 2 where an option or a row is
-        refused, 3 where a person has to decide, 143 after SIGTERM.
+        0 for a query that has ended by itself, 1 if a restart may succeed, 2 if an option or a row is refused, 3 if an
+        operator has to decide, 143 after SIGTERM.
     """
     with _terminated() as told:
         while not told.is_set():
@@ -64,7 +64,7 @@ def run_until_stopped(query: StreamingQuery, *, grace_s: float = 25.0) -> int:
 
 @contextmanager
 def _terminated() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets, in place of ending the process."""
+    """An event that is set by SIGTERM, instead of ending the process."""
     told = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: told.set())
     try:
@@ -74,7 +74,7 @@ def _terminated() -> Iterator[threading.Event]:
 
 
 def _ended(query: StreamingQuery) -> int | None:
-    """The exit code of a query that has ended within a moment; None where it goes on."""
+    """The exit code of a query that has ended within one polling interval; None if it is still running."""
     from pyspark.errors import StreamingQueryException  # noqa: PLC0415 - recovery imports this package without Spark
 
     try:
@@ -89,7 +89,7 @@ def exit_code_of(text: str) -> int:
     """The exit code for the error of a query.
 
     Args:
-        text: of the error, with the traceback of Python that Spark puts into it.
+        text: error text, with the Python traceback that Spark includes.
     """
     names = _ERROR.findall(text)
     found: Any = getattr(errors, names[-1], None) if names else None
@@ -99,7 +99,7 @@ def exit_code_of(text: str) -> int:
 
 
 def _drain(query: StreamingQuery, end_s: float, batch_s: float) -> int:
-    """Let the batch under way end, stop the query, and say what became of the batch."""
+    """Let the batch in progress finish, stop the query, and log the outcome of the batch."""
     first, wait_until_s = _batch_of(query), time.monotonic() + batch_s
     _log.warning("SIGTERM: the query stops when its batch has ended, in %.0f s at the latest", batch_s)
     while not (ended := _batch_of(query) != first or not query.status["isTriggerActive"]):
@@ -117,6 +117,6 @@ def _drain(query: StreamingQuery, end_s: float, batch_s: float) -> int:
 
 
 def _batch_of(query: StreamingQuery) -> int | None:
-    """The last batch that Spark has noted as finished in this run."""
+    """The last batch that Spark has recorded as finished in this run."""
     progress = query.lastProgress
     return None if progress is None else progress["batchId"]

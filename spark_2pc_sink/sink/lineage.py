@@ -1,7 +1,7 @@
-"""Events of OpenLineage: which topics and tables a run of a query writes, and how much.
+"""OpenLineage events: which topics and tables a run of a query writes, and how much.
 
-Listeners of lineage tools do not see what happens inside foreachBatch. openlineage-python sends the events, as its own
-configuration says, in a thread: a server that does not answer delays no batch.
+Listeners of lineage tools do not see what happens inside foreachBatch. openlineage-python sends the events in a thread,
+according to its own configuration: an unresponsive server delays no batch.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
     from spark_2pc_sink.sink.report import BatchReport
 
-#: Between two events of a run that goes on: what batches in between have written is in the later one.
+#: Minimum interval between events of a running query: batches in between are included in the later event.
 INTERVAL_S: Final = 60.0
 _PRODUCER: Final = "urn:spark-2pc-sink"
 _POSTGRES_PORT: Final = 5432
 
 
 class Lineage:
-    """The events of one run: START, RUNNING with what was written since the event before, then COMPLETE or FAIL.
+    """The events of one run: START, RUNNING with the amounts written since the previous event, then COMPLETE or FAIL.
 
     Args:
-        namespace: of the job, which is named by the transactional id.
-        options: of the sink.
-        ids: of the run, whose id is that of Spark's run.
+        namespace: namespace of the job, whose name is the transactional id.
+        options: the sink's options.
+        ids: ids of the run; the lineage run id is Spark's run id.
         clock: measures the time between events.
 
     Raises:
@@ -85,7 +85,7 @@ class Lineage:
             self._told_s = self._clock.now_s()
 
     def end(self, *, failed: bool) -> None:
-        """The run ends: nothing where it has not begun, or has ended. The process waits for the event at its exit."""
+        """End the run; no-op if it has not begun, or has ended. The process waits for the event at its exit."""
         if self._open:
             self._open = False
             self._send("FAIL" if failed else "COMPLETE")
@@ -93,7 +93,7 @@ class Lineage:
 
     def _send(self, state: str) -> None:
         facet = self._facets.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
-        # Copies: the event before may still be on its way.
+        # Copies: the previous event may still be in transit.
         outputs = [copy(dataset) for _, dataset in self._outputs]
         for output, (name, _) in zip(outputs, self._outputs, strict=True):
             output.outputFacets = {} if state == "START" else {"outputStatistics": facet(self._written[name])}
@@ -114,7 +114,7 @@ class Lineage:
             self._log.warning("could not send an OpenLineage event: %s", error)
 
     def _datasets(self, batch: DataFrame, lanes: Sequence[LaneWork]) -> Iterator[tuple[str, Any]]:
-        """The topics and tables, each with the text by which a report names it."""
+        """The topics and tables, each with its text in a report."""
         for work in lanes:
             records, rows = work.lane.records, work.lane.rows
             if records is not None and records.topic is not None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.report import BatchReport
 
 
-#: How what a job does is told from what a person does with a command.
+#: Distinguishes actions of a job from an operator's commands.
 _PROGRAM: Final = "job"
 
 
@@ -44,12 +44,12 @@ class QueryRun:
     """One run of one query.
 
     Args:
-        options: of the sink.
-        query: that calls.
+        options: the sink's options.
+        query: the calling query.
         spark: the session of the first batch.
 
     Attributes:
-        query: as given.
+        query: as passed.
     """
 
     def __init__(self, options: SinkOptions, query: CallingQuery, spark: SparkSession) -> None:
@@ -62,10 +62,10 @@ class QueryRun:
             options.database,
             StoreSettings(**options.store_settings()),
             actor=Actor.of_this_process(_PROGRAM, options.reason),
-            # A process may go on when its query has ended, as a notebook's does.
+            # A process may continue after its query has ended, as a notebook does.
             shown_while=query.is_running,
         )
-        # The same connections for all, which take turns: one is kept.
+        # All share the same connections and take turns: one is kept.
         self._dead_letters = DeadLetters(options, self._store.database, query.ids.query_id)
         self._sides = RunSides(
             options,

@@ -1,4 +1,4 @@
-"""The report of a batch that both sides have, and what its tables have made of the rows that were given to them."""
+"""The report of a batch that both sides have, and the tables' counts of its rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class WrittenRows:
     """Counts of rows; those of several tables can be added.
 
     Attributes:
-        given: all rows of the batch, those that delete a row too.
+        given: all rows of the batch, including those that delete a row.
         written: inserted or updated.
-        deleted: rows that the table had, and that ``delete_when`` has removed.
-        left_out: rows of which the table has taken nothing, as it was told: other rows of their key in the batch came
-            first by the order, their key was there already (``insert_ignore``), or the row that was there stays
-            (``upsert_where``, late rows).
+        deleted: existing rows removed by ``delete_when``.
+        left_out: rows that were not applied to the table, as configured: other rows of their key in the batch had a
+            greater order, their key already existed (``insert_ignore``), or the existing row stays (``upsert_where``,
+            late rows).
     """
 
     given: int
@@ -40,7 +40,7 @@ class WrittenRows:
         )
 
 
-#: Of an attempt in which the table has nothing to do.
+#: Counts of an attempt without work for the table.
 NOTHING_WRITTEN: Final = WrittenRows(given=0, written=0)
 
 
@@ -51,29 +51,29 @@ class BatchReport:
     Attributes:
         transactional_id: the sink's id.
         batch_id: Spark's id.
-        placement: ``RUN`` as written, ``SKIP`` as done before, or ``RESEND`` as written to Kafka only.
-        row_count: rows for the table, 0 when skipped; with upsert_order_by also those that others supersede.
-        record_count: records in Kafka, with those of the dead-letter topic, 0 when skipped; fewer than rows where
+        placement: ``RUN`` if written, ``SKIP`` if already done, or ``RESEND`` if written to Kafka only.
+        row_count: rows for the table, 0 when skipped; with upsert_order_by including superseded ones.
+        record_count: records in Kafka, including those of the dead-letter topic, 0 when skipped; fewer than rows if
             superseded ones are left out.
         outputs: rows or records of each output, by its text, such as ``Rows('orders')``, and of the dead-letter topic
             as ``DeadLetters('bad-orders')``; empty when skipped.
-        rows_deleted: rows that the table had, and that ``delete_when`` has removed.
-        rows_left_out: rows of which the table has taken nothing, as it was told: those that others of their key in the
-            batch supersede, those whose key was there already with ``mode="insert_ignore"``, and those in whose favour
-            ``upsert_where`` or late rows have not decided.
-        record_bytes: of the record batches that were sent, compressed; 0 when skipped.
-        bad_rows: rows that went to the dead letters, and to no other place; 0 when skipped.
-        attempts: how many transactions were begun for it in this call.
-        prepared: ``producerId:epoch`` of the Kafka transaction that has the records; '' when there are none.
-        seconds: what the call took; without the recovery of a start, with those after a failed attempt.
+        rows_deleted: existing rows removed by ``delete_when``.
+        rows_left_out: rows that were not applied to the table, as configured: superseded by others of their key in the
+            batch, with an existing key under ``mode="insert_ignore"``, or rejected in favour of the existing row by
+            ``upsert_where`` or late rows.
+        record_bytes: compressed bytes of the record batches sent; 0 when skipped.
+        bad_rows: rows that went only to the dead letters; 0 when skipped.
+        attempts: number of transactions begun for it in this call.
+        prepared: ``producerId:epoch`` of the Kafka transaction that contains the records; '' when there are none.
+        seconds: duration of the call; without recovery at a start, but including recovery after a failed attempt.
         step_seconds: the same by steps, as in ``{"produce": 0.8, …}`` with the names of `recipe.steps.Step` in
-            lower case. Each is the time since the step that was reached before it; so ``recover`` has, where an attempt
-            has failed, all of it since its last step.
-        source_lag: records that Kafka sources of the query had, when Spark planned the batch before, beyond what it
-            read for that. None where Spark does not show it: for the first batch of a run, for other sources, for a
-            backfill, and with ``query_name`` on Spark Connect. Markers that end transactions are counted as records.
-        event_delay_s: how old the newest event of the batch before was when the query had finished it. None as above,
-            and for a query without a watermark.
+            lower case. Each is the time since the previously reached step; so after a failed attempt ``recover``
+            includes all of it since its last step.
+        source_lag: records in the query's Kafka sources, when Spark planned the previous batch, beyond what that batch
+            read. None if Spark does not show it: for the first batch of a run, for other sources, for a backfill, and
+            with ``query_name`` on Spark Connect. Transaction markers are counted as records.
+        event_delay_s: age of the newest event of the previous batch when the query had finished it. None as above, and
+            for a query without a watermark.
     """
 
     transactional_id: str

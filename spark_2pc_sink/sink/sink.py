@@ -45,10 +45,10 @@ R = TypeVar("R")
 
 
 def _raising_once(method: Callable[P, R]) -> Callable[P, R]:
-    """Log the error that ends a call in one line, and raise it without the frames and the errors that it came from.
+    """Log the error that ends a call in one line, and raise it without its frames and causes.
 
-    Spark prints the traceback of each call four times. What is raised on purpose says cause and remedy; the log has the
-    frames at DEBUG, and at ERROR those of an error that nobody foresaw.
+    Spark prints the traceback of each call four times. Errors raised on purpose state cause and remedy; the log has
+    their frames at DEBUG, and those of unforeseen errors at ERROR.
     """
 
     @wraps(method)
@@ -63,7 +63,7 @@ def _raising_once(method: Callable[P, R]) -> Callable[P, R]:
             unforeseen = cause is not None and not isinstance(cause, (DualWriteError, PySparkException))
             told = cause if unforeseen else None
             log.error("%s", in_words(error), exc_info=told)  # noqa: TRY400 - what was foreseen needs no traceback
-            # Programs still find it there.
+            # Still accessible to programs there.
             error.__context__ = error.__cause__ or error.__context__
             raise error.with_traceback(None) from None
 
@@ -74,12 +74,12 @@ def _raising_once(method: Callable[P, R]) -> Callable[P, R]:
 class DualWriteSink:
     """Writes each micro-batch of a streaming query to Kafka and PostgreSQL, exactly once to both.
 
-    Pass it to ``writeStream.foreachBatch(sink)``. It can be pickled, and one object may be used by one query at a
-    time, one call after the other. A reader of the topic with isolation.level=read_committed and a reader of the table
-    see the same rows, each once, whatever died in between (KIP-939, "Normal processing recipe").
+    Pass it to ``writeStream.foreachBatch(sink)``. It can be pickled. One object may be used by one query at a time,
+    with sequential calls. A reader of the topic with isolation.level=read_committed and a reader of the table see the
+    same rows, each once, even after crashes (KIP-939, "Normal processing recipe").
 
     Raises:
-        ConfigurationError: an option is unknown, has a bad value, or contradicts another. Nothing was connected to.
+        ConfigurationError: an option is unknown, has a bad value, or contradicts another. No connection was made.
 
     All options are keywords. docs/reference/options.md has their types and ranges too.
     """
@@ -88,7 +88,7 @@ class DualWriteSink:
     _run: QueryRun | None
     _started_in: str | None
 
-    # The keywords, which a test compares with `SinkOptions`: types and defaults are written here for readers.
+    # The keywords, which a test compares with `SinkOptions`: types and defaults are spelled out here for readers.
     @checks_keywords
     def __init__(
         self,
@@ -165,8 +165,8 @@ class DualWriteSink:
         """A sink with the options of a TOML file, which ``spark-2pc --config`` reads too. See docs/configuration.md.
 
         Args:
-            path: of the file; read here, on the driver.
-            more: options that no file can have, such as ``on_batch``, or other values of those that it has.
+            path: path of the file, read here, on the driver.
+            more: options that a file cannot contain, such as ``on_batch``, or overrides of its options.
 
         Raises:
             ConfigurationError: the file cannot be read, or one of its options is refused; the error names the file.
@@ -175,15 +175,15 @@ class DualWriteSink:
 
     @classmethod
     def from_env(cls, prefix: str = PREFIX, **more: Any) -> DualWriteSink:
-        """A sink with the options that the environment has, such as ``SPARK_2PC_TABLE``. See docs/configuration.md.
+        """A sink with options from the environment, such as ``SPARK_2PC_TABLE``. See docs/configuration.md.
 
         Args:
-            prefix: of the variables.
+            prefix: prefix of the variables.
             more: as in `from_toml`.
 
         Raises:
-            ConfigurationError: a variable with the prefix is no option's, or an option is refused; the error names the
-                variable.
+            ConfigurationError: a variable with the prefix is not an option, or an option is refused; the error names
+                the variable.
         """
         return cls._given_by(read_environment(os.environ, prefix=prefix), more)
 
@@ -198,8 +198,8 @@ class DualWriteSink:
         """Write one micro-batch; Spark calls this.
 
         Raises:
-            ConfigurationError: it is no batch with its id that came, as with ``foreach(sink)``.
-            LocalProtocolError: another thread is in a call of this object, for ``claim_deadline_ms`` by now.
+            ConfigurationError: not called with (DataFrame, batch_id), e.g. passed to foreach(), not foreachBatch().
+            LocalProtocolError: another thread has been inside a call on this sink for more than ``claim_deadline_ms``.
             DualWriteError: see `spark_2pc_sink.errors`; the query fails with it, and a restart goes on from there.
         """
         with self._alone(f"write batch {batch_id} to"):
@@ -207,22 +207,22 @@ class DualWriteSink:
 
     @_raising_once
     def write(self, df: DataFrame, *, batch_id: int) -> BatchReport:
-        """Write a frame that is no stream, exactly once under its id: for backfills.
+        """Write a batch DataFrame exactly once under its id: for backfills.
 
-        The same frame under the same id is written once, however often this is called and whatever died in between. A
-        restarted backfill begins again with any id that it has written; each is compared with what both sides have, and
-        skipped.
+        The same frame under the same id is written once, however often this is called and even after crashes. A
+        restarted backfill may begin again with any id that it has written; each is compared with what both sides have,
+        and skipped.
 
         Args:
-            df: the rows. It must give the same rows when it is evaluated again.
-            batch_id: a number of your own, from 0 on. Ids ascend, and may leave numbers out.
+            df: the rows. It must return the same rows when it is evaluated again.
+            batch_id: a number chosen by you, from 0 on. Ids must ascend, and may have gaps.
 
         Returns:
             What was written; ``placement`` says whether it was skipped.
 
         Raises:
-            ConfigurationError: a stream, a bad id, or one that the sink has passed without noting it.
-            LocalProtocolError: another thread is in a call of this object, for ``claim_deadline_ms`` by now.
+            ConfigurationError: a stream, a bad id, or one that the sink has passed without recording it.
+            LocalProtocolError: another thread has been inside a call on this sink for more than ``claim_deadline_ms``.
             DualWriteError: see `spark_2pc_sink.errors`; the next call, or the next start, goes on from there.
         """
         check_frame(df, batch_id)
@@ -230,27 +230,27 @@ class DualWriteSink:
             return self._write(df, batch_id, by_hand=True)
 
     def check(self, schema: StructType | str | None = None) -> CheckReport:
-        """Find out what the first batch would meet; writes no row and no record. See docs/check.md.
+        """Check what the first batch would encounter; writes no row and no record. See docs/check.md.
 
-        Executors are tried where there is an active Spark session.
+        Executors are tested if there is an active Spark session.
 
         Args:
-            schema: of a batch, also as columns in SQL: 'order_id BIGINT, total DOUBLE'. Expressions and types are
-                compared with the table, by the active Spark session. None: they are not.
+            schema: schema of a batch, or SQL columns: 'order_id BIGINT, total DOUBLE'. Expressions and types are
+                compared with the table, using the active Spark session. None: they are not.
 
         Raises:
-            ConfigurationError: there is no Spark session, or the text is no schema.
+            ConfigurationError: there is no Spark session, or the text is not a valid schema.
         """
         rows = None if schema is None else rows_with(schema)
         return check_sink(self._options, rows, spark=active_session())
 
     def close(self) -> None:
-        """Close the connections that the newest run holds. A process that goes on calls this when the query has ended.
+        """Close the newest run's connections. Call it in a process that continues after its query has ended.
 
         Another call of the sink starts a new run.
 
         Raises:
-            LocalProtocolError: a thread is in a call of this object, for ``claim_deadline_ms`` by now.
+            LocalProtocolError: a thread has been inside a call on this sink for more than ``claim_deadline_ms``.
         """
         with self._alone("close the sink of"):
             run, self._run = self._run, None
@@ -259,9 +259,9 @@ class DualWriteSink:
 
     @contextmanager
     def _alone(self, operation: str) -> Iterator[None]:
-        """Keep two calls apart: the later one would take the other for failed, claim anew, and supersede it.
+        """Keep two calls apart: the later one would consider the other failed, claim again, and supersede it.
 
-        The other one may be of a query that was stopped. Spark does not wait for the Python side, which soon notices.
+        The other call may be of a stopped query. Spark does not wait for the Python side, which soon notices.
         """
         wait_ms = self._options.claim_deadline_ms
         if not self._calls.acquire(timeout=wait_ms / 1000):
@@ -286,21 +286,21 @@ class DualWriteSink:
             sinks_of_runs.check_in(query.ids, self._options, is_active=query.is_active)
         with sinks_of_runs.call(query.ids, self._options.transactional_id, batch_id):
             report = self._run_of(query, batch).write(batch, batch_id)
-        # Its line is put together only where it is logged, and begins with the id.
+        # Formatted only if it is logged; begins with the id.
         _log.logger.info("%s", report, extra={FIELD: report.transactional_id})
         if self._options.on_batch is not None:
             self._options.on_batch(report)
         return report
 
     def _find_query(self, spark: SparkSession) -> CallingQuery:
-        """The stream that calls."""
+        """Return the calling streaming query."""
         if is_connect(spark):
             return ConnectQuery.of(spark, self._options.query_name, self._started_in)
         return ClassicQuery.of(spark)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark Connect pickles the sink where the stream is started, and tells the copy nothing of the query.
-        # Then it logs the request that has it.
+        # Spark Connect pickles the sink where the stream is started, and passes the copy no information about the
+        # query. It then logs the request that contains it.
         install_log_filter()
         return {"_options": self._options, "_started_in": self._started_in or session_id_here()}
 
@@ -317,9 +317,9 @@ class DualWriteSink:
         return f"<DualWriteSink {options.transactional_id!r} topic={options.topic!r} table={options.table!r}>"
 
     def _run_of(self, query: CallingQuery, batch: DataFrame) -> QueryRun:
-        """The run of the query, which begins with its first batch: what cannot be safe is refused, then recovered.
+        """The run of the query, which begins with its first batch: refuse unsafe configurations, then recover.
 
-        A refused run leaves the one before in place.
+        If a run is refused, the previous one stays in place.
         """
         if self._run is not None and self._run.query is query:
             return self._run

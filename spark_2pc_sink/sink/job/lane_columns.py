@@ -1,7 +1,7 @@
-"""The columns that a batch selects: for one lane, for several beside each other, and in which order of rows.
+"""The columns selected from a batch: for one lane, for several lanes together, and in which row order.
 
-With one lane its rows are selected as they are. With several, one pass over the batch makes the rows of all, each
-lane's in a column of its own; `tasks.task_input.unpacked` is the other end.
+With one lane its rows are selected directly. With several, one pass over the batch builds the rows of all, each lane's
+in its own column; `tasks.task_input.unpacked` is the inverse.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PACKED: Final = "_2pc_lane_"
 
 
 def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
-    """The rows of a source, with the columns of the batch, and beside them the element of an array.
+    """The rows of a source, with the columns of the batch and, in addition, the element of an array.
 
     Args:
         batch: the batch.
@@ -74,7 +74,7 @@ def rows_of(batch: DataFrame, source: RowSource) -> DataFrame:
 
 
 def packed_name(lane: int) -> str:
-    """The column that has the rows of a lane."""
+    """The column that contains the rows of a lane."""
     return f"{_PACKED}{lane}"
 
 
@@ -84,15 +84,15 @@ def packed(batch: DataFrame, source: RowSource, selected: Sequence[str], lane: i
     Args:
         batch: the batch, for the names of its columns.
         source: which rows.
-        selected: SQL over these rows for each of their columns, each with its name.
-        lane: its index.
+        selected: SQL over these rows for each of their columns, with its name.
+        lane: the lane's index.
     """
     explosion, where = source.explosion, source.where
     if explosion is None:
         rows = f"struct({', '.join(selected)})"
         rows = rows if where is None else f"CASE WHEN ({where}) THEN {rows} END"
     else:
-        # A name in a lambda is first one of its own, so the element is meant as it is in `rows_of`; a star is not.
+        # A lambda resolves its own names first, so the element's name means the same as in `rows_of`; a star does not.
         name = quoted(explosion.name)
         everything = ", ".join([*map(quoted, batch.columns), name])
         elements = f"({explosion.array})"
@@ -106,7 +106,7 @@ def packed(batch: DataFrame, source: RowSource, selected: Sequence[str], lane: i
 
 
 def _fields_of(batch: DataFrame, explosion: Explosion) -> str:
-    """The fields of the element as a list; it itself where it has none, which Spark refuses with a star behind it."""
+    """The fields of the element as a list; the element itself if it has none, which Spark refuses before a star."""
     from pyspark.sql.types import ArrayType, StructType  # noqa: PLC0415 - Spark is imported where it is needed
 
     kind, name = type_of(batch, "rows", explosion.array), quoted(explosion.name)
@@ -130,16 +130,16 @@ def _check_array(batch: DataFrame, array: str) -> None:
 
 
 def record_sql(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
-    """The SELECT list of everything that a task needs beside the table's columns.
+    """The SELECT list of everything that a task needs in addition to the table's columns.
 
     Args:
-        expressions: over the batch.
-        json_columns: the columns of the table that are selected as JSON.
+        expressions: expressions over the batch.
+        json_columns: table columns that are selected as JSON.
     """
     parts = {
         record_columns.TOPIC: expressions.topic,
-        # The widest type that is allowed: a narrower one would turn a number that no topic has into one that it has
-        # (spark.sql.ansi.enabled=false), or into an error that names no row.
+        # The widest allowed type: a narrower one would wrap a nonexistent partition number into an existing one
+        # (spark.sql.ansi.enabled=false), or raise an error that names no row.
         record_columns.PARTITION: expressions.partition and f"CAST({expressions.partition} AS BIGINT)",
         record_columns.KEY: expressions.key if expressions.key_column is None else None,
         record_columns.VALUE: expressions.value if expressions.json is None else None,
@@ -160,19 +160,19 @@ def _flags_sql(conditions: Iterable[str]) -> str:
 
 
 def record_names(expressions: RecordExpressions, json_columns: Collection[str] = ()) -> list[str]:
-    """The names of what `record_sql` selects."""
+    """The column names selected by `record_sql`."""
     return [sql.rpartition(" AS ")[2] for sql in record_sql(expressions, json_columns)]
 
 
 def upsert_order_columns(expressions: RecordExpressions, upsert_keys: Sequence[str], order_by: str) -> list[str]:
-    """The columns, beside `shared_columns`, by which tasks tell rows of one upsert key apart."""
+    """The columns, in addition to `shared_columns`, by which tasks tell rows of one upsert key apart."""
     shared = shared_columns(expressions)
     keys = [name for name in upsert_keys if quoted(name) not in shared]
     return [*(f"{expressions.columns[name]} AS {quoted(name)}" for name in keys), f"{order_by} AS {ORDER_COLUMN}"]
 
 
 def shared_columns(expressions: RecordExpressions) -> list[str]:
-    """The columns of the table of which tasks build parts of the record."""
+    """The table columns from which tasks build parts of the record."""
     names = [each.column for each in expressions.json or () if each.reads_column]
     if expressions.key_column is not None and expressions.key_column not in names:
         names.append(expressions.key_column)
@@ -180,25 +180,25 @@ def shared_columns(expressions: RecordExpressions) -> list[str]:
 
 
 def is_everything(selected: list[str], frame: DataFrame) -> bool:
-    """True where a select would give the frame as it is; Spark takes milliseconds of a small batch to analyze one."""
+    """True if a select would not change the frame; Spark takes milliseconds of a small batch to analyze one."""
     return selected == [f"{quoted(name)} AS {quoted(name)}" for name in frame.columns]
 
 
-#: Decides which task gets a row; rows of one upsert key have the same.
+#: Determines which task gets a row; equal for rows of one upsert key.
 _PLACE: Final = "_2pc_place"
-#: Types that Spark has no hash of, or that contain one.
+#: Types that Spark cannot hash, or that contain one.
 _NOT_HASHED: Final = ("map<", "variant")
 
 
 @dataclass(frozen=True)
 class TableColumns:
-    """What is selected of a lane's rows for its table: SQL over the rows, by column.
+    """The columns selected from a lane's rows for its table: SQL over the rows, by column.
 
     Attributes:
         stored: columns of the table.
-        own: columns beside these, by which rows are ordered or deleted, or are known to carry no value.
-        plain: True where each column of the table is the one of the rows with its name, and nothing is beside them.
-        types: of all, in order; empty before they are known.
+        own: additional columns, by which rows are ordered or deleted, or are known to carry no value.
+        plain: True if each table column is the row column of the same name, and there are no additional columns.
+        types: types of all, in order; empty before they are known.
     """
 
     stored: Mapping[str, str]
@@ -211,9 +211,9 @@ class TableColumns:
         """The columns that a table needs.
 
         Args:
-            rows: of the lane, for the types of their columns.
-            expressions: of the lane.
-            order_by: by which upsert rows are ordered; None for no order.
+            rows: rows of the lane, for the types of their columns.
+            expressions: expressions of the lane.
+            order_by: order of upsert rows; None for no order.
         """
         own = {} if order_by is None else {ORDER_COLUMN: order_by}
         if expressions.delete is not None:
@@ -232,21 +232,21 @@ class TableColumns:
         ]
 
     def as_json(self, plan: ColumnPlan) -> frozenset[str]:
-        """The columns that are encoded in another form than they have: as JSON, or as text."""
+        """The columns that are encoded in a different form: as JSON, or as text."""
         return frozenset(each.name for each in plan.copied if each.expression != quoted(each.name))
 
     def select_lists(self, plan: ColumnPlan) -> tuple[list[str], list[str] | None]:
-        """The columns to select of the rows, and of the result of that; None where one select does both.
+        """The columns to select from the rows, and from that result; None if one select does both.
 
-        The first computes the table's columns, the second brings them into the form in which they are encoded. Spark
-        analyzes each select anew, which counts in a batch of a few rows.
+        The first computes the table's columns, the second converts them into the form in which they are encoded. Spark
+        analyzes each select again, which matters in a batch of a few rows.
         """
         if not self.as_json(plan):
             return self.selected(), None
         return (list(plan.expressions), None) if self.plain else (self.selected(), list(plan.expressions))
 
     def packed(self, plan: ColumnPlan) -> list[str]:
-        """The columns in the form in which they are encoded, by one select: a lane among several has no second."""
+        """The columns in their encoded form, in one select: a lane among several has no second one."""
         made_of = zip((*self.stored.values(), *self.own.values()), self.types, strict=True)
         return [
             f"{encoded_sql(f'({sql})', kind, column.target)} AS {quoted(column.name)}"
@@ -259,9 +259,9 @@ class LaneWork:
     """One lane of a batch.
 
     Attributes:
-        lane: of the sink.
-        expressions: checked against the lane's rows.
-        loader: how rows get into the table; None without one.
+        lane: a lane of the sink.
+        expressions: expressions checked against the lane's rows.
+        loader: loads rows into the table; None without one.
     """
 
     lane: Lane
@@ -270,24 +270,24 @@ class LaneWork:
 
     @property
     def topic(self) -> str | None:
-        """Where all records of the lane go; None where rows say, or where there are none."""
+        """The topic of all records of the lane; None if rows name it, or if there are no records."""
         return None if self.lane.records is None else self.lane.records.topic
 
     @property
     def chooses_topics(self) -> bool:
-        """True where rows say to which topic they go."""
+        """True if rows name their topics."""
         return self.expressions.topic is not None
 
     @property
     def follows_order(self) -> bool:
-        """True where records follow the table's order among rows of one key: there are keys to keep records by."""
+        """True if records follow the table's order among rows of one key: and have keys to be compacted by."""
         records, rows = self.lane.records, self.lane.rows
         ordered_rows = records is not None and rows is not None and rows.order_by is not None
         return ordered_rows and self.expressions.key is not None
 
     @property
     def leaves_out(self) -> bool:
-        """True where superseded rows have no record; else their records are sent before those that stay."""
+        """True if superseded rows have no record; otherwise their records are sent before those that stay."""
         records = self.lane.records
         return self.follows_order and records is not None and records.superseded == "leave_out"
 
@@ -297,11 +297,11 @@ class LaneWork:
         return () if self.lane.rows is None else tuple(self.lane.rows.keys)
 
     def plan(self, row_encoder: RowEncoderPlan | None, *, packed_with_others: bool) -> LanePlan:
-        """What tasks do with the rows.
+        """The tasks' work on the rows.
 
         Args:
-            row_encoder: how they encode them for the table.
-            packed_with_others: the rows come in a column of their own.
+            row_encoder: how rows are encoded for the table.
+            packed_with_others: the rows are in a column of their own.
         """
         return LanePlan(
             index=self.lane.index,
@@ -318,11 +318,11 @@ class LaneWork:
         )
 
     def alone(self, batch: DataFrame, *, kafka_only: bool) -> DataFrame:
-        """The rows of the lane: one column for each thing that is needed to encode one.
+        """The rows of the lane: one column for each value needed to encode a row.
 
         Args:
             batch: the batch.
-            kafka_only: without what only the table needs.
+            kafka_only: omit what only the table needs.
         """
         rows = rows_of(batch, self.lane.source)
         loader = self._loader(kafka_only=kafka_only)
@@ -337,7 +337,7 @@ class LaneWork:
         return rows.selectExpr(*record, *columns).selectExpr(*record_names(self.expressions, json_columns), *encoded)
 
     def packed(self, batch: DataFrame, *, kafka_only: bool) -> str:
-        """The same as SQL for one column of the batch, beside those of other lanes."""
+        """The same as SQL for one column of the batch, next to those of other lanes."""
         loader = self._loader(kafka_only=kafka_only)
         if loader is None:
             columns = self._record_columns()
@@ -347,11 +347,11 @@ class LaneWork:
         return packed(batch, self.lane.source, columns, self.lane.index)
 
     def _loader(self, *, kafka_only: bool) -> TableLoader | None:
-        """Whose columns are selected: rows without records are told by them also where the database has them."""
+        """The loader whose columns are selected; a lane without records needs them for its digest even in a resend."""
         return None if kafka_only and self.lane.records is not None else self.loader
 
     def _record_columns(self) -> list[str]:
-        """What records are made of, and put into order by."""
+        """The columns from which records are built and by which they are ordered."""
         columns = record_sql(self.expressions)
         columns += shared_columns(self.expressions)
         if self.follows_order:
@@ -359,27 +359,27 @@ class LaneWork:
         return columns
 
     def field(self, name: str, *, packed_with_others: bool) -> Column:
-        """A column of what was selected for the lane."""
+        """A column selected for the lane."""
         return F.col(f"{packed_name(self.lane.index)}.{quoted(name)}" if packed_with_others else quoted(name))
 
 
 def selected(batch: DataFrame, lanes: Sequence[LaneWork], *, kafka_only: bool) -> DataFrame:
-    """What tasks get of a batch: the rows of one lane, or a column for each of several."""
+    """The tasks' input from a batch: the rows of one lane, or a column for each of several."""
     if len(lanes) == 1:
         return lanes[0].alone(batch, kafka_only=kafka_only)
     return batch.selectExpr(*(lane.packed(batch, kafka_only=kafka_only) for lane in lanes))
 
 
 def ordered(rows: DataFrame, lanes: Sequence[LaneWork], tasks: int) -> DataFrame:
-    """Bring rows of one upsert key to one task, where records follow an order; else the rows as they are.
+    """Bring rows of one upsert key to one task if records follow an order; otherwise return the rows unchanged.
 
-    Of several rows with one upsert key the table keeps the one with the greatest upsert_order_by. So the records of the
-    others, which are superseded, have to be sent before it or not at all.
+    Among rows with one upsert key the table keeps the one with the greatest upsert_order_by. So the records of the
+    superseded others have to be sent before it or not at all.
 
     Args:
-        rows: from `selected`.
-        lanes: of the sink.
-        tasks: how many share the rows; 1 where they are in one partition already.
+        rows: result of `selected`.
+        lanes: the sink's lanes.
+        tasks: number of tasks that share the rows; 1 if they are already in one partition.
     """
     following = [lane for lane in lanes if lane.follows_order]
     if not following:
@@ -400,7 +400,7 @@ def ordered(rows: DataFrame, lanes: Sequence[LaneWork], tasks: int) -> DataFrame
 
 
 def _place(rows: DataFrame, lanes: Sequence[LaneWork]) -> Column:
-    """The same for rows of one lane with one upsert key, whatever the order of their evaluation is."""
+    """A value equal for all rows of one lane with one upsert key, regardless of evaluation order."""
     if len(lanes) == 1:
         return F.xxhash64(*(lanes[0].field(key, packed_with_others=False) for key in lanes[0].upsert_keys))
     parts: list[Column] = []
@@ -417,7 +417,7 @@ def _hashed_names(rows: DataFrame, column: str) -> list[str]:
 
 
 def _with_superseded(rows: DataFrame, lane: LaneWork, *, packed_with_others: bool) -> DataFrame:
-    """Mark rows for which another one of their key has a greater order; a row without a record key has no other."""
+    """Mark rows for which another row of their key has a greater order; a row without a record key is never marked."""
     key_name = lane.expressions.key_column or record_columns.KEY
     keyless = lane.field(key_name, packed_with_others=packed_with_others).isNull()
     keys = [lane.field(key, packed_with_others=packed_with_others) for key in lane.upsert_keys]
@@ -433,7 +433,7 @@ def _with_superseded(rows: DataFrame, lane: LaneWork, *, packed_with_others: boo
 
 
 def _one_lane_each(rows: DataFrame, lanes: Sequence[LaneWork]) -> DataFrame:
-    """The rows of all lanes, each in a row of its own: those of one lane can then go where its key says."""
+    """The rows of all lanes, one lane's row per row: rows of one lane can then be partitioned by key."""
     names = [packed_name(lane.lane.index) for lane in lanes]
     exploded = [lane.lane.source.explosion is not None for lane in lanes]
     absent = [
@@ -456,5 +456,5 @@ def _one_lane_each(rows: DataFrame, lanes: Sequence[LaneWork]) -> DataFrame:
 
 
 def expressions_by_lane(lanes: Iterable[LaneWork]) -> dict[int, RecordExpressions]:
-    """What each lane of a batch is made of, by its place among the lanes of the sink."""
+    """The content of each lane of a batch, by the lane's index in the sink."""
     return {work.lane.index: work.expressions for work in lanes}

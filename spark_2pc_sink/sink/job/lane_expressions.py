@@ -1,8 +1,8 @@
-"""What the expressions of a lane depend on beyond its rows: settings of the session, the registry, upsert keys.
+"""Dependencies of a lane's expressions other than its rows: session settings, the registry, upsert keys.
 
-The last record of a key is the row that the table keeps only where all rows of one upsert key have one record key, one
-topic and one partition: a record is superseded by a later one with its key, in its partition. It is so where these are
-made of the upsert keys alone (`check_places`).
+The last record of a key is the row that the table keeps only if all rows of one upsert key have one record key, one
+topic and one partition: a record is superseded by a later one with its key, in its partition. This holds if these are
+computed from the upsert keys alone (`check_places`).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 
 class JsonSettings:
-    """Asks the session of each batch of one run.
+    """Reads the settings of each batch's session in one run.
 
     Args:
-        transactional_id: of the sink, for its log.
-        facts: of the session.
+        transactional_id: the sink's id, for its log.
+        facts: facts of the session.
     """
 
     def __init__(self, transactional_id: str, facts: SessionFacts) -> None:
@@ -58,18 +58,18 @@ class JsonSettings:
         self._values: dict[str, str] | None = None
 
     def now(self, spark: SparkSession) -> Mapping[str, str]:
-        """The values of `SETTINGS`, each asked for again only where any setting of the session has changed."""
-        # All that were ever set, in one text: each of ours by itself would cost a call to the JVM in every batch.
+        """The values of `SETTINGS`; each is read again only if any setting of the session has changed."""
+        # All settings that were ever set, as one text: reading each of ours would cost a JVM call in every batch.
         everything = self._facts.settings_of(spark)
         if self._values is None or everything is None or everything != self._everything:
-            # Without a default of ours: Spark has one, and refuses those that the setting does not allow.
+            # Without a default of ours: Spark has one, and rejects defaults that the setting does not allow.
             values = {name: str(spark.conf.get(name)) for name in SETTINGS}
             self._warn_of_changes(values)
             self._everything, self._values = everything, values
         return self._values
 
     def _warn_of_changes(self, values: Mapping[str, str]) -> None:
-        """Say what a replay of earlier batches may be refused for."""
+        """Warn that a replay of earlier batches may be refused."""
         for name, before in (self._values or {}).items():
             if values[name] != before:
                 self._log.warning(
@@ -82,17 +82,17 @@ class JsonSettings:
 
 
 def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, transactional_id: str) -> None:
-    """Refuse to leave records out, or warn, where records of one upsert key may have several keys or partitions.
+    """Refuse to leave records out, or warn, if records of one upsert key may have several keys or partitions.
 
     Args:
-        frame: the rows of the lane, for their columns.
-        expressions: of the lane, analyzed.
-        lane: of the sink.
+        frame: rows of the lane, for their columns.
+        expressions: expressions of the lane, analyzed.
+        lane: a lane of the sink.
         transactional_id: the sink's id.
 
     Raises:
-        ConfigurationError: records are to be left out, and rows of one upsert key need not have one place; or a record
-            without a key is to be a tombstone.
+        ConfigurationError: records are to be left out, but rows of one upsert key may have several places; or a
+            tombstone would be a record without a key.
     """
     records, rows = lane.records, lane.rows
     if records is not None and records.tombstone_when is not None and expressions.key is None:
@@ -123,9 +123,9 @@ def check_places(frame: DataFrame, expressions: RecordExpressions, lane: Lane, t
 
 
 def _made_of_others(frame: DataFrame, expressions: RecordExpressions, upsert_keys: Sequence[str]) -> list[str]:
-    """Which parts of a record's place take more than the upsert keys."""
+    """The parts of a record's place that depend on more than the upsert keys."""
     made_of = [expressions.columns[key] for key in upsert_keys if key in expressions.columns]
-    # A batch that has nothing but the upsert keys: what can be evaluated there is made of them.
+    # A batch with only the upsert keys: expressions that can be evaluated there depend on nothing else.
     known = [
         quoted(name)
         for name in frame.columns
@@ -160,10 +160,10 @@ def _refused(rows: Rows, rule: str) -> ConfigurationError:
 
 
 class RecordSchemas:
-    """Binds the expressions of a run to schemas. Tasks do not ask the registry, so it may be away between batches.
+    """Binds the expressions of a run to schemas. Tasks never query the registry, so it may be down between batches.
 
     Args:
-        options: of the registry; None where no record needs one.
+        options: registry options; None if no record needs one.
     """
 
     def __init__(self, options: SchemaRegistryOptions | None) -> None:
@@ -174,9 +174,9 @@ class RecordSchemas:
         """The expressions with serialisers for their formats.
 
         Args:
-            expressions: of the lane, analyzed.
-            rows: of the lane, for their columns.
-            lane: of the sink.
+            expressions: expressions of the lane, analyzed.
+            rows: rows of the lane, for their columns.
+            lane: a lane of the sink.
 
         Raises:
             ConfigurationError: there is no schema for a type, or the registry refuses it.
@@ -218,12 +218,12 @@ class RecordSchemas:
 
 
 class LaneExpressions:
-    """The lanes of a sink over the batches of one run; analyzed again only when schema or settings have changed.
+    """The lanes of a sink over the batches of one run; analyzed again only if schema or settings have changed.
 
     Args:
-        options: of the sink.
-        facts: of the session.
-        loaders: how rows get into tables, by lane.
+        options: the sink's options.
+        facts: facts of the session.
+        loaders: loads rows into tables, by lane.
     """
 
     def __init__(self, options: SinkOptions, facts: SessionFacts, loaders: Mapping[int, TableLoader]) -> None:

@@ -1,9 +1,9 @@
-"""How the records of a run reach Kafka: what is known of topics, connections to the brokers, and dead letters.
+"""The path of a run's records to Kafka: known topics, connections to the brokers, and dead letters.
 
-The dead-letter topic gets what the dead-letter table has, in the Kafka transaction of the batch.
+The dead-letter topic gets the content of the dead-letter table, in the Kafka transaction of the batch.
 
-The driver sends the letters, when the tasks have sent all else and before anything is decided. No task writes to this
-topic, so nobody else gives sequence numbers in its partitions. A replay makes the same records from the table, byte for
+The driver sends the letters after all output of the tasks and before the decision. Tasks never write to this topic, so
+only the driver assigns sequence numbers in its partitions. A replay builds the same records from the table, byte for
 byte and in the same order, since the digest of the batch covers them.
 """
 
@@ -52,19 +52,19 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
 
 
-#: A letter with more bytes than these, uncompressed, goes without its row: below what a topic takes by default (Kafka:
-#: max.message.bytes, 1 048 588), so that a topic which takes more changes nothing.
+#: A letter larger than this, uncompressed, is sent without its row: below a topic's default limit (Kafka:
+#: max.message.bytes, 1 048 588), so a topic with a higher limit makes no difference.
 LETTER_BYTES_MAX: Final = 1_000_000
-#: A topic that takes fewer bytes may not even have room for a letter without its row.
+#: A topic with a lower limit may not even have room for a letter without its row.
 MESSAGE_BYTES_MIN: Final = 32 * 1024
-#: A topic that takes so many, which is Kafka's default, takes each letter with at most `LETTER_BYTES_MAX`.
+#: A topic with this limit, Kafka's default, accepts each letter of at most `LETTER_BYTES_MAX`.
 MESSAGE_BYTES_WANTED: Final = 1_048_588
-#: Names of headers. Kafka Connect's begin with ``__connect.errors.`` (KIP-298).
+#: Header names. Kafka Connect's begin with ``__connect.errors.`` (KIP-298).
 HEADER_PREFIX: Final = "__spark_2pc.errors."
 
 
 def too_small(message_bytes_max: int) -> str:
-    """Why a topic with this max.message.bytes takes no letters; '' where it does."""
+    """Why a topic with this max.message.bytes accepts no letters; '' if it does."""
     if message_bytes_max >= MESSAGE_BYTES_MIN:
         return ""
     return f"max.message.bytes of the topic is {message_bytes_max}, and a letter may need {MESSAGE_BYTES_MIN}"
@@ -72,7 +72,7 @@ def too_small(message_bytes_max: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class LetterBatch:
-    """The batch that dead letters are of.
+    """The batch of some dead letters.
 
     Attributes:
         transactional_id: the sink's id.
@@ -89,11 +89,11 @@ class LetterBatch:
 
 @dataclass(frozen=True)
 class LetterRecord:
-    """One record.
+    """One dead-letter record.
 
     Attributes:
-        partition: of the topic, by Kafka's default partitioner.
-        content: key, value and headers as a record has them.
+        partition: partition of the topic, by Kafka's default partitioner.
+        content: encoded key, value and headers.
     """
 
     partition: int
@@ -107,9 +107,9 @@ def letter_records(
 
     Args:
         rows: each identity once.
-        batch: whose they are.
-        partition_count: of the topic.
-        bytes_max: bytes of one record, uncompressed; a larger one goes without its row.
+        batch: their batch.
+        partition_count: partitions of the topic.
+        bytes_max: maximum bytes of one record, uncompressed; a larger one is sent without its row.
     """
     records = []
     for row in sorted(rows, key=lambda each: each.identity):
@@ -122,7 +122,7 @@ def letter_records(
 
 
 def _value(row: BadRow, batch: LetterBatch, *, with_row: bool) -> bytes:
-    """The columns of the table as JSON, all but the time of the decision: no record is made after it."""
+    """The columns of the table as JSON, except the time of the decision: records are built before it."""
     columns = {
         "transactional_id": batch.transactional_id,
         "query_id": batch.query_id,
@@ -154,10 +154,10 @@ def _headers(row: BadRow, batch: LetterBatch) -> list[tuple[str, bytes]]:
 
 
 def canonical_json(text: str) -> str:
-    """The one form of a JSON text: that of the text, and that of what PostgreSQL's ``jsonb`` makes of it.
+    """The canonical form of a JSON text: the same for the text and for PostgreSQL's ``jsonb`` of it.
 
-    ``jsonb`` orders the keys of an object, writes numbers without an exponent, and has no U+0000, of which the sink
-    makes U+FFFD. Keys are in the order of their code points here, since that of ``jsonb`` is nobody's promise.
+    ``jsonb`` orders the keys of an object, writes numbers without an exponent, and has no U+0000, which the sink
+    replaces by U+FFFD. Here keys are in code point order, since the order of ``jsonb`` is not guaranteed.
     """
     return _json(json.loads(text, parse_float=Decimal, parse_int=Decimal))
 
@@ -169,7 +169,7 @@ def _json(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(_json, value))}]"
     if isinstance(value, Decimal):
-        # PostgreSQL's numeric has no negative zero, and as many digits behind the point as the text asks for.
+        # PostgreSQL's numeric has no negative zero, and keeps as many digits after the point as the text has.
         return format(value.copy_abs() if value.is_zero() else value, "f")
     if isinstance(value, str):
         return _text(value.replace("\0", "\ufffd"))
@@ -180,7 +180,7 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-#: Of how many partitions it is asked where they end, before it is known which of them get rows of a small batch.
+#: Maximum partitions whose end offsets are fetched before it is known which of them get rows of a small batch.
 _ENDS_MAX: Final = 64
 
 
@@ -189,13 +189,13 @@ class Letters:
     """The dead letters of a batch, as records.
 
     Attributes:
-        count: how many they are.
+        count: number of letters.
         digest: 128-bit digest over them.
-        batches: the record batches, those of one partition in their order.
+        batches: the record batches, ordered within each partition.
         sent: how many Kafka has acknowledged.
-        offsets: of those the first and the last in each partition.
-        topic_ids: of the topic; empty where a broker has no topic ids, or nothing was sent.
-        record_bytes: of the record batches that were sent, compressed.
+        offsets: first and last acknowledged offset in each partition.
+        topic_ids: the topic's id; empty if a broker has no topic ids, or no letter was sent.
+        record_bytes: compressed bytes of the record batches sent.
     """
 
     count: int = 0
@@ -211,13 +211,13 @@ NO_LETTERS: Final = Letters()
 
 
 class DeadLetterTopic:
-    """The topic, as one run of a query sees it; a sink without one sends no letters.
+    """The topic for one run of a query; a sink without one sends no letters.
 
     Args:
-        options: of the sink.
-        query_id: whose batches are meant.
-        topics: asks Kafka about topics.
-        connections: by which letters are sent.
+        options: the sink's options.
+        query_id: the query whose batches are meant.
+        topics: fetches topic metadata.
+        connections: connections by which letters are sent.
     """
 
     def __init__(self, options: SinkOptions, query_id: str, topics: TopicMetadata, connections: Connections) -> None:
@@ -228,19 +228,19 @@ class DeadLetterTopic:
 
     @property
     def name(self) -> str | None:
-        """Of the topic; None where the sink has none."""
+        """Topic name; None if the sink has none."""
         return self._options.dead_letter_topic
 
     def __str__(self) -> str:
-        """As a report names it among the outputs."""
+        """Name among the outputs of a report."""
         return f"DeadLetters({self.name!r})"
 
     def check(self) -> None:
-        """See that the topic can take letters. Before the first batch.
+        """Check that the topic can take letters. Call before the first batch.
 
         Raises:
             UnknownTopicError: it does not exist.
-            ConfigurationError: it is one of Kafka's own, or takes too small records.
+            ConfigurationError: it is one of Kafka's internal topics, or its record limit is too small.
         """
         if self.name is None:
             return
@@ -256,17 +256,17 @@ class DeadLetterTopic:
             raise self._refused(rule, f"raise it to {MESSAGE_BYTES_MIN + REQUEST_BYTES} or more")
 
     def partitions(self, bad_rows: BadRows, batch_id: int) -> list[TopicPartition]:
-        """Those that the letters of a batch go to."""
+        """The partitions for a batch's letters."""
         if self.name is None or not bad_rows:
             return []
         return list(self._contents(self.name, bad_rows, batch_id))
 
     def encoded(self, bad_rows: BadRows, batch_id: int) -> Letters:
-        """The letters of a batch, and nothing sent.
+        """Encode the letters of a batch without sending them.
 
         Args:
-            bad_rows: what was left out of it.
-            batch_id: Spark's id of it.
+            bad_rows: rows left out of the batch.
+            batch_id: Spark's id of the batch.
         """
         if self.name is None or not bad_rows:
             return NO_LETTERS
@@ -282,9 +282,9 @@ class DeadLetterTopic:
         """Send the letters of a batch, and wait until each is acknowledged.
 
         Args:
-            ticket: of the Kafka transaction, to whose partitions those of `partitions` were added where it needs that.
-            bad_rows: what was left out of the batch.
-            batch_id: Spark's id of it.
+            ticket: ticket of the Kafka transaction, to which `partitions` were added if required.
+            bad_rows: rows left out of the batch.
+            batch_id: Spark's id of the batch.
 
         Raises:
             As `ProduceSession.append`.
@@ -346,7 +346,7 @@ class DeadLetterTopic:
         return EncodedBatch(partition, made.payload, made.record_count, made.digest, row_key=None)
 
     def _bytes_max(self, topic: str) -> int:
-        """Bytes of one letter: the same for each replay, as long as nobody changes the topic."""
+        """Maximum bytes of one letter: the same for each replay, unless the topic is altered."""
         allowed = self._topics.limits(topic).message_bytes_max
         bounds = [LETTER_BYTES_MAX, self._options.kafka.max_request_bytes - REQUEST_BYTES]
         return min(bounds if allowed is None else [*bounds, records_bytes_max(allowed)])
@@ -359,13 +359,13 @@ class RecordSide:
     """The Kafka side of one run of a query.
 
     Args:
-        options: of the sink.
-        query_id: whose batches are meant.
-        clock: says when what is known of a topic is old.
+        options: the sink's options.
+        query_id: the query whose batches are meant.
+        clock: determines when topic metadata is old.
 
     Attributes:
-        cluster: for questions, and for the transaction.
-        topics: what is known of topics.
+        cluster: for metadata, and for the transaction.
+        topics: topic metadata.
         letters: the dead-letter topic.
     """
 
@@ -373,18 +373,18 @@ class RecordSide:
         self._options = options
         self.cluster: Cluster = Cluster(options.kafka)
         self.topics: TopicMetadata = TopicMetadata(self.cluster, clock)
-        # Not the cluster above, which must not be lost when a broker fails in the middle of a batch.
+        # Separate from the cluster above, which must not be lost when a broker fails in the middle of a batch.
         self._connections = Connections(options.kafka)
         self.letters: DeadLetterTopic = DeadLetterTopic(options, query_id, self.topics, self._connections)
 
     def known(self) -> KnownTopics:
-        """What is asked of Kafka before the first record of a batch."""
+        """Metadata fetched from Kafka before the first record of a batch."""
         counts = self.topics.counts(self._options.topics) if self._options.topics else {}
         facts = {topic: self._facts(topic, count) for topic, count in counts.items()}
         return KnownTopics(facts, dead_letters=self.letters.name)
 
     def known_with_ends(self) -> KnownTopics:
-        """The same, with the ends of all logs, unless there are many: for a batch whose rows are being collected."""
+        """The same, with the end offsets unless there are many: for a batch whose rows are being collected."""
         topics = self.known()
         every = [
             TopicPartition(topic, number)
@@ -401,16 +401,16 @@ class RecordSide:
             raise
 
     def known_after(self, error: DataError) -> KnownTopics:
-        """What is known after an attempt has failed; see `KnownTopics.after`."""
+        """Metadata after a failed attempt; see `KnownTopics.after`."""
         return self.known().after(error, lambda topic: self._facts(topic, self.topics.counts([topic])[topic]))
 
     def forwarder(self, source: AttemptInput, ticket: TransactionTicket | None, topics: KnownTopics) -> RecordForwarder:
-        """What sends the records of an attempt, and answers its questions.
+        """Create the forwarder that sends an attempt's records and answers its questions.
 
         Args:
-            source: what tasks send.
-            ticket: of the Kafka transaction; None where no record is to be sent.
-            topics: what is known before the first record.
+            source: the tasks' output.
+            ticket: ticket of the Kafka transaction; None if no record is to be sent.
+            topics: metadata before the first record.
         """
         return RecordForwarder(source, ticket, self._connections, self._options.kafka, topics)
 

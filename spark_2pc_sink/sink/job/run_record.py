@@ -1,12 +1,12 @@
-"""Spark's record of batches for which the sink was not called: whether they finished, and had any rows.
+"""Spark's record of batches for which the sink was not called: whether they finished, and whether they had rows.
 
-The progress of a query tells which batches are finished. Of their rows it tells too little: ``numInputRows`` is what
-was read of the sources, which is 0 as well for a batch of many rows that the function did not look at, and many where
-a filter leaves none. So it is asked what the actions on the batch itself have read, such as its ``isEmpty()``: Spark
-keeps that of the last ``spark.sql.ui.retainedExecutions`` executions, with or without a web page to show it.
+The progress of a query shows which batches are finished, but too little about their rows: ``numInputRows`` counts rows
+read from the sources, which is also 0 for a batch of many rows that the function did not read, and large if a filter
+removes all. So the rows read by the actions on the batch itself are examined, such as its ``isEmpty()``: Spark keeps
+these for the last ``spark.sql.ui.retainedExecutions`` executions, with or without the web UI.
 
-An action that was carried out, and found no row where it read the batch, has read all of the batch: what ends early
-does so because of rows.
+A completed action that found no row where it read the batch has read all of the batch: actions end early only because
+of rows.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 _log = sink_log(__name__)
 
-#: How long Spark may take to write down what has happened.
+#: How long Spark may take to record an event.
 _RECORDED_MS_MAX: Final = 10_000
 _DROPPED_EVENTS: Final = "queue.appStatus.numDroppedEvents"
 _OUTPUT_ROWS: Final = "number of output rows"
-#: Where an action reads the batch, or its copy after persist().
+#: The operator with which an action reads the batch, or its copy after persist().
 _READERS: Final = frozenset({"Scan ExistingRDD", "InMemoryTableScan"})
-#: What else may be in the plan of an action that reads all of a batch unless it finds rows. A join, for instance, need
-#: not read one side when the other is empty.
+#: Other operators allowed in the plan of an action that reads all of a batch unless it finds rows. A join, for example,
+#: need not read one side if the other is empty.
 _THOROUGH: Final = _READERS | {
     *("AQEShuffleRead", "AdaptiveSparkPlan", "Coalesce", "CollectLimit", "Exchange", "Filter", "GlobalLimit"),
     *("HashAggregate", "LocalLimit", "Project", "ShuffleQueryStage", "WholeStageCodegen"),
@@ -46,12 +46,12 @@ _NUMBER: Final = re.compile(r" \(\d+\)$")
 
 @dataclass(frozen=True)
 class Node:
-    """An operator of a plan that was carried out.
+    """An operator of an executed plan.
 
     Attributes:
-        name: of the operator.
-        metrics: identities of its metrics, which no other operator has.
-        rows: what its metric of output rows says, as Spark writes it; None without one, or where no task has run.
+        name: name of the operator.
+        metrics: ids of its metrics, unique to the operator.
+        rows: its metric of output rows, as Spark formats it; None without one, or if no task has run.
     """
 
     name: str
@@ -64,9 +64,9 @@ class Action:
     """One execution of a plan inside a batch.
 
     Attributes:
-        nodes: all operators, those of the stream's own plan among them.
+        nodes: all operators, including those of the stream's own plan.
         succeeded: it has ended without an error, and so have its jobs.
-        tasks: how many tasks its jobs had.
+        tasks: number of tasks of its jobs.
     """
 
     nodes: tuple[Node, ...]
@@ -75,16 +75,16 @@ class Action:
 
 
 def shows_no_rows(stream: Iterable[Node], actions: Iterable[Action]) -> bool:
-    """True where actions show that a batch had no rows.
+    """True if actions show that a batch had no rows.
 
     Args:
-        stream: the plan that makes the batch.
-        actions: everything that was executed in the batch.
+        stream: the plan that produces the batch.
+        actions: all executions in the batch.
     """
     of_stream = frozenset[int]().union(*(node.metrics for node in stream))
     shown = False
     for action in actions:
-        # The plan of the batch is a part of the plan of what reads it.
+        # The batch's plan is part of the plan of each action that reads it.
         if not any(node.metrics & of_stream for node in action.nodes):
             continue
         own = [node for node in action.nodes if not node.metrics & of_stream]
@@ -98,12 +98,12 @@ def shows_no_rows(stream: Iterable[Node], actions: Iterable[Action]) -> bool:
 
 
 def run_record(spark: SparkSession, run_id: str, execution: Any | None, missing: range) -> RunRecord:
-    """Ask Spark about batches.
+    """Query Spark's record of batches.
 
     Args:
         spark: the session of the query.
-        run_id: of the run of the query.
-        execution: what `stream_execution` found.
+        run_id: id of the query's run.
+        execution: result of `stream_execution`.
         missing: their ids.
     """
     if execution is None:
@@ -113,7 +113,7 @@ def run_record(spark: SparkSession, run_id: str, execution: Any | None, missing:
         recorded = _Recorded(spark)
         empty = frozenset(batch for batch in missing if recorded.had_no_rows(run_id, batch))
     except Py4JError as error:
-        # Nothing is shown then, and the batch that came is refused.
+        # Spark has no record then, and the batch that arrived is refused.
         _log.warning("Spark does not tell whether batches %s had rows: %s", missing, str(error).partition("\n")[0])
         empty = frozenset()
     return RunRecord(finished | empty, empty)
@@ -129,7 +129,7 @@ class _Recorded:
         bus = context.listenerBus()
         bus.waitUntilEmpty(_RECORDED_MS_MAX)
         dropped = bus.metrics().metricRegistry().getCounters().get(_DROPPED_EVENTS)
-        #: With events lost, what is recorded may be less than what happened.
+        #: False if events were lost, so that the record may be incomplete.
         self._complete = dropped is not None and dropped.getCount() == 0
         self._by_batch: dict[str, list[Any]] = {}
         for execution in elements_of(self._store.executionsList()):

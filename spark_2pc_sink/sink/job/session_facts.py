@@ -1,6 +1,6 @@
-"""The Spark session of a batch: what the sink asks of it beyond its DataFrames.
+"""The Spark session of a batch: facts and services beyond its DataFrames.
 
-Classic Spark runs the driver's JVM beside this process, and it answers everything. A session of Spark Connect is a
+Classic Spark runs the driver's JVM next to this process and provides all facts. A session of Spark Connect is a
 client of a server: it has DataFrames and settings, and neither a SparkContext nor plans.
 """
 
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
 
 
-#: The modules of Py4J that show calls and answers, and the one with the log of Spark Connect.
+#: Py4J's modules that log calls and answers, and the logger of Spark Connect.
 _PY4J: Final = ("py4j.clientserver", "py4j.java_gateway")
 _CONNECT_LOG: Final = "pyspark.sql.connect.logging"
-#: An argument of bytes, ``j`` and Base64 (``py4j.protocol.BYTES_TYPE``). A pickle with a secret in it is longer.
+#: An argument of bytes, ``j`` and Base64 (``py4j.protocol.BYTES_TYPE``). A pickle that contains a secret is longer.
 _BASE64: Final = re.compile(r"j[A-Za-z0-9+/]{32,}=*")
-#: A function, or a whole request where it is compressed, as protobuf's text format has a field of bytes.
+#: A function, or a whole request if compressed: a bytes field in protobuf's text format.
 _FIELD: Final = re.compile(r'\b(command|data): "((?:[^"\\]|\\.){32,})"')
 
 
 class _Withhold(logging.Filter):
-    """Puts sizes in place of bytes in the log of Spark's clients, and leaves out errors that the sink has logged.
+    """Replaces bytes by their sizes in the log of Spark's clients, and drops errors that the sink has logged.
 
-    At DEBUG Py4J shows each call of Spark's Java side with all its arguments, and the client of Spark Connect each
-    request. Functions are among them, pickled: whoever decodes them has what they contain.
+    At DEBUG Py4J logs each call to Spark's Java side with all its arguments, and the client of Spark Connect each
+    request. These include pickled functions, whose contents, secrets included, can be decoded.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let the record pass, without bytes."""
         if record.exc_info and isinstance(record.exc_info[1], DualWriteError):
             return False
-        # One that cannot be put together is for the handlers, which say so.
+        # A record that cannot be formatted is left to the handlers, which report it.
         with suppress(TypeError, ValueError):
             text = record.getMessage()
             shown = _BASE64.sub(lambda found: f"j({len(found[0]) - 1} characters of Base64)", text)
@@ -61,18 +61,18 @@ _FILTER: Final = _Withhold()
 
 
 def install_log_filter() -> None:
-    """Attach the filter; calling it again changes nothing."""
-    # Spark makes its own kind of logger when it is imported: this must not make an ordinary one before.
+    """Attach the filter; idempotent."""
+    # Spark creates its own logger class when it is imported: do not create a standard logger before that.
     for name in (*_PY4J, *({_CONNECT_LOG} & sys.modules.keys())):
         logging.getLogger(name).addFilter(_FILTER)
 
 
-#: Aggregates that Spark calls non-deterministic because they follow the order of rows. A stream may well use them:
-#: should a replay order them otherwise, the digest tells.
+#: Aggregates that Spark calls non-deterministic because they depend on row order. A stream may well use them: if a
+#: replay orders rows differently, the digest detects it.
 _ORDER_DEPENDENT: Final = frozenset(
     {"AggregateExpression", "AnyValue", "CollectList", "CollectSet", "First", "Last", "ListAgg"}
 )
-#: Functions that know of a task which file it reads, and what a file source calls the same in each row.
+#: Functions of the file that a task reads, and the equivalent columns of a file source, the same in each row.
 _OF_FILES: Final = {
     "input_file_name()": "_metadata.file_path",
     "input_file_block_start()": "_metadata.file_block_start",
@@ -101,10 +101,10 @@ class Repeatability:
         """Refuse a stream whose own plan is not repeatable; Spark itself fixes the current time of each batch there.
 
         Args:
-            execution: what `stream_execution` found.
+            execution: result of `stream_execution`.
 
         Raises:
-            ConfigurationError: rand(), uuid() or the like.
+            ConfigurationError: it uses rand(), uuid() or the like.
         """
         if execution is not None:
             _refuse_culprit("the stream", execution.logicalPlan())
@@ -114,14 +114,14 @@ class Repeatability:
 
         Args:
             frame: a batch, or one with the sink's own expressions selected.
-            where: what that is, for the message.
+            where: description of the frame, for the message.
 
         Raises:
-            ConfigurationError: rand(), uuid(), current_timestamp() or the like.
+            ConfigurationError: it uses rand(), uuid(), current_timestamp() or the like.
         """
         analyzed = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans are not public in PySpark
         if analyzed.containsPattern(self._current_like):
-            # Spark fixes the current time per batch in the stream's own plan, but not in what is added to it.
+            # Spark fixes the current time per batch in the stream's own plan, but not in expressions added to it.
             raise _unrepeatable(where, "the current date or time")
         _refuse_culprit(where, analyzed)
 
@@ -173,20 +173,20 @@ _SPECULATION: Final = "spark.speculation"
 _LOOPBACK: Final = "127.0.0.1"
 _DRIVER_HOST: Final = "spark.driver.host"
 _BIND_ADDRESS: Final = "spark.driver.bindAddress"
-#: Where one of these is true, Spark encrypts what its processes send to each other, and so must the sink.
+#: If one of these is true, Spark encrypts traffic between its processes, and so must the sink.
 _ENCRYPTING: Final = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
-#: Set by Spark for the Python process beside the server in which foreachBatch's function runs.
+#: Set by Spark for the Python process next to the server in which foreachBatch's function runs.
 WORKER_URL: Final = "SPARK_CONNECT_LOCAL_URL"
-#: Spark makes a range of as many partitions as tasks can run at a time, and at most one for each number.
+#: Spark splits a range into as many partitions as tasks can run at a time, and at most one per number.
 _MANY: Final = 100_000
 
 
 class SessionFacts(ABC):
-    """What one session of Spark tells, and does for its jobs.
+    """Facts of one Spark session, and services for its jobs.
 
     Args:
         spark: the session.
-        transactional_id: of the sink, for its log.
+        transactional_id: the sink's id, for its log.
     """
 
     def __init__(self, spark: SparkSession, transactional_id: str) -> None:
@@ -195,36 +195,36 @@ class SessionFacts(ABC):
 
     def setting(self, name: str, default: str) -> str:
         """A setting of the session or of the application."""
-        # None counts as not set: Spark would refuse it as a default of some settings.
+        # None counts as not set: Spark rejects it as a default of some settings.
         return str(self._spark.conf.get(name, default) or default)
 
     @abstractmethod
     def speculation(self) -> str:
-        """The setting ``spark.speculation`` of the application, by which its scheduler goes."""
+        """The application's setting ``spark.speculation``, which its scheduler follows."""
 
     @abstractmethod
     def tasks_at_once(self) -> int:
-        """How many tasks can run at a time."""
+        """Maximum number of concurrent tasks."""
 
     @abstractmethod
     def application(self) -> str:
-        """Spark's id of the application; '' where that cannot be asked."""
+        """Spark's id of the application; '' if unknown."""
 
     @abstractmethod
     def executors(self) -> frozenset[str] | None:
-        """The addresses of all executors of now, the driver's among them; None where that cannot be asked."""
+        """The addresses of all current executors, including the driver's; None if unknown."""
 
     @abstractmethod
     def settings_of(self, spark: SparkSession) -> str | None:
-        """All settings that were ever set in a session, as one text; None where that cannot be asked."""
+        """All settings that were ever set in a session, as one text; None if unknown."""
 
     @abstractmethod
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
-        """Refuse a frame that is not the same frame when it is evaluated again; see `Repeatability.check`."""
+        """Refuse a frame that may differ when it is evaluated again; see `Repeatability.check`."""
 
     @abstractmethod
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
-        """The function, for another thread: its jobs belong to the query on whose thread this is called."""
+        """Wrap the function for another thread: its jobs belong to the query on whose thread this is called."""
 
     @abstractmethod
     def described(self, text: str) -> AbstractContextManager[None]:
@@ -243,7 +243,7 @@ class ClassicSession(SessionFacts):
         return str(self._spark.sparkContext.getConf().get(_SPECULATION, "false"))
 
     def tasks_at_once(self) -> int:
-        """See `SessionFacts.tasks_at_once`; asked each time, as executors come and go."""
+        """See `SessionFacts.tasks_at_once`; read each time, because executors join and leave."""
         return int(self._spark.sparkContext.defaultParallelism)
 
     def application(self) -> str:
@@ -251,7 +251,7 @@ class ClassicSession(SessionFacts):
         return str(self._spark.sparkContext.applicationId)
 
     def executors(self) -> frozenset[str] | None:
-        """See `SessionFacts.executors`: in one question, however many there are."""
+        """See `SessionFacts.executors`; a single JVM call."""
         context: Any = self._spark.sparkContext._jsc  # noqa: SLF001 - PySpark has no such question
         return frozenset(context.sc().getExecutorMemoryStatus().keys().mkString(",").split(","))
 
@@ -272,7 +272,7 @@ class ClassicSession(SessionFacts):
 
     @contextmanager
     def described(self, text: str) -> Iterator[None]:
-        """See `SessionFacts.described`. The job group stays the query's own: by it Spark cancels a query's jobs."""
+        """See `SessionFacts.described`. The job group stays the query's own: Spark uses it to cancel a query's jobs."""
         context = self._spark.sparkContext
         before: Any = context.getLocalProperty(_DESCRIPTION)
         context.setLocalProperty(_DESCRIPTION, text)
@@ -291,22 +291,22 @@ class ConnectSession(SessionFacts):
         self._told = False
 
     def speculation(self) -> str:
-        """See `SessionFacts.speculation`: of the application a client sees what its session began with."""
+        """See `SessionFacts.speculation`: a client sees only the application's value at the start of its session."""
         return self.setting(_SPECULATION, "false")
 
     def tasks_at_once(self) -> int:
-        """See `SessionFacts.tasks_at_once`; asked once, as it takes a tiny job."""
+        """See `SessionFacts.tasks_at_once`; determined once, because it takes a tiny job."""
         if self._tasks_at_once is None:
             partitions = self._spark.range(_MANY).selectExpr("spark_partition_id() AS partition")
             self._tasks_at_once = partitions.distinct().count()
         return self._tasks_at_once
 
     def application(self) -> str:
-        """See `SessionFacts.application`: no client is told."""
+        """See `SessionFacts.application`: not available to clients."""
         return ""
 
     def executors(self) -> frozenset[str] | None:
-        """See `SessionFacts.executors`: no client is told."""
+        """See `SessionFacts.executors`: not available to clients."""
         return None
 
     def settings_of(self, spark: SparkSession) -> str | None:
@@ -315,7 +315,7 @@ class ConnectSession(SessionFacts):
         return None
 
     def check_repeatable(self, frame: DataFrame, where: str) -> None:
-        """See `SessionFacts.check_repeatable`: no client sees plans, which is said once."""
+        """See `SessionFacts.check_repeatable`: clients cannot see plans, which is logged once."""
         del frame, where
         if not self._told:
             self._told = True
@@ -326,12 +326,12 @@ class ConnectSession(SessionFacts):
             )
 
     def inheriting(self, function: Callable[[], None]) -> Callable[[], None]:
-        """See `SessionFacts.inheriting`: a job is a request of its own, and belongs to its session."""
+        """See `SessionFacts.inheriting`: a job is a separate request, and belongs to its session."""
         return function
 
     @contextmanager
     def described(self, text: str) -> Iterator[None]:
-        """See `SessionFacts.described`: the description is Spark Connect's own, and the text is a tag of the job."""
+        """See `SessionFacts.described`: the description belongs to Spark Connect, so the text is a tag of the job."""
         tag = text.replace(",", ";")
         self._spark.addTag(tag)
         try:
@@ -350,32 +350,32 @@ def session_facts(spark: SparkSession, transactional_id: str) -> SessionFacts:
 
     Args:
         spark: the session of a batch.
-        transactional_id: of the sink, for its log.
+        transactional_id: the sink's id, for its log.
     """
     kind: Callable[[SparkSession, str], SessionFacts] = ConnectSession if is_connect(spark) else ClassicSession
     return kind(spark, transactional_id)
 
 
 def beside_server() -> bool:
-    """True in the Python process beside a Spark Connect server in which foreachBatch's function runs."""
+    """True in the Python process next to a Spark Connect server in which foreachBatch's function runs."""
     return WORKER_URL in os.environ
 
 
 def has_executors(spark: SparkSession) -> bool:
-    """True where tasks run in processes that may have another Python than this one, by Spark's master."""
+    """True if tasks run in processes that may use a different Python, according to Spark's master."""
     master = str(spark.conf.get("spark.master", ""))
     return master != "local" and not master.startswith("local[")
 
 
 def stream_endpoint(spark: SparkSession, options: SinkOptions) -> StreamEndpoint:
-    """Where this process listens for what tasks send.
+    """Where this process listens for the tasks' output.
 
-    Tasks know the driver's host by spark.driver.host. With a master local[n] they run on this machine, and nothing else
-    can connect. A client of Spark Connect is elsewhere: it gives the address by which it reaches the server.
+    Tasks know the driver's host from spark.driver.host. With a master local[n] they run on this machine, and no other
+    host can connect. A client of Spark Connect is elsewhere: it reports the address from which it reaches the server.
 
     Args:
         spark: a session.
-        options: of the sink, for the ports.
+        options: the sink's options, for the ports.
     """
     ports = (
         (0,)
@@ -394,7 +394,7 @@ def stream_endpoint(spark: SparkSession, options: SinkOptions) -> StreamEndpoint
 
 
 def _own_address(peer: str) -> str:
-    """The address of this machine on the way to another one; nothing is sent."""
+    """This machine's address on the route to another one; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((peer, 1))

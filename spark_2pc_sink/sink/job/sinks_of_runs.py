@@ -1,8 +1,8 @@
 """The sinks that running queries of this process have called, and their last calls.
 
-No two sinks of a query share a transactional id: the second would find each batch done by the first, and write nothing,
-without an error. What tells two sinks apart is what they write, not the object: a job may build its sink anew in every
-call, and Spark may hand it a pickled copy.
+No two sinks of a query may share a transactional id: the second would find each batch done by the first, and write
+no rows, without an error. Sinks are distinguished by what they write, not by object: a job may create its sink again in
+every call, and Spark may pass it a pickled copy.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import SinkOptions
     from spark_2pc_sink.sink.job.calling_query import RunIds
 
-#: What a batch that the function has passed over looks like to the next one.
+#: Halt causes that the next batch sees if the function skipped a batch.
 _MISSING: Final = frozenset({HaltCause.GAP, HaltCause.NOT_THE_FIRST_BATCH, HaltCause.NOT_HANDED_OVER})
-#: Options that say how a sink works, and not what it writes. The Kafka cluster is that of the state row, or refused.
+#: Options that affect how a sink works, and not what it writes. The Kafka cluster is that of the state row, or refused.
 _HOW: Final = frozenset(
     {
         *(
@@ -48,19 +48,19 @@ class Call:
     """One call of a sink.
 
     Attributes:
-        batch_id: of the batch.
-        error: how it ended, as text; None where both sides have the batch.
+        batch_id: id of the batch.
+        error: error text; None if both sides have the batch.
     """
 
     batch_id: int
     error: str | None
 
     def explain(self, halt: HaltError, batch_id: int) -> HaltError:
-        """The halt of the next call in the same run, with this call as its reason where it is that.
+        """The halt of the next call in the same run, with this call as its reason if it caused it.
 
         Args:
-            halt: of the next call.
-            batch_id: of the next call.
+            halt: halt of the next call.
+            batch_id: batch id of the next call.
         """
         went_on = self.error is not None and batch_id > self.batch_id
         if went_on and halt.cause in _MISSING:
@@ -84,9 +84,9 @@ class Call:
 
 @dataclass(frozen=True)
 class _Known:
-    """The first sink of an id that a run has called, and the run's last call of it.
+    """First sink seen for an id in a run, and the run's latest call of it.
 
-    ``refused``: its options alone, so that nothing was written: a person who corrects them in the same process goes on.
+    ``refused``: its options were refused, so it wrote no data: a user who corrects them in the same process may go on.
     """
 
     run_id: str
@@ -96,7 +96,7 @@ class _Known:
 
 
 class SinksOfRuns:
-    """Remembers, for each query and transactional id, the newest run and what its sink writes. Threads may share it."""
+    """Remembers, for each query and transactional id, the newest run and what its sink writes. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], _Known] = {}
@@ -106,15 +106,15 @@ class SinksOfRuns:
         return len(self._known)
 
     def check_in(self, run: RunIds, options: SinkOptions, *, is_active: Callable[[str], bool]) -> None:
-        """Note that a run calls a sink.
+        """Record that a run calls a sink.
 
         Args:
-            run: of the query.
-            options: of the sink.
-            is_active: whether the query of an id still runs; what is known of others is forgotten.
+            run: run of the query.
+            options: the sink's options.
+            is_active: whether the query with an id still runs; records of other queries are dropped.
 
         Raises:
-            ConfigurationError: the run has called a sink of this transactional id that writes something else.
+            ConfigurationError: the run has called a different sink with this transactional id.
         """
         written = what_is_written(options)
         identity = (run.query_id, options.transactional_id)
@@ -131,15 +131,15 @@ class SinksOfRuns:
 
     @contextmanager
     def call(self, run: RunIds, transactional_id: str, batch_id: int) -> Iterator[None]:
-        """One call of a sink: how it ends is noted, and the one before it may be the reason of a halt.
+        """One call of a sink: its outcome is recorded, and the previous call may explain a halt.
 
         Args:
-            run: of the query.
-            transactional_id: of the sink.
-            batch_id: of the batch.
+            run: run of the query.
+            transactional_id: the sink's id.
+            batch_id: id of the batch.
 
         Raises:
-            HaltError: of the call, with what the function did wrong before as its reason.
+            HaltError: the call's halt, explained by the function's earlier mistake.
         """
         before = self._last_call(run, transactional_id)
         went_on = before is not None and before.error is not None and before.batch_id != batch_id
@@ -155,7 +155,7 @@ class SinksOfRuns:
                 raise
             raise explained from failure
         finally:
-            # A halt does not hide the error for which it came.
+            # A halt does not hide the error that caused it.
             if error is None or not went_on:
                 self._note_call(run, transactional_id, Call(batch_id, error), refused=refused)
         if went_on and before is not None:
@@ -180,9 +180,9 @@ class SinksOfRuns:
 
 
 def what_is_written(options: SinkOptions) -> dict[str, object]:
-    """The options that tell two sinks apart, without a name or a password in the database's address.
+    """The options that tell two sinks apart, without user name and password in the database URL.
 
-    Functions do not: a sink that is built anew in every call has them anew, and no two of these are equal.
+    Functions are excluded: a sink created in every call has new ones, and no two of these are equal.
     """
     given = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _HOW}
     written = {name: None if callable(value) else value for name, value in given.items()}

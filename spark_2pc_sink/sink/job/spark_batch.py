@@ -1,6 +1,6 @@
-"""A micro-batch as a Spark job of one stage: tasks encode rows, and stream records and COPY bytes to the driver.
+"""A micro-batch as a one-stage Spark job: tasks encode rows, and stream records and COPY bytes to the driver.
 
-The driver's threads forward the records to Kafka, and copy the rows into the transaction that decides, while tasks
+The driver's threads forward the records to Kafka, and copy the rows into the deciding transaction, while tasks
 still run. The few rows of a small batch are collected, and encoded here by the same code.
 """
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.stream.task_stream import StreamAddress
     from spark_2pc_sink.sink.transfer.record_forwarder import Forwarded, KnownTopics, RecordForwarder
 
-#: A connection that waits for rows asks the server for something after this fraction (1/n) of its idle timeout.
+#: A connection that waits for rows sends a query to the server after this fraction (1/n) of its idle timeout.
 _IDLE_SHARE: Final = 3
 #: The driver, where it encodes a batch itself.
 _HERE: Final = TaskIdentity(task=0, task_attempt=0)
@@ -57,14 +57,14 @@ _HERE: Final = TaskIdentity(task=0, task_attempt=0)
 
 @dataclass(frozen=True)
 class RunSides:
-    """What a run of a query keeps from batch to batch, by side.
+    """State that a run of a query keeps from batch to batch, by side.
 
     Attributes:
-        options: of the sink.
-        jobs: Spark.
-        records: Kafka.
-        tables: PostgreSQL.
-        clock: measures what a job takes.
+        options: the sink's options.
+        jobs: the Spark side.
+        records: the Kafka side.
+        tables: the PostgreSQL side.
+        clock: measures the duration of a job.
     """
 
     options: SinkOptions
@@ -75,14 +75,14 @@ class RunSides:
 
 
 class SparkResults:
-    """What the tasks of one attempt have produced; see `BatchResults`.
+    """Output of one attempt's tasks; see `BatchResults`.
 
     Args:
-        counts: of rows and records.
-        copy: has copied rows already, and has those that wait for another table, in files of the driver.
+        counts: counts of rows and records.
+        copy: has already copied rows, and holds those that wait for another table in files of the driver.
         encoded: rows of each lane.
         write_letters: writes the dead letters.
-        forget: what is to be planned again where the rows are refused as another batch's.
+        forget: discards plans that must be rebuilt if the rows are refused as a different batch's.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class SparkResults:
 
 
 class SparkBatch:
-    """One call of foreachBatch; see `BatchWork`. All that an attempt makes is in the results that `produce` returns.
+    """One call of foreachBatch; see `BatchWork`. An attempt's state is only in the results that `produce` returns.
 
     Args:
-        split: the batch, and which of its rows are left out.
-        lanes: of the sink, with expressions checked against the frame's schema.
-        run: whose batch this is.
+        split: the batch, and the rows that are left out of it.
+        lanes: the sink's lanes, with expressions checked against the frame's schema.
+        run: the run of this batch.
     """
 
     def __init__(self, split: BatchSplit, lanes: Sequence[LaneWork], run: RunSides) -> None:
@@ -134,7 +134,7 @@ class SparkBatch:
     def partitions(self) -> list[TopicPartition]:
         """Every partition of every topic of the batch, and those of its dead letters.
 
-        With a topic column this reads the batch once more.
+        With a topic column this evaluates the batch once more.
         """
         counts: dict[str, int] = {}
         topics = self._records.topics
@@ -143,7 +143,7 @@ class SparkBatch:
                 rows = rows_of(self._frame, lane.lane.source)
                 with self._described("topics of its rows"):
                     named = rows.selectExpr(f"{lane.expressions.topic} AS topic").distinct().collect()
-                # Those that do not exist are refused with their rows, when these are read.
+                # Missing topics are refused with their rows, when these are read.
                 counts |= topics.counts_of_existing(row.topic for row in named if row.topic is not None)
             elif lane.topic is not None:
                 counts |= topics.counts([lane.topic])
@@ -171,7 +171,7 @@ class SparkBatch:
             abandoned.callback(copy.close)
             with AttemptThreads(source, copy.task):
                 results, forwarded = self._run_job(ticket, source)
-                # Rows are still copied meanwhile.
+                # Rows are still being copied meanwhile.
                 letters = self._records.letters.send(ticket, self._split.bad_rows, self._split.batch_id)
             abandoned.pop_all()
         counts = self._counts(results, forwarded, letters, kafka_only=ticket.kafka_only)
@@ -200,7 +200,7 @@ class SparkBatch:
             return self._split.leave_out(sift.run(error, open_decision))
 
     def reread(self, ticket: TransactionTicket) -> Replay:
-        """Encode the records in tasks, and keep their digest; see `BatchWork.reread`."""
+        """Encode the records in tasks, and keep only their digest; see `BatchWork.reread`."""
         self._prepare_tables(create=True)
         topics = self._records.known()
         with self._described("compare with the batch that both sides have"), ExitStack() as asking:
@@ -220,9 +220,9 @@ class SparkBatch:
         return found or self._run_in_tasks(ticket, source)
 
     def _run_here(self, ticket: TransactionTicket, source: AttemptInput) -> tuple[TaskResults, Forwarded] | None:
-        """Collect the rows and encode them in this process; None where they turn out to be too many, before any is."""
+        """Collect the rows and encode them in this process; None, before encoding any, if there are too many."""
         begun_s, small_batches = self._clock.now_s(), self._jobs.small_batches
-        # The names of its columns are known of the batch, and would be asked anew of a frame made of it.
+        # The batch's column names are known, but would have to be fetched again for a frame derived from it.
         rows = selected(self._frame, self._lanes, kafka_only=ticket.kafka_only).coalesce(1)
         most = small_batches.rows_max
         # Copy the context, so that log lines have the sink's id.
@@ -231,7 +231,7 @@ class SparkBatch:
             try:
                 table = ordered(rows.limit(most + 1), self._lanes, 1).toArrow()
             except Exception:
-                # Perhaps they are few and huge: whatever it was, the next attempt shares them out.
+                # Perhaps they are few but huge: whatever the cause, the next attempt distributes them.
                 small_batches.note_too_large()
                 raise
         if table.num_rows > most or table.nbytes > SMALL_BYTES_MAX:
@@ -259,7 +259,7 @@ class SparkBatch:
                 results = read_results(self._jobs.run(rows, run_encode_task, plan))
                 forwarded = _forwarded(results, source, forwarder)
         except DataError:
-            # It says nothing of the size of the batch, which another attempt may follow.
+            # A failure does not reveal the size of the batch, and another attempt may follow.
             raise
         except Exception:
             if not isinstance(source.failure, DataError):
@@ -270,7 +270,7 @@ class SparkBatch:
         return results, forwarded
 
     def _rows(self, ticket: TransactionTicket) -> DataFrame:
-        """What the tasks get, in as many partitions as can run at one time."""
+        """The tasks' input, in as many partitions as can run at one time."""
         at_once = self._jobs.facts.tasks_at_once()
         rows = selected(self._frame.coalesce(at_once), self._lanes, kafka_only=ticket.kafka_only)
         return ordered(rows, self._lanes, at_once)
@@ -334,7 +334,7 @@ class SparkBatch:
 
 @contextmanager
 def _forgetting(forget: Callable[[], None]) -> Iterator[None]:
-    """Where an attempt is thrown away, the plan of the tables goes with it."""
+    """Discard the tables' plan together with a failed attempt."""
     try:
         yield
     except BatchRetryError:
@@ -343,17 +343,17 @@ def _forgetting(forget: Callable[[], None]) -> Iterator[None]:
 
 
 def _digest(results: TaskResults, letters: Letters) -> str:
-    """Of all records, and of the rows that have none; '' where there are neither."""
+    """Digest over all records, and over rows without records; '' if there are neither."""
     if not any(results.lane_rows.values()) and not letters.count:
         return ""
     return format_digest(combine_digests(results.digest, results.row_digest, letters.digest))
 
 
 def _forwarded(results: TaskResults, source: AttemptInput, forwarder: RecordForwarder) -> Forwarded:
-    """What the brokers have acknowledged, once the job has ended; it is what tasks have made, and nothing else.
+    """The records acknowledged by the brokers after the job has ended; exactly those that the tasks made.
 
     Raises:
-        BatchRetryError: a task ran again, or something was lost on the way.
+        BatchRetryError: a task ran again, or data was lost on the way.
     """
     source.close_input()
     results.check_arrived(source.finished)

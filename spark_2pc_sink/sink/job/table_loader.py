@@ -1,4 +1,4 @@
-"""The tables of a sink: how the rows of each lane get into its table, and the order of the tables among each other."""
+"""The tables of a sink: how the rows of each lane get into its table, and the order of the tables."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
 
 
-# INSERT on single columns is not enough: LOCK TABLE wants the table's. An upsert reads the columns that it stages and
-# compares, and writes those that are not its keys; for both, rights on these columns would do.
+# INSERT on single columns is not enough: LOCK TABLE requires it on the table. An upsert reads the columns that it
+# stages and compares, and writes those that are not its keys; for both, rights on these columns would suffice.
 _PRIVILEGES = """
 SELECT current_user, current_database(),
   has_table_privilege(%(table)s, 'INSERT'),
@@ -59,12 +59,12 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
     """Refuse a role that could not write the batch.
 
     Args:
-        connection: as the sink's role.
+        connection: connection with the sink's role.
         plan: what is written, and how.
 
     Raises:
-        ConfigurationError: a privilege is missing, and the GRANT is in the message; or the role is under row-level
-            security, which COPY does not support.
+        ConfigurationError: a privilege is missing, and the message contains the GRANT; or the role is subject to
+            row-level security, which COPY does not support.
     """
     upsert = bool(plan.upsert_keys)
     table = str(plan.table)
@@ -101,15 +101,15 @@ def check_privileges(connection: Connection, plan: ColumnPlan) -> None:
 
 
 def check_condition(connection: Connection, plan: ColumnPlan) -> None:
-    """Refuse a condition that PostgreSQL does not take. The last statement of its transaction, which it may end.
+    """Refuse a condition that PostgreSQL rejects. Must be the last statement of its transaction, which it may abort.
 
     Args:
-        connection: as the sink's role.
-        plan: of the batch.
+        connection: connection with the sink's role.
+        plan: plan of the batch.
 
     Raises:
-        ConfigurationError: the condition is no SQL, names a column that is not there, is no condition, or reads a
-            column that the role may not read.
+        ConfigurationError: the condition is invalid SQL, names a missing column, is not a condition, or reads a column
+            that the role may not read.
     """
     where = plan.conflict.where
     if where is None:
@@ -139,9 +139,9 @@ class TableLoader:
     """Matches rows and table, tells tasks how to encode, and opens the table for COPY in the deciding transaction.
 
     Args:
-        options: of the sink.
-        lane: of the sink, with a table.
-        database: opens connections for everything that is not part of a decision.
+        options: the sink's options.
+        lane: a lane of the sink, with a table.
+        database: opens connections for work outside the deciding transaction.
     """
 
     def __init__(self, options: SinkOptions, lane: Lane, database: Database) -> None:
@@ -157,16 +157,16 @@ class TableLoader:
         self._row_key: str | None = None
 
     def prepare(self, batch: DataFrame, expressions: RecordExpressions, *, create: bool) -> None:
-        """Match the schema of the lane's rows with the table; done again only when the schema has changed.
+        """Match the schema of the lane's rows with the table; repeated only if the schema has changed.
 
         Args:
             batch: for its schema.
             expressions: which columns are written.
-            create: make the table when it is missing. Without it, and with ``create_table`` set, a missing table is
-                left to a later call.
+            create: create the table if it is missing. If false, and ``create_table`` is set, a missing table is left to
+                a later call.
 
         Raises:
-            ConfigurationError: the table is missing, batch and table do not go together, or the role may not write it.
+            ConfigurationError: the table is missing, batch and table do not match, or the role may not write it.
         """
         if self._plan is not None and batch.schema == self._schema:
             return
@@ -184,7 +184,7 @@ class TableLoader:
                 ddl = create_table_ddl(
                     columns, self._rows.table, upsert_keys=self._rows.keys, primary_key=self._rows.primary_key
                 )
-                # Past SQLAlchemy, which would have psycopg2 look for parameters behind each percent sign of a name.
+                # Bypasses SQLAlchemy, with which psycopg2 would look for parameters after each percent sign of a name.
                 with driver_connection(connection).cursor() as cursor:
                     cursor.execute(ddl)
             keyed, deletes = bool(self._rows.keys), expressions.delete is not None
@@ -226,7 +226,7 @@ class TableLoader:
 
     @property
     def columns(self) -> TableColumns:
-        """What is selected of the lane's rows."""
+        """The columns selected from the lane's rows."""
         if self._columns is None:
             raise _unplanned()
         return self._columns
@@ -240,12 +240,12 @@ class TableLoader:
 
     @property
     def lane(self) -> Lane:
-        """Whose rows these are."""
+        """The lane of these rows."""
         return self._lane
 
     @property
     def plan(self) -> ColumnPlan | None:
-        """What is written where; None before the table is there."""
+        """What is written where; None before the table exists."""
         return self._plan
 
     def encoder_plan(self) -> RowEncoderPlan:
@@ -253,7 +253,7 @@ class TableLoader:
         return RowEncoderPlan(self.planned.copy_plan, self._row_key)
 
     def table(self, connection: Connection) -> TableRows:
-        """The writer of rows into the table, through ``connection``, in the transaction that decides.
+        """The writer of rows into the table, through ``connection``, in the deciding transaction.
 
         Raises:
             BatchRetryError: the table was altered since it was planned.
@@ -262,7 +262,7 @@ class TableLoader:
         return kind(connection, self.planned)
 
     def forget(self) -> None:
-        """Match batch and table anew before the next attempt: the table may have been altered."""
+        """Match batch and table again before the next attempt: the table may have been altered."""
         self._schema = None
 
     def _transaction(self, operation: str) -> AbstractContextManager[Connection]:
@@ -277,7 +277,7 @@ def _unplanned() -> LocalProtocolError:
     return LocalProtocolError(operation="write rows", state="not planned", rule="prepare() comes first")
 
 
-#: Which of some tables refers to which, by a constraint that is checked with each row.
+#: References between some tables, by a constraint that is checked with each row.
 _REFERENCES: Final = text(
     "SELECT DISTINCT conrelid, confrelid FROM pg_catalog.pg_constraint WHERE contype = 'f' AND NOT condeferred "
     "AND conrelid = ANY(:tables) AND confrelid = ANY(:tables) AND conrelid <> confrelid"
@@ -289,8 +289,8 @@ class LaneTables:
     """The loaders of all lanes with a table.
 
     Args:
-        options: of the sink.
-        database: opens connections for everything that is not part of a decision.
+        options: the sink's options.
+        database: opens connections for work outside the deciding transaction.
     """
 
     def __init__(self, options: SinkOptions, database: Database) -> None:
@@ -307,11 +307,11 @@ class LaneTables:
 
         Args:
             batch: for its schema.
-            expressions: of each lane.
-            create: make tables that are missing and that may be made.
+            expressions: expressions of each lane.
+            create: create missing tables that may be created.
 
         Raises:
-            ConfigurationError: see `TableLoader.prepare`; or one table is meant twice, or stands before another one
+            ConfigurationError: see `TableLoader.prepare`; or one table is named twice, or is listed before another one
                 to which it refers.
         """
         for index, loader in self.loaders.items():
@@ -328,21 +328,21 @@ class LaneTables:
             self._ordered = plans
 
     def targets(self) -> list[CopyTarget]:
-        """Where the rows of an attempt go, in the order in which tables are written."""
+        """The destinations of an attempt's rows, in the order in which tables are written."""
         return [CopyTarget(index, loader.table, waits=index in self._waiting) for index, loader in self.loaders.items()]
 
     def forget(self) -> None:
-        """Match rows and tables anew before the next attempt."""
+        """Match rows and tables again before the next attempt."""
         for loader in self.loaders.values():
             loader.forget()
 
 
 def references_of(connection: Connection, tables: Sequence[TableName]) -> set[tuple[int, int]]:
-    """Which of some tables refers to which, by their places: (1, 0) where the second refers to the first.
+    """References between some tables, by index: (1, 0) if the second refers to the first.
 
     Args:
-        connection: inside a transaction; nothing is changed.
-        tables: with their schemas.
+        connection: inside a transaction; no data is changed.
+        tables: their names, with schemas.
     """
     oids = list(connection.execute(_OIDS, {"names": [str(table) for table in tables]}).scalars())
     found = connection.execute(_REFERENCES, {"tables": oids})
@@ -350,14 +350,14 @@ def references_of(connection: Connection, tables: Sequence[TableName]) -> set[tu
 
 
 def waiting_lanes(plans: Sequence[ColumnPlan], references: set[tuple[int, int]]) -> frozenset[int]:
-    """The lanes whose rows may be written only behind those of the tables before theirs.
+    """The lanes whose rows may be written only after those of the tables before theirs.
 
     Args:
         plans: in the order in which tables are written.
-        references: from `references_of`.
+        references: result of `references_of`.
 
     Raises:
-        ConfigurationError: a table stands twice, or before one to which it refers.
+        ConfigurationError: a table is listed twice, or before one to which it refers.
     """
     for place, plan in enumerate(plans):
         if plan.table in [other.table for other in plans[:place]]:
@@ -371,7 +371,7 @@ def waiting_lanes(plans: Sequence[ColumnPlan], references: set[tuple[int, int]])
                 f"{table} refers to {other} by a foreign key, and stands before it",
                 f"put {other} before it, or make the key DEFERRABLE INITIALLY DEFERRED",
             )
-    # Rows of an upsert gather in a table of their own first.
+    # Rows of an upsert are first collected in a staging table.
     return frozenset(plans[place].lane for place, _ in references if not plans[place].upsert_keys)
 
 

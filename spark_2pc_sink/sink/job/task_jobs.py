@@ -1,4 +1,4 @@
-"""How the jobs of a run's batches are run: what Spark says of the session, executors, and what tasks send."""
+"""Execution of a run's jobs: facts of the session, executors, and the tasks' output."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class TaskJobs:
 
     Args:
         spark: the session of the first batch.
-        options: of the sink.
-        is_running: False when the query has ended, so that tasks are no longer waited for.
+        options: the sink's options.
+        is_running: False if the query has ended, so that tasks are no longer waited for.
 
     Attributes:
-        facts: of the session.
-        listener: where tasks send what they make.
-        executors: tries those that have joined.
+        facts: facts of the session.
+        listener: receives the tasks' output.
+        executors: tests executors that have joined.
         small_batches: whether the next batch is likely to be small.
-        arrow: bounds what Python workers are handed.
+        arrow: bounds the input of Python workers.
     """
 
     def __init__(self, spark: SparkSession, options: SinkOptions, is_running: Callable[[], bool]) -> None:
@@ -52,7 +52,7 @@ class TaskJobs:
 
     @contextmanager
     def described(self, step: str) -> Iterator[None]:
-        """Jobs meanwhile say in Spark's UI what they are for, and name executors that cannot run their tasks."""
+        """Describe the block's jobs in Spark's UI, and name executors that cannot run their tasks."""
         with self.executors.naming(), self.facts.described(f"{self._transactional_id} {step}"):
             yield
 
@@ -61,18 +61,18 @@ class TaskJobs:
 
         Args:
             frame: the rows.
-            task: as `task_function` takes it.
-            plan: what it is told.
+            task: as passed to `task_function`.
+            plan: its instructions.
         """
         function = task_function(task, plan)
-        # PySpark looks the columns up, and takes their names for SQL.
+        # PySpark resolves the columns, and parses their names as SQL.
         if any(mark in name for name in frame.columns for mark in ".`"):
             function = renaming(function, frame.columns)
             frame = frame.toDF(*(f"column_{number}" for number in range(len(frame.columns))))
         return frame.mapInArrow(function, RESULT_DDL).toArrow()
 
     def note_failure(self) -> None:
-        """A batch has failed for good: the query ends by it, and another one may need the port."""
+        """A batch has failed for good: the query ends, and another one may need the port."""
         tried_executors.forget()
         self.listener.close()
 

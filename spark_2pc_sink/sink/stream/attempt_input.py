@@ -1,13 +1,13 @@
-"""What the tasks of one attempt have sent: held back, released to the consumers, and bounded. No sockets.
+"""The output of one attempt's tasks: held back, released to the consumers, and bounded. No sockets.
 
 The frames of a task attempt are held back until it ends, so that Spark can run the task again. A task attempt that
-sends more than may be held is committed: its frames are released as they come, and a second attempt of the task, or the
-loss of its connection, fails the attempt of the batch.
+sends more than may be held is committed: its frames are released as they arrive, and a second attempt of the task, or
+the loss of its connection, fails the attempt of the batch.
 
-All of it shares one ceiling, ``bytes_max``. Held bytes are at most half of it, so what lies above that half has been
-released, and goes down as the consumers proceed; or belongs to a frame whose bytes are on their way. So a task that
-waits for room gets it, whatever the others do: room is given in the order in which it was asked for, and a frame larger
-than half of the ceiling gets in when nothing but held bytes is left.
+All frames share one ceiling, ``bytes_max``. Held bytes are at most half of it, so bytes above that half have been
+released, and drain as the consumers proceed; or belong to a frame in transit. So a task that waits for room always gets
+it: room is given in the order in which it was requested, and a frame larger than half of the ceiling is admitted when
+only held bytes are left.
 """
 
 from __future__ import annotations
@@ -78,16 +78,16 @@ class FrameReader:
         return self._filled > 0 or self.frame_bytes > 0
 
     def space(self) -> memoryview:
-        """Where the next bytes of the connection go; never empty."""
+        """Buffer for the next bytes of the connection; never empty."""
         if not self.frame_bytes:
             return self._header[self._filled :]
         if self._body is None:
-            # Memory that is not cleared first: a frame fills all of it.
+            # Uninitialized memory: a frame fills all of it.
             self._body = np.empty(self.frame_bytes, np.uint8).data
         return self._body[self._filled :]
 
     def advance(self, received: int) -> Frame | None:
-        """Note that the first ``received`` bytes of `space` are filled; the frame if it is complete.
+        """Record that the first ``received`` bytes of `space` are filled; returns the frame if it is complete.
 
         Raises:
             RemoteProtocolError: a header has an unknown kind, a length out of bounds or the wrong number.
@@ -136,10 +136,10 @@ def unpacked_hello(frame: Frame) -> tuple[int, int]:
 
 
 def unpacked_records(frame: Frame) -> RecordsHeader:
-    """Where a record batch goes.
+    """The destination of a record batch.
 
     Raises:
-        RemoteProtocolError: the details of the frame have another form.
+        RemoteProtocolError: the details of the frame are malformed.
     """
     details = frame.details
     if len(details) < RECORDS.size:
@@ -157,10 +157,10 @@ def unpacked_records(frame: Frame) -> RecordsHeader:
 
 
 def unpacked_totals(payload: memoryview) -> dict[int, LaneTotals]:
-    """What END says.
+    """The totals in an END frame.
 
     Raises:
-        RemoteProtocolError: the payload has another form.
+        RemoteProtocolError: the payload is malformed.
     """
     if payload == bytes(1):
         return {}
@@ -176,7 +176,7 @@ def _broken(detail: str) -> RemoteProtocolError:
     return RemoteProtocolError(peer="a task", detail=detail)
 
 
-#: Of one task attempt, however large the ceiling is.
+#: Limit for one task attempt, however large the ceiling is.
 HOLD_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
@@ -186,12 +186,12 @@ class Ended(Enum):
     ENDED = "ended"
 
 
-#: `AttemptInput.take` returns it when nothing more will come.
+#: Returned by `AttemptInput.take` when there is no more input.
 ENDED: Final = Ended.ENDED
 
 
 class StaleTaskError(BatchRetryError):
-    """A task attempt that a newer one has replaced, or that comes too late. The attempt of the batch goes on."""
+    """A task attempt that a newer one has replaced, or that arrives too late. The attempt of the batch continues."""
 
 
 @dataclass(eq=False)
@@ -201,12 +201,12 @@ class Sender:
     Attributes:
         task: the Spark partition id.
         task_attempt: Spark's id of the task attempt; a later attempt has a larger one.
-        committed: its frames are released as they come.
-        ended: it has sent all.
+        committed: its frames are released as they arrive.
+        ended: it has sent everything.
         replaced: it was dropped.
         reserved: bytes of the frame that it is sending.
-        held: frames that wait for its end, ``held_bytes`` in all.
-        totals: what has come so far.
+        held: frames that wait for its end, ``held_bytes`` in total.
+        totals: what has arrived so far.
     """
 
     task: int
@@ -222,12 +222,12 @@ class Sender:
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """A frame for a consumer, which gives its bytes back by `AttemptInput.done`.
+    """A frame for a consumer, which releases its bytes with `AttemptInput.done`.
 
     Attributes:
         sender: the task attempt.
         frame: ROWS, RECORDS or QUESTION.
-        records: where the record batch goes; None for other kinds.
+        records: the destination of the record batch; None for other kinds.
     """
 
     sender: Sender
@@ -266,11 +266,11 @@ class Released:
 
 
 class AttemptInput:
-    """What the tasks of one attempt have sent. Any thread may call any method.
+    """The output of one attempt's tasks. Thread-safe.
 
     Args:
         bytes_max: ceiling over all frames that are held, queued, or being received.
-        tasks_at_once: how many tasks may run at a time; decides how much is held back of each.
+        tasks_at_once: how many tasks may run at a time; determines how much is held back of each.
         wake: called, with the lock held, when a sender may have got room, or has an answer, or all must end.
     """
 
@@ -313,12 +313,12 @@ class AttemptInput:
                 self._changed.wait(left_s)
 
     def done(self, released: Released) -> None:
-        """Give back the bytes of a frame that was taken; its payload must not be used any more."""
+        """Release the bytes of a frame that was taken; its payload must not be used any more."""
         with self._changed:
             self._give_back(released.frame.frame_bytes)
 
     def answer(self, released: Released, reply: bytes) -> None:
-        """Reply to a QUESTION, in at most ``QUESTION_BYTES_MAX`` bytes, and give its bytes back."""
+        """Reply to a QUESTION, in at most ``QUESTION_BYTES_MAX`` bytes, and release its bytes."""
         with self._changed:
             if not released.sender.replaced:
                 self._answers[released.sender] = reply
@@ -327,7 +327,7 @@ class AttemptInput:
             self._wake()
 
     def close_input(self) -> None:
-        """The job is over: no task is let in any more, and `take` returns `ENDED` when its queue is empty."""
+        """The job is over: no more tasks are admitted, and `take` returns `ENDED` when its queue is empty."""
         with self._changed:
             self._input_closed = True
             self._changed.notify_all()
@@ -339,7 +339,7 @@ class AttemptInput:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """An exception of the block, for instance of a consumer's loop, fails the attempt and is raised on."""
+        """An exception in the block, for instance in a consumer's loop, fails the attempt and is re-raised."""
         try:
             yield
         except BaseException as error:
@@ -348,7 +348,7 @@ class AttemptInput:
 
     @property
     def failure(self) -> Exception | None:
-        """Why the attempt has failed."""
+        """Reason of the attempt's failure."""
         return self._failure
 
     @property
@@ -358,7 +358,7 @@ class AttemptInput:
 
     @property
     def finished(self) -> dict[int, tuple[int, dict[int, LaneTotals]]]:
-        """Of each task that has ended, its task attempt and what it has sent, by lane."""
+        """The finished attempt of each task and the totals that it has sent, by lane."""
         with self._changed:
             ended = (sender for sender in self._senders.values() if sender.ended)
             return {sender.task: (sender.task_attempt, dict(sender.totals)) for sender in ended}
@@ -429,7 +429,7 @@ class AttemptInput:
         """Take a complete frame, for which room was reserved.
 
         Raises:
-            RemoteProtocolError: it may not come now, or END contradicts what has come.
+            RemoteProtocolError: the frame must not arrive now, or END contradicts what has arrived.
             StaleTaskError: a newer attempt has replaced the sender.
             Exception: the failure of the attempt.
         """
@@ -461,7 +461,7 @@ class AttemptInput:
                 sender.held.append(released)
                 sender.held_bytes += frame_bytes
                 self._held += frame_bytes
-                # A frame above the ceiling waits for the moment when nothing but held bytes is left.
+                # A frame above the ceiling waits until only held bytes are left.
                 self._room_changed()
 
     def taken_answer(self, sender: Sender) -> bytes | None:
@@ -486,7 +486,7 @@ class AttemptInput:
             return self._answers.pop(sender)
 
     def lost(self, sender: Sender) -> None:
-        """The connection of a sender is gone. What it has sent is dropped; if it was committed, the attempt fails."""
+        """The connection of a sender is lost. What it has sent is dropped; if it was committed, the attempt fails."""
         with self._changed:
             if sender.ended or sender.replaced or self._failure is not None:
                 return
@@ -560,8 +560,8 @@ class LocalStream(StreamOutput):
 
     Args:
         attempt: takes the frames; its consumers run in other threads.
-        task: the number that the batch has as a task.
-        task_attempt: its id.
+        task: number of the batch as a task.
+        task_attempt: its attempt id.
     """
 
     def __init__(self, attempt: AttemptInput, task: int = 0, task_attempt: int = 0) -> None:
@@ -574,5 +574,5 @@ class LocalStream(StreamOutput):
         self._attempt.receive(self._sender, frame)
 
     def _receive(self, expected: DriverMessage) -> bytes:
-        # The attempt has taken END when it returns; only an answer comes later.
+        # The attempt has processed END when it returns; only an answer arrives later.
         return self._attempt.wait_for_answer(self._sender) if expected is DriverMessage.ANSWER else b""

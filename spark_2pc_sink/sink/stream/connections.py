@@ -1,7 +1,7 @@
 """The connections of tasks to the driver, all served by one thread.
 
-The thread reads frames straight into the memory that a consumer gets, and stops reading a connection while there is no
-room for its next frame. A conversation is a generator that yields what it waits for, so its steps stand in their order.
+The thread reads frames straight into the consumers' memory, and stops reading a connection while there is no room for
+its next frame. A conversation is a generator that yields what it waits for, so its steps are written in order.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class StreamLimits:
     Attributes:
         bytes_max: of all frames of one attempt that are held, queued or being received.
         tasks_at_once: how many tasks of the application may run at a time.
-        io_deadline_s: for the rest of a frame whose header has come, and for tasks, as in `StreamAddress`.
+        io_deadline_s: for the rest of a frame whose header has arrived, and for tasks, as in `StreamAddress`.
         hello_s: for TLS, token and the first frame of a connection.
-        alive_s: between two signs of life to each task; much less than the deadline.
+        alive_s: between two keep-alives to each task; much less than the deadline.
     """
 
     bytes_max: int = BYTES_MAX
@@ -61,7 +61,7 @@ class StreamLimits:
 
 
 class _Wait(Enum):
-    """What a connection waits for."""
+    """The condition that a connection waits for."""
 
     READ = selectors.EVENT_READ
     WRITE = selectors.EVENT_WRITE
@@ -72,7 +72,7 @@ class _Wait(Enum):
 
 
 class _Connection:
-    """One connection of a task, or of a stranger until it has shown a token."""
+    """One connection of a task, unauthenticated until it has sent a token."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -86,7 +86,7 @@ class _Connection:
         self.opened_s = self.moved_s = monotonic()
 
     def handshake(self) -> _Steps[None]:
-        """Agree on TLS, where the socket has it.
+        """Agree on TLS, if the socket has it.
 
         Raises:
             OSError: the connection is lost, or the peer does not speak TLS.
@@ -102,7 +102,7 @@ class _Connection:
                 return
 
     def receive(self, into: memoryview) -> _Steps[int]:
-        """Fill some of ``into``; returns how much.
+        """Fill part of ``into``; returns the number of bytes.
 
         Raises:
             OSError: the connection is lost.
@@ -121,7 +121,7 @@ class _Connection:
                 return received
 
     def tell(self, message: DriverMessage, text: bytes = b"") -> None:
-        """Send a message, as far as the socket takes it now; the rest follows when it takes more.
+        """Send a message, as far as the socket accepts it now; the rest follows when it accepts more.
 
         Raises:
             OSError: the connection is lost.
@@ -130,7 +130,7 @@ class _Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Send what is left of messages."""
+        """Send the rest of pending messages."""
         while self.out:
             try:
                 sent = self.sock.send(self.out)
@@ -140,7 +140,7 @@ class _Connection:
 
 
 class _StrangerError(Exception):
-    """A connection has not shown the token of an open attempt."""
+    """A connection has not sent the token of an open attempt."""
 
 
 class Connections:
@@ -150,8 +150,8 @@ class Connections:
         server: the listening socket; closed by this object.
         tls: context of the server's end; None without encryption.
         limits: bounds.
-        attempt_of: the open attempt of a token.
-        failed: called with what has ended the thread.
+        attempt_of: returns the open attempt of a token.
+        failed: called with the error that ended the thread.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class Connections:
         self._step(connection)
 
     def _conversation(self, connection: _Connection) -> _Steps[None]:
-        """What a connection does from its first byte to its last."""
+        """The steps of a connection from its first byte to its last."""
         yield from connection.handshake()
         token = memoryview(bytearray(TOKEN_BYTES))
         filled = 0
@@ -281,7 +281,7 @@ class Connections:
                 return frame
 
     def _step(self, connection: _Connection) -> None:
-        """Let a connection go on until it waits."""
+        """Advance a connection until it waits."""
         if connection not in self._connections:
             return
         try:
@@ -305,7 +305,7 @@ class Connections:
             self._listen(connection)
 
     def _listen(self, connection: _Connection) -> None:
-        """Register what a connection waits for."""
+        """Register the condition that a connection waits for."""
         events = 0 if connection.wait is _Wait.ROOM else selectors.EVENT_READ
         if connection.out or connection.wait is _Wait.WRITE:
             events |= selectors.EVENT_WRITE
@@ -342,7 +342,7 @@ class Connections:
     # --- all connections -----------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Tell connections what has happened to their attempts, and let those go on for which there is room now."""
+        """Notify connections of changes to their attempts, and resume those for which there is room now."""
         for connection in list(self._connections):
             attempt, sender = connection.attempt, connection.sender
             if attempt is not None and attempt.failure is not None:
@@ -359,7 +359,7 @@ class Connections:
                 self._step(first)
 
     def _sweep(self) -> None:
-        """Show that the driver lives, and close connections that are past a deadline."""
+        """Send keep-alives, and close connections that are past a deadline."""
         self._swept_s = now_s = monotonic()
         for connection in list(self._connections):
             quiet_s = now_s - connection.moved_s

@@ -28,13 +28,13 @@ _BACKLOG: Final = 512
 
 @dataclass(frozen=True)
 class StreamEndpoint:
-    """Where the driver listens.
+    """The driver's listening endpoint.
 
     Attributes:
         bind_host: spark.driver.bindAddress.
-        host: spark.driver.host, by which executors know the driver.
-        ports: tried in their order; 0 is a free port that the system chooses.
-        encrypted: True for TLS, with a certificate that is made for the run.
+        host: spark.driver.host, by which executors reach the driver.
+        ports: tried in order; 0 is a free port chosen by the system.
+        encrypted: True for TLS, with a certificate created for the run.
     """
 
     bind_host: str
@@ -44,10 +44,10 @@ class StreamEndpoint:
 
 
 class StreamAttempt(AttemptInput):
-    """What the tasks of one attempt send. A context manager: leaving it ends the connections of its tasks.
+    """The output of one attempt's tasks. A context manager: leaving it ends the connections of its tasks.
 
     Attributes:
-        token: lets tasks in.
+        token: admits tasks.
     """
 
     def __init__(self, listener: StreamListener, limits: StreamLimits) -> None:
@@ -66,7 +66,7 @@ class StreamAttempt(AttemptInput):
 
     @property
     def address(self) -> StreamAddress:
-        """For the plan of the tasks. The first one of a listener binds its port.
+        """The address for the tasks' plan. The first one of a listener binds its port.
 
         Raises:
             ConfigurationError: no port can be bound; the text names the option.
@@ -79,10 +79,10 @@ class StreamListener:
     """Listens for the tasks of a run. A context manager; no thread, socket or file is left after it.
 
     Args:
-        endpoint: where to listen, once an attempt is asked for its address.
+        endpoint: where to listen, once the address of an attempt is requested.
         limits: bounds.
-        is_needed: False once the query has ended, whose listener may still be open. It then gives its port to another
-            listener of the process that finds none free.
+        is_needed: False once the query has ended, whose listener may still be open. It then gives up its port to
+            another listener of the process that finds none free.
     """
 
     def __init__(
@@ -107,25 +107,25 @@ class StreamListener:
         self.close()
 
     def close(self) -> None:
-        """Close the port and all connections. The next attempt that is asked for its address opens them again."""
+        """Close the port and all connections. The next attempt whose address is requested opens them again."""
         listening, self._listening = self._listening, None
         if listening is not None:
             listening[0].close()
 
     def open_attempt(self) -> StreamAttempt:
-        """A new attempt, whose tasks are let in until it is left."""
+        """A new attempt, which admits tasks until it is left."""
         attempt = StreamAttempt(self, self._limits)
         with self._lock:
             self._attempts = (*self._attempts, attempt)
         return attempt
 
     def close_attempt(self, attempt: StreamAttempt) -> None:
-        """Let no task of an attempt in any more."""
+        """Admit no more tasks of an attempt."""
         with self._lock:
             self._attempts = tuple(each for each in self._attempts if each is not attempt)
 
     def listen(self) -> StreamAddress:
-        """Listen, unless it does already; the address, without a token. See `StreamAttempt.address`."""
+        """Listen, unless it already does; returns the address, without a token. See `StreamAttempt.address`."""
         with self._lock:
             if self._listening is not None and self._listening[0].has_failed:
                 self._listening[0].close()
@@ -159,7 +159,7 @@ class StreamListener:
             listening[0].wake()
 
     def _attempt_of(self, token: bytes) -> StreamAttempt | None:
-        """The attempt that a token belongs to, found in a time that does not depend on the token."""
+        """The attempt of a token, found in a time that does not depend on the token."""
         found = None
         for attempt in self._attempts:
             if hmac.compare_digest(attempt.token, token):
@@ -171,7 +171,7 @@ class StreamListener:
             attempt.fail(BatchRetryError(reason=f"the driver's listener has ended: {error!r}"))
 
 
-#: Those of this process.
+#: The listeners of this process.
 _LISTENERS: Final[WeakSet[StreamListener]] = WeakSet()
 
 
@@ -202,10 +202,10 @@ class _ServerTls(NamedTuple):
 
 
 def _made_certificate() -> _ServerTls:
-    """TLS with a key and certificate that no other run has.
+    """TLS with a key and certificate that are unique to the run.
 
     Raises:
-        MissingExtraError: the package is not installed that makes them.
+        MissingExtraError: the package that creates them is not installed.
     """
     with extra("encryption"):
         from cryptography import x509  # noqa: PLC0415 - where it is needed
@@ -234,7 +234,7 @@ def _made_certificate() -> _ServerTls:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
-    # Python reads a key from a file only: this one is encrypted, and there for a moment.
+    # Python reads a key only from a file: this one is encrypted, and exists for a moment.
     with tempfile.NamedTemporaryFile() as file:
         file.write(certificate + private)
         file.flush()

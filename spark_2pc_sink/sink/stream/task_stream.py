@@ -1,13 +1,12 @@
-"""A task's end of the stream, and the frames of it.
+"""A task's end of the stream, and its frames.
 
-A connection starts with the attempt's token (`TOKEN_BYTES`). Then come frames: a fixed header, details and a payload.
-The header holds every length. Frames are numbered from 0 in each connection, so a gap or a repeated frame is an error.
-The driver answers with messages of one byte; those in `_WITH_TEXT` are followed by a length and that many bytes.
+A connection starts with the attempt's token (`TOKEN_BYTES`), followed by frames: a fixed header, details and a payload.
+The header contains every length. Frames are numbered from 0 in each connection, so a gap or a repeated frame is an
+error. The driver answers with messages of one byte; those in `_WITH_TEXT` are followed by a length and that many bytes.
 Frames of 256 KiB to 1 MiB cost least: a frame of 64 KiB takes twice the CPU time per byte.
 
-A task waits for the driver as long as the driver shows signs of life: it reads, or it sends `DriverMessage.ALIVE`. The
-driver does so every few seconds while it waits for the database or for Kafka. After ``io_deadline_s`` without any, the
-task gives up.
+A task waits for the driver as long as the driver shows activity: it reads, or it sends `DriverMessage.ALIVE`, every few
+seconds while it waits for the database or for Kafka. After ``io_deadline_s`` without activity, the task gives up.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ class FrameKind(IntEnum):
 
 
 class DriverMessage(IntEnum):
-    """What the driver sends to a task."""
+    """A message from the driver to a task."""
 
     WELCOME = 1
     #: The driver is not reading for now, but it is alive.
     ALIVE = 2
     ANSWER = 3
     RECEIPT = 4
-    #: The attempt is over for this task; the text says why.
+    #: The attempt is over for this task; the text gives the reason.
     REFUSED = 5
 
 
@@ -81,9 +80,9 @@ class Frame:
     """One frame.
 
     Attributes:
-        kind: what it contains.
-        payload: at least one byte. Writable in a frame that was received: the driver puts producer id, epoch and
-            sequence into a record batch in place.
+        kind: type of its content.
+        payload: at least one byte. Writable in a received frame: the driver writes producer id, epoch and sequence into
+            a record batch in place.
         lane: index of the output.
         count: rows or records in the payload.
         details: `RecordsHeader.pack` for RECORDS, empty for other kinds.
@@ -97,20 +96,20 @@ class Frame:
 
     @property
     def frame_bytes(self) -> int:
-        """Memory that details and payload take."""
+        """Memory for details and payload."""
         return len(self.details) + len(self.payload)
 
     def header(self, number: int) -> bytes:
-        """What comes before details and payload on the wire; ``number`` counts the frames of a connection from 0."""
+        """The bytes before details and payload on the wire; ``number`` counts the frames of a connection from 0."""
         return HEADER.pack(self.kind, self.lane, number, self.count, len(self.details), len(self.payload))
 
 
 @dataclass(frozen=True)
 class RecordsHeader:
-    """What the driver must know of an encoded record batch to send it.
+    """The driver's information for sending an encoded record batch.
 
     Attributes:
-        partition: where the batch goes.
+        partition: destination of the batch.
         record_count: at least 1.
         digest: 128-bit digest of the records.
         row_key: the printable key of its record; None for a batch of several.
@@ -132,7 +131,7 @@ class RecordsHeader:
 
 @dataclass(frozen=True)
 class LaneTotals:
-    """What one task has sent for one output."""
+    """Totals that one task has sent for one output."""
 
     row_bytes: int = 0
     rows: int = 0
@@ -151,7 +150,7 @@ class LaneTotals:
 
     @classmethod
     def of(cls, frame: Frame, records: RecordsHeader | None) -> LaneTotals:
-        """Those of one frame, of records if it has their header."""
+        """Totals of one frame, of records if it has their header."""
         if records is None:
             return cls(row_bytes=len(frame.payload), rows=frame.count)
         return cls(record_bytes=len(frame.payload), records=records.record_count, digest=records.digest)
@@ -163,7 +162,7 @@ def packed_hello(task: int, task_attempt: int) -> bytes:
 
 
 def packed_totals(totals: dict[int, LaneTotals]) -> bytes:
-    """The payload of END. That of a task without rows is one byte, because no frame is empty."""
+    """The payload of END. That of a task without rows is one byte, because no frame may be empty."""
     return b"".join(
         LANE_TOTALS.pack(
             lane, each.row_bytes, each.rows, each.record_bytes, each.records, each.digest.to_bytes(DIGEST_BYTES, "big")
@@ -202,7 +201,7 @@ def next_message(received: bytearray) -> tuple[DriverMessage, bytes] | None:
     return message, text
 
 
-#: A payload below this is copied next to its header, and sent with others; a larger one is sent from where it is.
+#: A smaller payload is copied after its header, and sent with others; a larger one is sent without copying.
 _COPIED_BYTES_MAX: Final = 64 * 1024
 _CONNECT_S_MAX: Final = 15.0
 _REMEDY: Final = (
@@ -213,14 +212,14 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True)
 class StreamAddress:
-    """Where the tasks of an attempt send to. Can be pickled; belongs into nothing that is shown.
+    """The destination of an attempt's tasks. Can be pickled; must not be logged or displayed.
 
     Attributes:
-        host: as executors know the driver.
-        port: of the listener.
+        host: as reachable by executors.
+        port: port of the listener.
         token: 32 random bytes of the attempt.
         certificate: PEM of the only certificate that is accepted; None without encryption.
-        io_deadline_s: seconds without a sign of life of the driver after which a task gives up.
+        io_deadline_s: seconds without activity of the driver after which a task gives up.
     """
 
     host: str
@@ -231,7 +230,7 @@ class StreamAddress:
 
 
 class StreamOutput(ABC):
-    """What a task writes to: rows are collected into frames, and what was sent is counted."""
+    """A task's output: rows are collected into frames, and totals are counted."""
 
     def __init__(self) -> None:
         self._collected: dict[int, tuple[bytearray, int]] = {}
@@ -239,7 +238,7 @@ class StreamOutput(ABC):
 
     @property
     def totals(self) -> dict[int, LaneTotals]:
-        """What was sent, by lane; complete after `finish`."""
+        """The totals sent, by lane; complete after `finish`."""
         return dict(self._totals)
 
     def rows(self, lane: int, data: Any, count: int) -> None:
@@ -247,7 +246,7 @@ class StreamOutput(ABC):
 
         Args:
             lane: index of the output.
-            data: COPY bytes of whole rows, without header and trailer; any buffer. Above 1 MiB it should be given in
+            data: COPY bytes of whole rows, without header and trailer; any buffer. Above 1 MiB it should be passed in
                 parts, because it becomes one frame.
             count: how many rows.
 
@@ -272,7 +271,7 @@ class StreamOutput(ABC):
 
         Args:
             lane: index of the output.
-            header: where it goes.
+            header: its destination.
             payload: the batch without producer id, epoch and sequence; any buffer.
 
         Raises:
@@ -294,7 +293,7 @@ class StreamOutput(ABC):
         return self._receive(DriverMessage.ANSWER)
 
     def finish(self) -> None:
-        """Send what is left; when this returns, the driver has all of it, and another attempt of the task fails.
+        """Send the rest; when this returns, the driver has everything, and another attempt of the task fails.
 
         Raises:
             BatchRetryError: as `rows`.
@@ -327,7 +326,7 @@ class TaskStream(StreamOutput):
     """The output of a task. A context manager: entering it connects, leaving it closes the connection.
 
     Args:
-        address: of the driver, from the plan.
+        address: the driver's address, from the plan.
         task: the Spark partition id.
         task_attempt: Spark's id of the task attempt.
 
@@ -425,7 +424,7 @@ class _DriverConnection:
             self._socket = None
 
     def send(self, head: bytes, payload: memoryview) -> None:
-        """Send ``head`` and ``payload``; small ones wait until there are more of them, or for `flush`."""
+        """Send ``head`` and ``payload``; small ones are buffered until there are more of them, or until `flush`."""
         self._out += head
         if len(payload) < _COPIED_BYTES_MAX:
             self._out += payload
@@ -436,7 +435,7 @@ class _DriverConnection:
         self._send_all(payload)
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send buffered bytes."""
         out, self._out = self._out, bytearray()
         self._send_all(memoryview(out))
 
@@ -444,7 +443,7 @@ class _DriverConnection:
         """Wait for a message of the driver; its text.
 
         Raises:
-            BatchRetryError: the driver has given up the attempt, or shows no sign of life.
+            BatchRetryError: the driver has given up the attempt, or shows no activity.
         """
         while (text := self._take(expected)) is None:
             self._wait(select.POLLIN)
@@ -453,7 +452,7 @@ class _DriverConnection:
 
     def _send_all(self, data: memoryview) -> None:
         while data:
-            # A refusal is seen before more is sent.
+            # A refusal is noticed before more is sent.
             self._read()
             self._take(None)
             try:
@@ -483,7 +482,7 @@ class _DriverConnection:
             raise self._error(f"the driver has shown no sign of life for {deadline_s:g} s", remedy=remedy)
 
     def _read(self) -> None:
-        """Take what the driver has sent, without waiting."""
+        """Read available bytes from the driver, without waiting."""
         try:
             while received := self._open_socket.recv(FRAME_BYTES):
                 self._received += received
@@ -495,9 +494,9 @@ class _DriverConnection:
             self._lost_by = error
 
     def _take(self, expected: DriverMessage | None) -> bytes | None:
-        """The text of the expected message; None if it has not come.
+        """The text of the expected message; None if it has not arrived.
 
-        What the driver said comes first: it says why the connection is lost.
+        The driver's messages take precedence: they give the reason for a lost connection.
         """
         while True:
             try:
@@ -525,7 +524,7 @@ class _DriverConnection:
 
 
 def _encrypted(plain: socket.socket, certificate: str) -> ssl.SSLSocket:
-    """TLS, with the one certificate that is pinned; the name in it does not matter."""
+    """TLS with the pinned certificate only; the name in it does not matter."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

@@ -1,9 +1,9 @@
-"""The target table as PostgreSQL's catalog describes it; a batch is planned against it.
+"""The target table according to PostgreSQL's catalog; a batch is planned against it.
 
-One query reads the columns, with domains resolved to the type below them, and one the unique indexes that
-``ON CONFLICT`` could use. Nothing here is kept open: a `TargetTable` is a value. Kind, rules and triggers of the table
-and its partitions are asked again in each batch, under the table's lock: while the job runs, a table can be renamed and
-a view put in its place, it can be made unlogged, or get a rule.
+One query reads the columns, with domains resolved to their base types, and one the unique indexes that ``ON CONFLICT``
+could use. No resource is kept open: a `TargetTable` is a value. Kind, rules and triggers of the table and its
+partitions are read again in each batch, under the table's lock: while the job runs, a table can be renamed and replaced
+by a view, become unlogged, or get a rule.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["TableName", "identifiers", "quote_identifier"]
 
 @dataclass(frozen=True)
 class TableName(names.TableName):
-    """A table, with or without its schema, that can stand in a statement."""
+    """A table, with or without its schema, for use in a statement."""
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -41,19 +41,19 @@ def identifiers(columns: Iterable[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, columns))
 
 
-# What INSERT and COPY take themselves, some statements earlier: between the look and the rows, nobody alters the table.
-# ONLY, since the partitions' own definitions follow the parent's.
+# The lock that INSERT and COPY take, taken some statements earlier, so the table cannot be altered between check and
+# rows. ONLY, since the partitions' own definitions follow the parent's.
 _LOCK = "LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE; "
 
-# Most tables are plain ones of which there is no more to say.
+# Most tables are plain ones without further details.
 _PLAIN = """
 SELECT relkind = 'r' AND relpersistence = 'p' AND NOT relhasrules AND NOT relhastriggers
 FROM pg_catalog.pg_class WHERE oid = {table}::regclass
 """
 
-# Not pg_partition_tree, which locks every partition: whoever alters one of them would hold up each batch. Only a
-# partitioned table hands rows on; what inherits from a plain one gets none of them.
-# Rules of partitions do not concern rows that come by their parent. ev_type: 2 is UPDATE, 3 is INSERT, 4 is DELETE.
+# Not pg_partition_tree, which locks every partition: altering one of them would block each batch. Only a partitioned
+# table routes rows; tables that inherit from a plain one get none of them.
+# Partition rules do not apply to rows inserted through the parent. ev_type: 2 is UPDATE, 3 is INSERT, 4 is DELETE.
 # tgtype: 1 is FOR EACH ROW, 2 is BEFORE. ev_enabled and tgenabled: D is DISABLE.
 _TREE = """
 WITH RECURSIVE tree AS (
@@ -81,8 +81,8 @@ SELECT (SELECT relkind = 'p' FROM tree WHERE oid = {table}::regclass),
   pg_catalog.current_setting('track_counts')::boolean
 """
 
-# Of an unfit table: what it is a partition of; and the unlogged tables that it refers to, the farthest first, for a
-# logged table must not refer to them.
+# For an unfit table: its parent, and the unlogged tables that it refers to, the most distant first, because a logged
+# table must not refer to them.
 _AROUND = """
 WITH RECURSIVE referred AS (
   SELECT {table}::regclass AS at, ARRAY[{table}::regclass] AS path
@@ -110,13 +110,13 @@ _TABLE_KINDS = ("r", "p")
 
 @dataclass(frozen=True)
 class Unfit:
-    """A table, or what stands in its place, to which no rows may go.
+    """A table, or another relation in its place, that must not get rows.
 
     Attributes:
-        name: as SQL spells it.
+        name: in SQL spelling.
         kind: ``pg_class.relkind``.
         persistence: ``pg_class.relpersistence``.
-        parent: what it is a partition of, as SQL spells it; None where it is none.
+        parent: its parent if it is a partition, in SQL spelling; else None.
         unlogged: itself, after the unlogged tables that it refers to.
     """
 
@@ -129,18 +129,18 @@ class Unfit:
 
 @dataclass(frozen=True)
 class TableTree:
-    """The table and its partitions at one moment.
+    """The table and its partitions at one point in time.
 
     Attributes:
-        partitioned: partitions take its rows; others may be attached while rows are written.
-        unfit: the first of the table and its partitions that is no table, or none that outlives a crash.
-        rule: the first rule for INSERT or UPDATE; '' without one. COPY passes by rules.
-        delete_rule: the first rule for DELETE; '' without one.
-        triggers: True where a trigger is enabled, whatever it does.
-        skipping_triggers: True where one of them could leave a row out: FOR EACH ROW and BEFORE.
-        deleted: rows that this transaction has deleted here, and perhaps what the session has deleted before: only the
-            difference of two means something.
-        counted: False where the server does not count them (track_counts).
+        partitioned: rows go to partitions; more may be attached while rows are written.
+        unfit: first of the table and its partitions that is not a table, or not a crash-safe one.
+        rule: first rule for INSERT or UPDATE; '' without one. COPY bypasses rules.
+        delete_rule: first rule for DELETE; '' without one.
+        triggers: True if any trigger is enabled.
+        skipping_triggers: True if one of them could leave a row out: FOR EACH ROW and BEFORE.
+        deleted: rows that this transaction has deleted here, possibly including earlier ones of the session: only
+            differences are meaningful.
+        counted: False if the server does not count them (track_counts).
     """
 
     partitioned: bool = False
@@ -153,22 +153,22 @@ class TableTree:
     counted: bool = True
 
     def may_have_lost(self, before: TableTree, deleted: int = 0) -> bool:
-        """Whether somebody but us may have deleted rows here since an earlier look in the same transaction.
+        """Whether rows here may have been deleted other than by us since an earlier read in the same transaction.
 
         Args:
-            before: that look.
+            before: the earlier read.
             deleted: how many rows we have deleted since.
         """
         return (self.triggers and not self.counted) or self.deleted != before.deleted + deleted
 
 
 def read_tree(cursor: psycopg2.extensions.cursor, table: TableName, *, lock: bool) -> TableTree:
-    """Ask the catalog.
+    """Read the catalog.
 
     Args:
-        cursor: in a transaction.
-        table: it must exist.
-        lock: take the lock of INSERT and COPY on the table first, in the same message.
+        cursor: inside a transaction.
+        table: must exist.
+        lock: first take the lock of INSERT and COPY on the table, in the same message.
     """
     name = sql.Literal(str(table))
     plain = sql.SQL(_PLAIN).format(table=name)
@@ -188,17 +188,17 @@ def _around(cursor: psycopg2.extensions.cursor, unfit: Unfit) -> Unfit:
 
 
 def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bool = False) -> None:
-    """Refuse a target in which rows could be lost, or be there without the decision.
+    """Refuse a target in which rows could be lost, or exist without the decision.
 
     Args:
-        tree: of the table.
-        table: for the message.
-        upsert: rows are inserted; else they are copied.
-        deletes: rows are deleted too.
+        tree: state of the table.
+        table: name for the message.
+        upsert: rows are inserted; otherwise copied.
+        deletes: rows are also deleted.
 
     Raises:
         ConfigurationError: it, or one of its partitions, is a view, a foreign table or the like, or is unlogged; or it
-            has a rule that an upsert, or a deletion, would obey.
+            has a rule that would apply to an upsert or a deletion.
     """
     if tree.unfit is not None:
         rule, remedy = _why_unfit(tree.unfit, partitioned=tree.partitioned)
@@ -224,7 +224,7 @@ def refuse_unfit(tree: TableTree, table: TableName, *, upsert: bool, deletes: bo
 
 
 def _why_unfit(unfit: Unfit, *, partitioned: bool) -> tuple[str, str]:
-    """The rule that it breaks, and the remedy."""
+    """The violated rule, and the remedy."""
     if unfit.kind in _TABLE_KINDS and unfit.persistence == "t":
         return f"{unfit.name} is temporary: it is gone with its session", "name a table that stays"
     if unfit.kind in _TABLE_KINDS:
@@ -245,7 +245,7 @@ def _why_unfit(unfit: Unfit, *, partitioned: bool) -> tuple[str, str]:
 # The header of the varlena types that encode a length, or precision and scale, in their type modifier (VARHDRSZ).
 _TYPE_MODIFIER_OFFSET = 4
 
-# Columns of a partition are altered in the table at the top of its tree. An empty name in a partition key is an
+# Columns of a partition are altered in the root table of its tree. An empty name in a partition key is an
 # expression.
 _FIND = """
 SELECT n.nspname, c.relname, r.oid, root_schema.nspname, r.relname, ARRAY(
@@ -267,8 +267,8 @@ FROM (SELECT EXISTS (
 ) AS closed) AS named
 """
 
-# Of columns whose type PostgreSQL would not change by itself, what holds them. A plain index is made anew, and a
-# default, a key or the sequence of a serial column goes along.
+# What prevents a type change of columns that PostgreSQL would not convert by itself. A plain index is rebuilt, and
+# a default, a key or the sequence of a serial column is carried over.
 _HELD = """
 SELECT name, why FROM (
   SELECT a.attname::text AS name, CASE
@@ -298,7 +298,7 @@ SELECT name, why FROM (
 ) AS held WHERE why IS NOT NULL
 """
 
-# A domain is a type on top of a type, with constraints of its own: `layers` walks down to the type that is stored.
+# A domain is a type on top of a type, with its own constraints: `layers` walks down to the stored type.
 # The binary form of xml is text too, but xml_recv converts it from the encoding that the text declares.
 _COLUMNS = """
 WITH RECURSIVE layers AS (
@@ -345,8 +345,8 @@ LEFT JOIN pg_catalog.pg_type element ON element.oid = base.typelem AND element.t
 ORDER BY a.attnum
 """
 
-# Those that ON CONFLICT (columns) can infer: whole rows, plain columns, checked at once. Where two texts are one by the
-# index and not by its column, or the other way round, the keys of a batch would not be told apart as the index does.
+# Those that ON CONFLICT (columns) can infer: whole rows, plain columns, checked immediately. If index and column differ
+# on whether two texts are equal, keys within a batch would not be distinguished as the index does.
 _UNIQUE_KEYS = """
 SELECT c.relname, i.indisprimary, ARRAY(
   SELECT a.attname::text
@@ -370,23 +370,23 @@ class TargetColumn:
     """One column of the target table.
 
     Attributes:
-        name: as the catalog spells it.
-        type_name: as ``format_type`` shows it, such as 'numeric(10,2)' or 'text[]'.
-        base_type: ``pg_type.typname`` of what is stored, of the element for an array, with domains resolved; '' for a
+        name: in the catalog's spelling.
+        type_name: result of ``format_type``, such as 'numeric(10,2)' or 'text[]'.
+        base_type: ``pg_type.typname`` of the stored type, of the element for an array, with domains resolved; '' for a
             type that is not built in.
         is_array: True for an array.
-        type_modifier: the length or precision, encoded as the catalog has it; -1 for none.
-        element_oid: of an array, the type that its binary form must name; else 0.
-        nullable: False where column or domain is NOT NULL.
-        has_default: True where a row may leave the column out.
-        unwritable: why no row may bring a value, such as 'a generated column'; '' where it may.
-        always_identity: GENERATED ALWAYS AS IDENTITY: COPY writes it, and an INSERT that overrides the system's value.
-            PostgreSQL does not update it.
-        stored_type: the type that is stored, of a domain the one below it, as SQL has it: with its schema, and without
-            length and precision.
+        type_modifier: length or precision in the catalog's encoding; -1 for none.
+        element_oid: for an array, the type that its binary form must name; else 0.
+        nullable: False if column or domain is NOT NULL.
+        has_default: True if a row may omit the column.
+        unwritable: why rows must not provide a value, such as 'a generated column'; '' if they may.
+        always_identity: GENERATED ALWAYS AS IDENTITY: COPY writes it, as does an INSERT that overrides the system's
+            value. PostgreSQL does not update it.
+        stored_type: the stored type in SQL, for a domain its base type: with its schema, and without length and
+            precision.
         ordered: an index can order its values.
-        reads_text: a value's binary form is its text, as of an enum; of an array, an element's.
-        held: why PostgreSQL would not change its type, such as 'it is an identity column'; '' where it would.
+        reads_text: a value's binary form is its text, as for an enum; for an array, an element's.
+        held: why PostgreSQL would not change its type, such as 'it is an identity column'; '' if it would.
     """
 
     name: str
@@ -406,7 +406,7 @@ class TargetColumn:
 
     @property
     def stored_as(self) -> tuple[str, int, int]:
-        """What the binary form of a value depends on, and how it is checked."""
+        """Properties that determine the binary form of a value, and its checks."""
         return self.stored_type, self.type_modifier, self.element_oid
 
     @property
@@ -416,7 +416,7 @@ class TargetColumn:
 
     @property
     def precision_and_scale(self) -> tuple[int, int] | None:
-        """The (p, s) of numeric(p,s); None where any number fits. The scale may be negative from PostgreSQL 15 on."""
+        """The (p, s) of numeric(p,s); None if unconstrained. The scale may be negative from PostgreSQL 15 on."""
         if self.type_modifier < 0:
             return None
         packed = self.type_modifier - _TYPE_MODIFIER_OFFSET
@@ -440,14 +440,14 @@ class UniqueKey:
 
 @dataclass(frozen=True)
 class TargetTable:
-    """The table that rows go to. Can be pickled and kept; read it again after the table has changed.
+    """The target table. Can be pickled and kept; read it again after the table has changed.
 
     Attributes:
         table: its name.
-        columns: in its order.
-        unique_keys: those of a row, the primary one first.
-        root: of a partition, the table at the top; None where it is no partition.
-        partition_key: columns that say to which partition a row goes, '' for an expression; () where there are none.
+        columns: in table order.
+        unique_keys: its unique keys, the primary one first.
+        root: for a partition, the root table; None if it is not a partition.
+        partition_key: columns that determine a row's partition, '' for an expression; () if there are none.
     """
 
     table: TableName
@@ -458,7 +458,7 @@ class TargetTable:
 
     @property
     def altered(self) -> TableName:
-        """The table that a statement about its columns names."""
+        """The table named by a statement about its columns."""
         return self.root or self.table
 
     def column(self, name: str) -> TargetColumn | None:
@@ -467,10 +467,10 @@ class TargetTable:
 
 
 def table_oid(connection: Connection, table: str) -> int | None:
-    """What the catalog knows a table by; None where there is none of this name.
+    """The catalog's oid of a table; None if there is none of this name.
 
     Raises:
-        ConfigurationError: the name is no name, or the role may not use its schema.
+        ConfigurationError: the name is invalid, or the role may not use its schema.
     """
     wanted = TableName.parse(table)
     with driver_connection(connection).cursor() as cursor:
@@ -491,15 +491,15 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
     """Read columns and unique keys of a table.
 
     Args:
-        connection: inside a transaction; nothing is changed.
-        table: as PostgreSQL reads it, see :meth:`TableName.parse`; without a schema it is looked up along search_path.
+        connection: inside a transaction; no data is changed.
+        table: as parsed by PostgreSQL, see :meth:`TableName.parse`; without a schema it is looked up along search_path.
         upsert: see `refuse_unfit`.
         deletes: see `refuse_unfit`.
 
     Raises:
-        ConfigurationError: the name is no name, there is no such table, the role may not use its schema, or it is a
-            table that may not be written, see `refuse_unfit`; or this connection would send text in another encoding
-            than UTF-8.
+        ConfigurationError: the name is invalid, there is no such table, the role may not use its schema, or the table
+            must not be written, see `refuse_unfit`; or this connection would send text in an encoding other than
+            UTF-8.
     """
     wanted, oid = TableName.parse(table), table_oid(connection, table)
     if oid is None:
@@ -526,10 +526,10 @@ def read_target(connection: Connection, table: str, *, upsert: bool = False, del
 
 
 def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns: Iterable[TargetColumn]) -> str | None:
-    """Say which of ``columns`` is no longer stored as it was read, or written by rows; None if all are.
+    """Describe which of ``columns`` is no longer stored as it was read, or writable by rows; None if all are.
 
-    COPY BINARY has no types: eight bytes that were encoded for a bigint are taken as they are by a column that has
-    become double precision since. The caller holds a lock on the table, so the answer stays true.
+    COPY BINARY has no types: eight bytes encoded for a bigint are accepted unchanged by a column that has become double
+    precision since. The caller holds a lock on the table, so the answer stays true.
     """
     now = {column.name: column for column in _columns(cursor, str(table))}
     for column in columns:
@@ -544,8 +544,8 @@ def changed_column(cursor: psycopg2.extensions.cursor, table: TableName, columns
 def driver_connection(connection: Connection) -> psycopg2.extensions.connection:
     """The psycopg2 connection below a SQLAlchemy one, in the same transaction.
 
-    COPY BINARY carries text as it is, and the server takes it to be in the client's encoding. psycopg2 adopts the
-    server's encoding, so with a LATIN1 database 'ü' would silently arrive as two letters.
+    COPY BINARY transfers text unchanged, and the server assumes the client's encoding. psycopg2 adopts the server's
+    encoding, so with a LATIN1 database 'ü' would silently arrive as two letters.
 
     Raises:
         ConfigurationError: the client's encoding is not UTF-8.

@@ -1,8 +1,8 @@
 """The plan of a batch's columns: made once on the driver, carried out in every task.
 
-The driver compares the batch's schema with the table (`plan_columns`), applies each column's ``expression`` in the
-JVM, and sends the plan to the tasks, where a `CopyEncoder` follows it. A column that cannot be stored is refused
-here, before anything is written, by name and with both types.
+The driver compares the batch's schema with the table (`plan_columns`), applies each column's ``expression`` in the JVM,
+and sends the plan to the tasks, which apply it with a `CopyEncoder`. A column that cannot be stored is refused here,
+before any write, by name and with both types.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from spark_2pc_sink.sink.table.type_mapping import (
     storage_of,
 )
 
-#: The name under which delete_when stands beside the table's columns: true for a row that deletes the one of its key.
+#: Name of the delete_when column next to the table's columns: true for a row that deletes the one of its key.
 DELETE_COLUMN = f"{OWN_PREFIX}delete"
-#: The name of unchanged_when there: a text with a '1' for each of its columns for which the row carries no value, else
+#: Name of the unchanged_when column: a text with a '1' for each of its columns for which the row carries no value, else
 #: a '0'.
 UNCHANGED_COLUMN = f"{OWN_PREFIX}unchanged"
 
 #: pg_type.oid of text.
 _TEXT_OID = 25
-# to_json writes any other key as Java happens to show its internal form: days of a date, '[B@29eacb95' of binary.
+# to_json writes other keys in Java's internal representation: days of a date, '[B@29eacb95' of binary.
 _JSON_KEY_TYPES = (
     "StringType",
     "CharType",
@@ -56,21 +56,21 @@ _JSON_KEY_TYPES = (
     "DecimalType",
     "BooleanType",
 )
-#: Spark orders texts of any other collation by rules of its own, which no other program has.
+#: Spark orders texts of any other collation by its own rules, which no other program implements.
 _BYTE_COLLATION: Final = "UTF8_BINARY"
 _BYTES: Final = (*TEXTS, "BinaryType")
 
 
 @dataclass(frozen=True)
 class PlannedColumn:
-    """How one column of the batch gets into one column of the table.
+    """How one column of the batch is stored in one column of the table.
 
     Attributes:
-        name: in the batch and in the table.
+        name: name in the batch and in the table.
         expression: Spark SQL over the batch that the driver selects under this name: the column itself, or its JSON.
-        arrow_type: what the task sees; its large_ variants and other time zones will do.
-        nullable: False where a null is refused.
-        storage: of the value, or of each element of an array.
+        arrow_type: type received by the task; its large_ variants and other time zones are accepted.
+        nullable: False if a null is refused.
+        storage: storage of the value, or of each element of an array.
         target: the table's column.
     """
 
@@ -90,7 +90,7 @@ class PlannedColumn:
 
     @property
     def copied_type(self) -> str:
-        """The type, in SQL, as which the column is copied where some of the plan's are cast."""
+        """The SQL type with which the column is copied if some of the plan's columns are cast."""
         if self.storage.cast:
             return "text[]" if self.element_oid else "text"
         return self.target.stored_type or self.target.type_name
@@ -98,17 +98,17 @@ class PlannedColumn:
 
 @dataclass(frozen=True)
 class ColumnPlan:
-    """What a batch writes. Holds no connection and can be pickled.
+    """The columns that a batch writes. Holds no connection and can be pickled.
 
     Attributes:
         table: the target, with its schema.
         columns: in the order of the batch.
         upsert_keys: in the order of the unique index; empty for append.
-        order: where upsert_order_by is given, the column that carries it; it is copied last and never stored.
-        late_rows: where rows that are older than those of the table are passed over; None where they replace them.
-        delete: where delete_when is given, the column that carries it; it is copied behind all others and never stored.
-        conflict: what becomes of a row whose key is in the table.
-        lane: of the rows, where several go into one transaction.
+        order: with upsert_order_by, the column that carries it; it is copied last and never stored.
+        late_rows: how rows older than those of the table are detected and skipped; None if they replace them.
+        delete: with delete_when, the column that carries it; it is copied after all others and never stored.
+        conflict: treatment of a row whose key is in the table.
+        lane: lane of the rows, if several go into one transaction.
     """
 
     table: TableName
@@ -122,7 +122,7 @@ class ColumnPlan:
 
     @property
     def mode(self) -> str:
-        """The sink's mode that this is a plan of."""
+        """The sink's mode for this plan."""
         return "insert_ignore" if self.conflict.ignore else "upsert" if self.upsert_keys else "append"
 
     @property
@@ -133,7 +133,7 @@ class ColumnPlan:
 
     @property
     def casts(self) -> bool:
-        """Some columns are copied as text, of which the database makes values."""
+        """True if some columns are copied as text and converted to values by the database."""
         return any(column.storage.cast for column in self.columns)
 
     @property
@@ -143,12 +143,12 @@ class ColumnPlan:
 
     @property
     def updated(self) -> tuple[str, ...]:
-        """The columns that a row changes where its key is in the table; none where that row stays as it is."""
+        """The columns that a row changes if its key is in the table; none if that row stays unchanged."""
         return self.conflict.updated(self.names, self.upsert_keys)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The table's columns that are written."""
+        """The table columns that are written."""
         return tuple(column.name for column in self.columns)
 
     @property
@@ -158,7 +158,7 @@ class ColumnPlan:
 
     @property
     def copy_plan(self) -> CopyPlan:
-        """What tasks need of it."""
+        """The part of the plan that tasks need."""
         columns = (
             CopyColumn(each.name, each.arrow_type, each.nullable, each.storage, each.element_oid, each.target.type_name)
             for each in self.copied
@@ -168,7 +168,7 @@ class ColumnPlan:
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """Of `copied`, the Spark SQL that the driver selects, each with its name."""
+        """The Spark SQL that the driver selects for `copied`, with names."""
         return tuple(f"{column.expression} AS {quoted(column.name)}" for column in self.copied)
 
 
@@ -186,16 +186,16 @@ def plan_columns(
 
     Args:
         fields: name and Spark type of each column to write. Names are compared exactly.
-        target: from `read_target`.
-        upsert_keys: columns that make a row the same row; empty for append.
-        order: the Spark type of the column `ORDER_COLUMN`, where the batch has one (upsert_order_by).
+        target: result of `read_target`.
+        upsert_keys: columns that identify a row; empty for append.
+        order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
         deletes: the batch has the column `DELETE_COLUMN` (delete_when).
-        conflict: what becomes of a row whose key is in the table.
-        expressions: by a field's name the Spark SQL that it was made of, to be shown in remedies; where it is left out,
-            the field is a column of the batch.
+        conflict: treatment of a row whose key is in the table.
+        expressions: Spark SQL of each field by name, shown in remedies; a field without one is a column of the
+            batch.
 
     Raises:
-        ConfigurationError: the first column, or key, that does not go together; nothing was written.
+        ConfigurationError: the first column, or key, that does not match; no data was written.
     """
     fields = list(fields)
     names = [name for name, _ in fields]
@@ -208,7 +208,7 @@ def plan_columns(
         if column is None:
             raise AssertionError(f"column {name} was not checked")
         planned = _planned(name, spark_type, target, column, refuse_null=name in keys, made_of=made_of[name])
-        # A row may carry no value for it; PostgreSQL refuses a null that is one.
+        # A row may carry no value for it; PostgreSQL rejects an actual null.
         columns.append(replace(planned, nullable=True) if name in conflict.unchanged else planned)
     conflict.check(names, keys)
     _check_updated(conflict.updated(names, keys) if keys else (), target)
@@ -318,7 +318,7 @@ def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTabl
 
 
 def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
-    """The statement that makes one; or what keeps PostgreSQL from making it."""
+    """The statement that creates one; or the reason why PostgreSQL cannot create it."""
     if not all(target.partition_key):
         return "its partition key has an expression, and PostgreSQL then makes no unique index: pass mode='append'"
     absent = [name for name in target.partition_key if name not in upsert_keys]
@@ -374,7 +374,7 @@ def encoded_sql(source: str, spark_type: DataType, column: TargetColumn) -> str:
     Args:
         source: SQL of the value.
         spark_type: its type.
-        column: for which it is.
+        column: its column.
     """
     if type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array:
         return json_sql(source, spark_type)
@@ -382,10 +382,10 @@ def encoded_sql(source: str, spark_type: DataType, column: TargetColumn) -> str:
 
 
 def order_column(spark_type: DataType) -> tuple[Any, TargetColumn]:
-    """The Arrow type of order keys, and the column of the database that holds them.
+    """The Arrow type of order keys, and the database column that holds them.
 
     Args:
-        spark_type: of upsert_order_by.
+        spark_type: type of upsert_order_by.
 
     Raises:
         ConfigurationError: values of this type have no order that both sides could follow.
@@ -422,7 +422,7 @@ def _planned_order(spark_type: DataType) -> PlannedColumn:
     )
 
 
-#: Spark has made a null of it false.
+#: Never null: Spark has converted null to false.
 _PLANNED_DELETE = PlannedColumn(
     name=DELETE_COLUMN,
     expression=quoted(DELETE_COLUMN),
@@ -443,7 +443,7 @@ _PLANNED_UNCHANGED = PlannedColumn(
 
 
 def _check_json(name: str, spark_type: DataType, made_of: str) -> None:
-    """Refuse what to_json would write in a way that loses something."""
+    """Refuse types that to_json would write with loss."""
     for part in parts_of(spark_type):
         if isinstance(part, MapType) and _class(part.keyType) not in _JSON_KEY_TYPES:
             raise ConfigurationError(
@@ -467,7 +467,7 @@ def _class(spark_type: DataType) -> str:
 
 
 def _collation(spark_type: DataType) -> str:
-    """Spark 4.0 has given texts collations."""
+    """True for Spark versions with text collations (4.0 on)."""
     return str(getattr(spark_type, "collation", _BYTE_COLLATION))
 
 

@@ -1,6 +1,6 @@
-"""The conflict rule: what becomes of a row whose key is in the table already.
+"""The conflict rule: the treatment of a row whose key is already in the table.
 
-``upsert_late_rows="keep_newer"`` compares a row's upsert_order_by with that of the row in the table, so a column of the
+``upsert_late_rows="keep_newer"`` compares a row's upsert_order_by with that of the existing row, so a column of the
 table has to hold it, and the database has to order that column as Spark does.
 """
 
@@ -29,11 +29,11 @@ class ConflictRule:
     """A part of the plan of a batch's columns. Can be pickled.
 
     Attributes:
-        ignore: the row that is there stays as it is (``mode="insert_ignore"``).
-        update_columns: which columns of the row that is there change; None for all that are written.
-        where: SQL over ``EXCLUDED`` and the table's name, as PostgreSQL's ``ON CONFLICT … DO UPDATE … WHERE``: without
-            it, or where it is true, the row that is there changes.
-        unchanged: columns for which a row may carry no value (``unchanged_when``); the row that is there keeps its own.
+        ignore: the existing row stays unchanged (``mode="insert_ignore"``).
+        update_columns: which columns of the existing row change; None for all that are written.
+        where: SQL over ``EXCLUDED`` and the table's name, as in PostgreSQL's ``ON CONFLICT … DO UPDATE … WHERE``: the
+            existing row changes if this is None or true.
+        unchanged: columns for which a row may carry no value (``unchanged_when``); the existing row keeps its own.
     """
 
     ignore: bool = False
@@ -42,11 +42,11 @@ class ConflictRule:
     unchanged: tuple[str, ...] = ()
 
     def updated(self, names: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
-        """The columns that a row changes in the one that is there.
+        """The columns of the existing row that a row changes.
 
         Args:
             names: all columns that are written.
-            keys: of a row.
+            keys: key columns.
         """
         if self.ignore:
             return ()
@@ -58,12 +58,12 @@ class ConflictRule:
 
         Args:
             names: all columns that are written.
-            keys: of a row.
-            order_column: the column by which late rows are told, where they are.
+            keys: key columns.
+            order_column: the column by which late rows are detected, if they are.
 
         Raises:
             ConfigurationError: one of ``update_columns`` or ``unchanged_when`` is not written or is a key; or late rows
-                could not be told from others, as their order would not be kept.
+                could not be detected, as their order would not be kept.
         """
         named = {"update_columns": self.update_columns or (), "unchanged_when": self.unchanged}
         for option, name in ((option, name) for option, given in named.items() for name in given):
@@ -82,7 +82,7 @@ class ConflictRule:
             )
 
 
-#: The row that is there takes all values of the new one.
+#: The existing row takes all values of the new one.
 REPLACE: Final = ConflictRule()
 
 
@@ -91,8 +91,8 @@ def _refused(option: str, columns: Sequence[str], rule: str, remedy: str) -> Con
 
 
 _TEXTS: Final = ("text", "varchar")
-#: pg_type.typname of the types that PostgreSQL orders as Spark orders what is stored in them. Not char(n), which
-#: ignores blanks, nor uuid, jsonb and interval, which know equal values that are spelled in several ways.
+#: pg_type.typname of the types that PostgreSQL orders as Spark orders their stored values. Excluded: char(n), which
+#: ignores blanks, and uuid, jsonb and interval, with equal values that are spelled in several ways.
 _ORDERED: Final = frozenset(
     {"bool", "int2", "int4", "int8", "float4", "float8", "numeric", "bytea", "date", "time", "timestamp", "timestamptz"}
     | set(_TEXTS)
@@ -101,10 +101,10 @@ _ORDERED: Final = frozenset(
 
 @dataclass(frozen=True)
 class LateRows:
-    """How a row is told from one that the table keeps. Can be pickled.
+    """How a late row is detected by comparison with the table's row. Can be pickled.
 
     Attributes:
-        column: of the table, that holds upsert_order_by.
+        column: column of the table that holds upsert_order_by.
         text: True for a text, which is compared by its bytes.
     """
 
@@ -112,13 +112,13 @@ class LateRows:
     text: bool
 
     def not_older(self, given: str, there: str) -> sql.Composable:
-        """SQL that is true where a row may take the place of the one in the table: it is as new, or newer.
+        """SQL that is true if a row may replace the one in the table: it is as new, or newer.
 
-        Null is less than anything, as among the rows of a batch. Not true may be null.
+        Null is less than any value, as among the rows of a batch. The result may be null instead of false.
 
         Args:
-            given: the alias of the row.
-            there: the alias of the row in the table.
+            given: alias of the row.
+            there: alias of the row in the table.
         """
         collated = sql.SQL(' COLLATE pg_catalog."C"') if self.text else sql.SQL("")
         return sql.SQL("({there} IS NULL OR {given}{collated} >= {there}{collated})").format(
@@ -129,17 +129,17 @@ class LateRows:
 def order_in_table(
     order_by: str, columns: Mapping[str, str], target: TargetTable, upsert_keys: Sequence[str], order: DataType
 ) -> LateRows:
-    """The column of the table that holds upsert_order_by.
+    """The table column that holds upsert_order_by.
 
     Args:
         order_by: the option.
-        columns: what is written, by column.
+        columns: written expressions, by column.
         target: the table.
         upsert_keys: the option.
-        order: the type of its values.
+        order: type of its values.
 
     Raises:
-        ConfigurationError: no column holds it, or one that the database orders otherwise than Spark.
+        ConfigurationError: no column holds it, or the database orders that column differently from Spark.
     """
     spelled = (order_by.strip(), quoted(order_by))
     names = [name for name, made_of in columns.items() if made_of.strip() in spelled and name not in upsert_keys]

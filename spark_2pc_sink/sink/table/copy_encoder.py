@@ -1,7 +1,7 @@
 """The COPY encoder: Arrow rows of a task become PostgreSQL's COPY BINARY; every value is checked first.
 
-The format itself is pgpq's work, except for what `payloads` explains. What is checked here would otherwise fail the
-COPY of the whole batch on the driver, without saying which row it was, or pass and change the value.
+pgpq encodes the format, except where `payloads` explains otherwise. Values that fail these checks would otherwise fail
+the whole batch's COPY on the driver, without identifying the row, or be stored changed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array
 
 
-#: The name under which the value of upsert_order_by, and then its order key, stands beside the table's columns.
+#: Name of the upsert_order_by value, and then its order key, next to the table's columns.
 ORDER_COLUMN: Final = "_2pc_order"
 
-#: Bits of a double that are flipped where its sign says that it is negative.
+#: Bits of a double that are flipped if its sign is negative.
 _MAGNITUDE_BITS: Final = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 _SIGN_SHIFT: Final = 63
 
@@ -35,15 +35,15 @@ _SIGN_SHIFT: Final = 63
 def order_keys(values: ArrowColumn) -> ArrowColumn:
     """The order key of each value, null where it is null.
 
-    PostgreSQL compares order keys only, so the greatest is Spark's maximum on every database, whatever its collation: a
-    text is its UTF-8 bytes, a number with a binary fraction is an integer of the same order in which NaN is the
-    greatest and -0.0 equals 0.0, and all that Spark counts (time, whole numbers, booleans) is that count.
+    PostgreSQL compares only order keys, so the greatest is Spark's maximum on every database, regardless of collation:
+    texts are UTF-8 bytes, floating-point numbers are integers of the same order in which NaN is the greatest and -0.0
+    equals 0.0, and values that Spark counts (time, integers, booleans) are that count.
 
     Args:
-        values: of upsert_order_by, as Spark hands them over.
+        values: values of upsert_order_by, as passed by Spark.
 
     Returns:
-        int64, binary or decimal128, as `column_plan.order_column` says.
+        int64, binary or decimal128, as determined by `column_plan.order_column`.
     """
     kind = values.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
@@ -59,14 +59,14 @@ def order_keys(values: ArrowColumn) -> ArrowColumn:
 
 
 def _counted(numbers: Any) -> Int64Array:
-    """Integers in the order of doubles: their bits, those of negative numbers turned round."""
-    # Adding 0.0 makes -0.0 positive; there are many bit patterns of NaN, and one is the greatest.
+    """Integers in the order of doubles: their bits, with those of negative numbers inverted."""
+    # Adding 0.0 makes -0.0 positive; NaN has many bit patterns, of which one is the greatest.
     bits = np.where(np.isnan(numbers), np.nan, numbers + 0.0).view(np.int64)
     counted: Int64Array = bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE_BITS)
     return counted
 
 
-#: Element types (pg_type.oid) that pgpq names in arrays: bool, bytea, int8, int2, int4, text, float4, float8, date,
+#: Element types (pg_type.oid) that pgpq declares in arrays: bool, bytea, int8, int2, int4, text, float4, float8, date,
 #: time, timestamp, interval, numeric.
 PGPQ_ELEMENT_OIDS = frozenset({16, 17, 20, 21, 23, 25, 700, 701, 1082, 1083, 1114, 1186, 1700})
 
@@ -74,7 +74,7 @@ PGPQ_ELEMENT_OIDS = frozenset({16, 17, 20, 21, 23, 25, 700, 701, 1082, 1083, 111
 _POSTGRES_EPOCH_MICROSECONDS = 946_684_800_000_000
 _UUID_BYTES = 16
 _NIL_UUID = "00000000-0000-0000-0000-000000000000"
-# array_recv: dimensions, flag for nulls, element type; then of each dimension its length and lower bound.
+# array_recv: dimensions, flag for nulls, element type; then for each dimension its length and lower bound.
 _ARRAY_HEADER = np.dtype(
     [("dimensions", ">i4"), ("nulls", ">i4"), ("element", ">u4"), ("length", ">i4"), ("lower", ">i4")]
 )
@@ -109,9 +109,9 @@ def array_payload(lists: Any, elements: Any, *, element_oid: int) -> Any:
     """The binary form of one-dimensional arrays.
 
     Args:
-        lists: list or large_list array; its values are not looked at.
-        elements: the payloads of all elements, as ``lists.flatten()`` orders them; null for a null element.
-        element_oid: the element type of the column.
+        lists: list or large_list array; its values are not read.
+        elements: payloads of all elements, in the order of ``lists.flatten()``; null for a null element.
+        element_oid: element type of the column.
 
     Returns:
         A large_binary array with a value for each list, null for a null list.
@@ -139,7 +139,7 @@ def _headers(ends: Any, elements: Any, element_oid: int) -> Any:
 
 
 def _framed(elements: Any) -> Any:
-    """Each element behind its length; -1 and nothing for null."""
+    """Each element after its length; only -1 for null."""
     payloads = elements.cast(pa.large_binary())
     lengths = pc.fill_null(pc.binary_length(payloads), -1).to_numpy(zero_copy_only=False).astype(">i4")
     prefixes = _fixed(lengths.tobytes(), lengths.itemsize, len(payloads))
@@ -154,17 +154,17 @@ def _nothing() -> Any:
     return pa.scalar(b"", pa.large_binary())
 
 
-#: What the names of columns begin with that are the sink's own and not the table's.
+#: Prefix of the names of the sink's own columns, which are not the table's.
 OWN_PREFIX = "_2pc_"
 #: The end of a COPY BINARY stream: a row with -1 columns.
 COPY_TRAILER = b"\xff\xff"
 
-#: Of a value or key in an error message; messages travel to the driver and into logs.
+#: Maximum length of a value or key in an error message; messages are sent to the driver and logged.
 SHOWN_CHARACTERS_MAX = 80
 
 
 class Encoding(Enum):
-    """Who turns a value into PostgreSQL's binary form, and which."""
+    """Which encoder produces a value's PostgreSQL binary form."""
 
     PLAIN = "pgpq, by the Arrow type"
     JSONB = "pgpq, text behind jsonb's version byte"
@@ -176,10 +176,10 @@ class Storage:
     """How the values of a scalar type are stored.
 
     Attributes:
-        wire: the Arrow type to cast to before encoding; None to encode what arrives.
-        checks: what each value must satisfy, in the order in which they are asked.
-        encoding: of the value itself.
-        cast: the database makes the value of its text, see `spark_2pc_sink.sink.table.table_writer`.
+        wire: Arrow type to cast to before encoding; None for no cast.
+        checks: conditions on each value, in the order of evaluation.
+        encoding: encoding of the value itself.
+        cast: the database converts the text to the value, see `spark_2pc_sink.sink.table.table_writer`.
     """
 
     wire: Any | None = None
@@ -193,12 +193,12 @@ class CopyColumn:
     """How one column of the batch is checked and encoded. Can be pickled.
 
     Attributes:
-        name: in the batch and in the table.
-        arrow_type: what the task sees; its large_ variants and other time zones will do.
-        nullable: False where a null is refused.
-        storage: of the value, or of each element of an array.
+        name: name in the batch and in the table.
+        arrow_type: type received by the task; its large_ variants and other time zones are accepted.
+        nullable: False if a null is refused.
+        storage: storage of the value, or of each element of an array.
         element_oid: for an array, the type that its elements must name; 0 for a scalar.
-        type_name: of the table's column, for errors.
+        type_name: type of the table's column, for errors.
     """
 
     name: str
@@ -211,13 +211,13 @@ class CopyColumn:
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """How a task encodes rows for the table: what it needs of a `ColumnPlan`. Can be pickled.
+    """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled.
 
     Attributes:
-        columns: all that are copied, in order.
+        columns: all copied columns, in order.
         upsert_keys: empty for append.
-        own: the columns that are copied and not stored.
-        delete: the column that is true for rows that delete the one of their key; None without one.
+        own: columns that are copied and not stored.
+        delete: column that is true for rows that delete the one of their key; None without one.
     """
 
     columns: tuple[CopyColumn, ...]
@@ -227,15 +227,15 @@ class CopyPlan:
 
 
 class CopyEncoder:
-    """Encodes the batches of one task; what it returns, put together in order, are their rows without a frame.
+    """Encodes the batches of one task; the concatenated results are the rows without header and trailer.
 
-    Call `encode` for each batch and then `finish` once: rows are held back until then. The state is the order of
-    these calls; anything else is refused.
+    Call `encode` for each batch and then `finish` once: rows are held back until then. Any other order of calls is
+    refused.
 
     Args:
-        plan: from the driver.
-        row_key: name of the Arrow column that tells rows apart in messages; default: the upsert keys, and where there
-            are none, the row's number in its task.
+        plan: the driver's plan.
+        row_key: Arrow column that identifies rows in messages; default: the upsert keys, or without any, the row's
+            number in its task.
     """
 
     def __init__(self, plan: CopyPlan, *, row_key: str | None = None) -> None:
@@ -255,11 +255,11 @@ class CopyEncoder:
     def encode(self, batch: Any) -> bytes:
         """Check and encode all rows of a ``pyarrow.RecordBatch``, which may have other columns too.
 
-        Answers may be empty: pgpq hands out about a MiB at a time, always whole rows.
+        Results may be empty: pgpq returns about a MiB at a time, always whole rows.
 
         Raises:
-            UnstorableValueError: a value cannot be stored; nothing of this batch was encoded.
-            LocalProtocolError: called after `finish`, or the batch is not of the plan.
+            UnstorableValueError: a value cannot be stored; no row of this batch was encoded.
+            LocalProtocolError: called after `finish`, or the batch does not match the plan.
         """
         if self._finished:
             raise LocalProtocolError(operation="encode", state="finished", rule="a finished stream takes no more rows")
@@ -267,14 +267,14 @@ class CopyEncoder:
         arrays = [self._prepared(batch, column, deleting) for column in self._plan.columns]
         if self._encoder is None:
             self._schema, self._encoder = self._start(arrays)
-            # Not sent: `CopyReader` writes one for all tasks. The encoder wants to be asked for it.
+            # Not sent: `CopyReader` writes one for all tasks. The encoder requires the call.
             self._encoder.write_header()
         encoded = bytes(self._encoder.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
         self._rows += batch.num_rows
         return encoded
 
     def finish(self) -> bytes:
-        """The rows held back; empty where there are none.
+        """The rows held back; empty if there are none.
 
         Raises:
             LocalProtocolError: called twice.
@@ -294,7 +294,7 @@ class CopyEncoder:
         return schema, ArrowToPostgresBinaryEncoder.new_with_encoders(schema, encoders)
 
     def _deleting(self, batch: Any) -> Any | None:
-        """True for rows that delete; None where no row does."""
+        """True for rows that delete; None if no row does."""
         if self._plan.delete is None:
             return None
         deleting = batch.column(self._plan.delete)
@@ -316,7 +316,7 @@ class CopyEncoder:
                 rule=f"it is {column.arrow_type}, as planned from the batch's schema",
             )
         if deleting is not None and column.name not in self._read_by_deletion:
-            # Nothing but its key counts: the event of a deletion may have no more.
+            # Only its key matters: a deletion event may have no other values.
             self._refuse_null(batch, column, pc.and_not(values.is_null(), deleting))
             values = pc.if_else(deleting, pa.scalar(None, values.type), values)
         elif values.null_count > 0:
@@ -352,7 +352,7 @@ class CopyEncoder:
 
 
 def _label(name: str) -> str:
-    """A column's name in a message: without what marks the sink's own columns."""
+    """A column's name in a message: without the prefix of the sink's own columns."""
     return name.removeprefix(OWN_PREFIX)
 
 
@@ -389,7 +389,7 @@ def _first(mask: Any) -> int:
 
 
 def _usual(arrived: Any) -> Any:
-    """The type without what a session's settings change: large_ variants, the time zone, nullability of elements."""
+    """The type without variations by session settings: large_ variants, time zone, nullability of elements."""
     if pa.types.is_list(arrived) or pa.types.is_large_list(arrived):
         return pa.list_(_usual(arrived.value_type))
     if arrived == pa.large_string():
@@ -402,11 +402,11 @@ def _usual(arrived: Any) -> Any:
 
 
 def _shown(scalar: Any) -> str:
-    """A value as a message shows it: cut, and never failing."""
+    """A value for a message: truncated, and never raising."""
     try:
         value = scalar.as_py()
         text = repr(value) if isinstance(value, str | bytes) else str(value)
     except (ValueError, OverflowError):
-        # Not UTF-8, or a time that Python's datetime cannot hold.
+        # Not UTF-8, or a time outside the range of Python's datetime.
         text = repr(scalar.as_buffer().to_pybytes()) if hasattr(scalar, "as_buffer") else str(scalar.value)
     return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}… ({len(text)} characters)"

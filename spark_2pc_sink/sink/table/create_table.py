@@ -1,4 +1,4 @@
-"""The statements that make a table for a batch, and columns that it lacks (``schema_evolution="add_columns"``)."""
+"""The statements that create a table for a batch, and columns that it lacks (``schema_evolution="add_columns"``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.table.catalog import TargetTable
 
 
-#: Class of the Spark type to the PostgreSQL type that holds each of its values: as SQL has it, and pg_type.typname.
+#: Class of the Spark type to the PostgreSQL type that holds each of its values: SQL name, and pg_type.typname.
 SCALAR_TYPES = {
     "BooleanType": ("boolean", "bool"),
     "ByteType": ("smallint", "int2"),
@@ -52,17 +52,17 @@ def create_table_ddl(
 ) -> str:
     """``CREATE TABLE IF NOT EXISTS`` for the columns of a batch.
 
-    The upsert keys become the primary key, or else what is said to be it. A column is NOT NULL where the batch's schema
-    says so, and where it is a key. Maps, structs, variants and arrays of these become jsonb, other arrays arrays.
+    The upsert keys become the primary key, or else the given one. A column is NOT NULL if the batch's schema says so,
+    and if it is a key. Maps, structs, variants and arrays of these become jsonb, other arrays arrays.
 
     Args:
-        fields: the columns to write.
-        table: as PostgreSQL reads it, see :meth:`TableName.parse`.
+        fields: columns to write.
+        table: as parsed by PostgreSQL, see :meth:`TableName.parse`.
         upsert_keys: names among ``fields``.
-        primary_key: the same, where there are no upsert keys.
+        primary_key: the same, if there are no upsert keys.
 
     Raises:
-        ConfigurationError: a type without a counterpart, a name that PostgreSQL cannot hold, or too many columns.
+        ConfigurationError: a type without a counterpart, an invalid PostgreSQL name, or too many columns.
     """
     fields = list(fields)
     _check_columns([field.name for field in fields])
@@ -107,7 +107,7 @@ def sql_type(name: str, spark_type: DataType) -> str:
     """The PostgreSQL type that holds each value of a Spark type.
 
     Args:
-        name: of the column, for the message.
+        name: name of the column, for the message.
         spark_type: its type.
 
     Raises:
@@ -127,21 +127,21 @@ def sql_type(name: str, spark_type: DataType) -> str:
 def missing_columns(fields: Iterable[StructField], target: TargetTable) -> list[StructField]:
     """The columns of a batch that the table lacks.
 
-    One that differs from a column of the table by nothing but case is none of them: somebody has written it otherwise,
-    and a second column would get the values of the first.
+    A column that differs from a table column only in case is not included: it is presumably a spelling mistake, and a
+    second column would get the values of the first.
     """
     known = {column.name.casefold() for column in target.columns}
     return [field for field in fields if field.name.casefold() not in known]
 
 
 def add_columns(connection: Connection, fields: Sequence[StructField], target: TargetTable) -> None:
-    """Add columns, of the types that `create_table_ddl` would give them; each may be null, as earlier rows lack it.
+    """Add columns, with the types of `create_table_ddl`; each is nullable, because earlier rows lack it.
 
-    Another sink may add them at the same time: then they are there.
+    Columns added concurrently by another sink are accepted.
 
     Args:
-        connection: in a transaction of its own: ALTER TABLE keeps all others from the table until it ends, and waits
-            for the transactions that use it, at most lock_timeout.
+        connection: connection in a separate transaction: ALTER TABLE blocks all others from the table until it ends,
+            and waits up to lock_timeout for the transactions that use it.
         fields: the columns.
         target: the table.
 

@@ -1,11 +1,11 @@
-"""The rows of a batch that are written by key: inserted, updated, left out as the plan says, or deleted.
+"""The rows of a batch that are written by key: inserted, updated, left out as planned, or deleted.
 
-They gather in a temporary table, for which the role needs the TEMPORARY privilege. Rows that delete come first: a
-batch may give what a deleted row had and no other row may have, such as a unique name, to another one.
+They are collected in a temporary table, for which the role needs the TEMPORARY privilege. Deletions come first: a batch
+may give a deleted row's unique value, such as a name, to another row.
 
-The others are written in the order of their keys, so that two sinks on one table lock rows in the same order and
-cannot deadlock each other. Where one of them deletes too, they can: PostgreSQL ends one of the transactions, and that
-attempt of its batch is made again.
+The others are written in key order, so that two sinks on one table lock rows in the same order and cannot deadlock. If
+one of them also deletes, they can: PostgreSQL then aborts one of the transactions, and that attempt of its batch is
+repeated.
 """
 
 from __future__ import annotations
@@ -32,38 +32,37 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.table.table_writer import Rows
 
 
-#: Of the keys that occur more than once, how many a message names.
+#: Maximum number of duplicate keys named in a message.
 SHOWN_KEYS_MAX: Final = 5
 
-#: Counts, for the rest of the transaction, the rows that guards keep out.
+#: Counts the rows that guards keep out during the rest of the transaction.
 KEPT_SETTING: Final = "spark_2pc_sink.kept"
-# ON CONFLICT asks once for each row whose key is there, when it has locked that row. Only here does it show whether a
-# row was kept out: triggers that come before may have changed what the guard compares, or swallow the row behind it.
+# ON CONFLICT evaluates this once for each row whose key exists, after locking that row. Only here is it visible whether
+# a row was kept out: earlier triggers may have changed values that the guard compares, or may drop the row later.
 _COUNTED: Final = (
     "CASE WHEN {guard} THEN true ELSE set_config({name}, (current_setting({name})::bigint + 1)::text, true) IS NULL END"
 )
 
-# The rows of the target in a statement that compares them with those of the batch.
+# The target's rows in a statement that compares them with those of the batch.
 _THERE: Final = "there"
 _EXCLUDED: Final = "excluded"
 _WINNERS: Final = "winners"
-# Rows of the batch that lack a value, and those of the same keys that have it.
+# Batch rows that lack a value, and those of the same keys that have it.
 _GIVEN: Final = "given"
 _KNOWN: Final = "known"
 _FLAGS: Final = sql.Identifier(UNCHANGED_COLUMN)
 
 
 def gathered(plan: ColumnPlan) -> TableName:
-    """The table in which rows gather. It lives until the transaction ends, in the session's own schema."""
+    """The staging table for the rows. It exists until the transaction ends, in the session's own schema."""
     return TableName(name=f"_2pc_upsert_{plan.lane}" if plan.lane else "_2pc_upsert", schema="pg_temp")
 
 
 def gathered_ddl(plan: ColumnPlan) -> sql.Composable:
-    """A table with the columns that tasks encode, of the target's own types and collations.
+    """A table with the columns that tasks encode, with the target's types and collations.
 
-    A row that deletes has no values but its key, one may lack others (``unchanged_when``), and a domain may take no
-    null. So where there are such rows, columns of domains are of the types below them: the domain judges a row that is
-    written.
+    A deleting row has no values but its key, one may lack others (``unchanged_when``), and a domain may reject null. So
+    if there are such rows, columns of domains have their base types: the domain checks only rows that are written.
     """
     named = [
         sql.SQL("{0}::{1} AS {0}").format(sql.Identifier(column.name), sql.SQL(column.target.stored_type))
@@ -81,7 +80,7 @@ def gathered_ddl(plan: ColumnPlan) -> sql.Composable:
 
 
 def target_alias(plan: ColumnPlan) -> str:
-    """The name of the row in the table: for a user's condition that of the table, unless that is the other row's."""
+    """Alias of the row in the table: the table's name, for a user's condition, unless that is the other row's."""
     return _THERE if plan.conflict.where is None or plan.table.name == _EXCLUDED else plan.table.name
 
 
@@ -93,10 +92,10 @@ def winners(
     They are compared by order keys (`copy_encoder.order_keys`), which have one order everywhere.
 
     Args:
-        plan: of the batch.
+        plan: plan of the batch.
         deleting: those that delete a row, or those that do not; None for both.
         whole: those that carry every value, or those that do not (``unchanged_when``); None for both.
-        alias: their name.
+        alias: their alias.
     """
     delete = plan.delete
     conditions: list[sql.Composable] = []
@@ -128,12 +127,12 @@ def winners(
 def write_statement(
     plan: ColumnPlan, *, counting: bool = False, source: sql.Composable | None = None
 ) -> sql.Composable:
-    """Insert the winners in the order of their keys, and update what is there as the plan says.
+    """Insert the winners in key order, and update existing rows as planned.
 
     Args:
-        plan: of the batch.
+        plan: plan of the batch.
         counting: count the rows that the plan's guards keep out, see `KEPT_SETTING`.
-        source: other rows than the winners that do not delete.
+        source: rows to write instead of the winners that do not delete.
     """
     there = target_alias(plan)
     updated = plan.updated
@@ -142,7 +141,7 @@ def write_statement(
     if plan.late_rows is not None:
         guards.append(plan.late_rows.not_older(given=_EXCLUDED, there=there))
     if plan.conflict.where is not None:
-        # The line ends behind it: it may end with a comment.
+        # A newline follows: the condition may end with a comment.
         guards.append(sql.SQL("({}\n)").format(sql.SQL(plan.conflict.where)))
     guard = sql.SQL(" AND ").join(guards)
     if counting:
@@ -162,10 +161,10 @@ def write_statement(
 
 
 def complete_statement(plan: ColumnPlan, column: str) -> sql.Composable:
-    """Give rows that carry no value for a column the newest one that the batch has for their key.
+    """Give rows that carry no value for a column the newest value in the batch for their key.
 
     Args:
-        plan: of the batch, with an order.
+        plan: plan of the batch, with an order.
         column: one of ``unchanged_when``.
     """
     if plan.order is None:
@@ -192,11 +191,11 @@ def complete_statement(plan: ColumnPlan, column: str) -> sql.Composable:
 
 
 def update_statement(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
-    """Update the rows in the table with the winners that do not carry every value; an INSERT would need all.
+    """Update the rows in the table with the winners that lack values; an INSERT would need all values.
 
     Args:
-        plan: of the batch, with ``unchanged_when``.
-        partitioned: the target is; what inherits from a plain table is another one, and stays.
+        plan: plan of the batch, with ``unchanged_when``.
+        partitioned: the target is partitioned; tables that inherit from a plain table are excluded.
     """
     places = {name: place for place, name in enumerate(plan.conflict.unchanged, start=1)}
     assignments = [
@@ -224,7 +223,7 @@ def update_statement(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
 
 
 def missing_query(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
-    """The first keys, as texts, of winners that do not carry every value and have no row in the table."""
+    """The first keys, as texts, of winners that lack values and have no row in the table."""
     return sql.SQL(
         "SELECT {texts} FROM {winners} WHERE NOT EXISTS (SELECT FROM {only}{target} AS {there} WHERE {same}) "
         "ORDER BY {keys} LIMIT {most}"
@@ -241,7 +240,7 @@ def missing_query(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
 
 
 def explain_statement(plan: ColumnPlan) -> sql.Composable:
-    """Have PostgreSQL plan `write_statement` for no rows, and carry nothing out."""
+    """Have PostgreSQL plan `write_statement` for no rows, without executing it."""
     nothing = sql.SQL("(SELECT {} FROM {} LIMIT 0) AS {}").format(
         identifiers(plan.names), plan.table.identifier, sql.Identifier(_WINNERS)
     )
@@ -249,11 +248,11 @@ def explain_statement(plan: ColumnPlan) -> sql.Composable:
 
 
 def delete_statement(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
-    """Delete the rows whose keys the winners name that delete.
+    """Delete the rows whose keys are those of deleting winners.
 
     Args:
-        plan: of the batch.
-        partitioned: the target is; what inherits from a plain table is another one, and stays.
+        plan: plan of the batch.
+        partitioned: the target is partitioned; tables that inherit from a plain table are excluded.
     """
     return sql.SQL("DELETE FROM {only}{target} AS {there} USING {gone} WHERE {same}").format(
         only=sql.SQL("" if partitioned else "ONLY "),
@@ -267,7 +266,7 @@ def delete_statement(plan: ColumnPlan, *, partitioned: bool) -> sql.Composable:
 def duplicates_query(plan: ColumnPlan) -> sql.Composable:
     """The first keys, as texts, that more than one winner has.
 
-    Where a row that is there stays, equal rows count as one: whichever is written, the table is the same.
+    If an existing row stays, equal rows count as one: whichever is written, the table is the same.
     """
     keys = identifiers(plan.upsert_keys)
     equal_is_one: sql.Composable = sql.SQL("")
@@ -293,20 +292,20 @@ def duplicates_query(plan: ColumnPlan) -> sql.Composable:
 
 
 def count_winners(plan: ColumnPlan, *, deleting: bool, whole: bool | None = None) -> sql.Composable:
-    """Of the rows with one key one, where there is an order. See `winners`.
+    """Count rows, with an order one per key. See `winners`.
 
-    A statement of its own: counted within the INSERT, by a WITH, it took longer, and every batch would pay for it.
+    A separate statement: counting within the INSERT, by a WITH, took longer, and every batch would incur the cost.
     """
     return sql.SQL("SELECT count(*) FROM {}").format(winners(plan, deleting=deleting, whole=whole))
 
 
 def count_in_table(plan: ColumnPlan, *, deleting: bool, partitioned: bool) -> sql.Composable:
-    """The winners whose keys are in the table; one that a trigger has changed is missing.
+    """Count the winners whose keys are in the table; one changed by a trigger is missing.
 
     Args:
-        plan: of the batch.
+        plan: plan of the batch.
         deleting: those that delete a row, or those that do not.
-        partitioned: the target is; what inherits from a plain table is another one, and its rows are not looked at.
+        partitioned: the target is partitioned; rows of tables that inherit from a plain table are not counted.
     """
     return sql.SQL(
         "SELECT count(*) FROM {winners} WHERE EXISTS (SELECT FROM {only}{target} AS {there} WHERE {same})"
@@ -320,12 +319,12 @@ def count_in_table(plan: ColumnPlan, *, deleting: bool, partitioned: bool) -> sq
 
 
 def reset_kept() -> sql.Composable:
-    """Begin to count."""
+    """Reset the count."""
     return sql.SQL("SELECT pg_catalog.set_config({}, '0', true)").format(sql.Literal(KEPT_SETTING))
 
 
 def count_kept() -> sql.Composable:
-    """The rows that guards have kept out since `reset_kept`."""
+    """The rows kept out by guards since `reset_kept`."""
     return sql.SQL("SELECT pg_catalog.current_setting({})").format(sql.Literal(KEPT_SETTING))
 
 
@@ -334,7 +333,7 @@ def _texts(plan: ColumnPlan) -> sql.Composable:
 
 
 def _same(plan: ColumnPlan, one: str, other: str) -> sql.Composable:
-    """SQL that is true for two rows of one key, none of which is null; a domain may not be compared with its type."""
+    """SQL that is true for two rows of one key, none of it null; a domain cannot be compared with its base type."""
     types = {column.name: sql.SQL(column.target.stored_type) for column in plan.columns}
     left, right = (
         sql.SQL(", ").join(sql.SQL("{}::{}").format(sql.Identifier(it, key), types[key]) for key in plan.upsert_keys)
@@ -343,22 +342,22 @@ def _same(plan: ColumnPlan, one: str, other: str) -> sql.Composable:
     return sql.SQL("ROW({}) = ROW({})").format(left, right)
 
 
-#: Memory for sorting the rows of an upsert, unless the server allows more: with PostgreSQL's default of 4 MB they go
-#: through files (measured for 500 000 rows: 2.7 s of CPU instead of 3.6 s). Only as much is taken as there are rows.
+#: Sort memory for an upsert, unless the server allows more: with PostgreSQL's default of 4 MB rows are sorted on disk
+#: (measured for 500 000 rows: 2.7 s of CPU instead of 3.6 s). Only as much is used as the rows need.
 UPSERT_WORK_MEM_KB: Final = 64 * 1024
 
 _SAVEPOINT: Final = sql.Identifier("_2pc_upsert")
 
 
 class KeyedRows(BatchRows):
-    """Rows with new keys are inserted; the plan says what becomes of the others. Each key is written once.
+    """Rows with new keys are inserted; the plan determines the treatment of the others. Each key is written once.
 
-    A key that the batch has twice is found by PostgreSQL itself where ON CONFLICT DO UPDATE writes every row, as it
-    affects no row twice in one statement; only then are the keys looked for. Else they are looked for first.
+    PostgreSQL itself detects a key that the batch has twice if ON CONFLICT DO UPDATE writes every row, as it affects no
+    row twice in one statement; only then are the keys searched. Otherwise they are searched first.
 
     Args:
-        connection: inside the deciding transaction.
-        plan: with upsert keys.
+        connection: connection inside the deciding transaction.
+        plan: plan with upsert keys.
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
@@ -381,7 +380,7 @@ class KeyedRows(BatchRows):
             if plan.conflict.unchanged:
                 self._partial = count(cursor, count_winners(plan, deleting=False, whole=False))
             if self._deleting or self._partial or not plan.updated or plan.conflict.where is not None:
-                _refuse_duplicates(cursor, plan)  # the statement that writes would be silent about some of them
+                _refuse_duplicates(cursor, plan)  # the write statement would silently skip some of them
             if self._deleting:
                 with refused_rows(plan.table):
                     cursor.execute(delete_statement(plan, partitioned=self._tree.partitioned))
@@ -399,7 +398,7 @@ class KeyedRows(BatchRows):
             tree = self._look_again(cursor)
             self._check_written(cursor, tree, given)
             if tree is not self._tree and tree.may_have_lost(self._tree, self._deleted):
-                # Perhaps others, or what a row in the way of an insertion took back: looking for the keys tells.
+                # Possibly other rows, or a trigger undid a conflicting insertion: searching for the keys determines it.
                 self._refuse_missing(self._count_given(cursor), self._count_arrived(cursor))
             if self._deleting and tree.triggers:
                 self._refuse_kept(self._count_in_table(cursor, deleting=True))
@@ -412,7 +411,7 @@ class KeyedRows(BatchRows):
             cursor.execute(sql.SQL("DROP TABLE {}").format(gathered(self._plan).identifier))
 
     def _write(self, cursor: psycopg2.extensions.cursor) -> int:
-        """Insert and update; how many rows."""
+        """Insert and update; returns the number of rows."""
         plan = self._plan
         if self._partial and plan.order is not None:
             for column in plan.conflict.unchanged:
@@ -427,7 +426,7 @@ class KeyedRows(BatchRows):
         except psycopg2.errors.CardinalityViolation:
             cursor.execute(sql.SQL("ROLLBACK TO SAVEPOINT {}").format(_SAVEPOINT))
             _refuse_duplicates(cursor, plan)
-            raise  # not by a key of ours: a trigger's own statement
+            raise  # not one of our keys: a trigger's own statement
         except psycopg2.errors.InvalidColumnReference as error:
             if error.diag.context:
                 raise  # a trigger's own statement too
@@ -437,7 +436,7 @@ class KeyedRows(BatchRows):
         return written + self._update(cursor) if self._partial else written
 
     def _update(self, cursor: psycopg2.extensions.cursor) -> int:
-        """Update with the rows that do not carry every value; how many rows."""
+        """Update with the rows that lack values; returns the number of rows."""
         plan, partitioned = self._plan, self._tree.partitioned
         with refused_rows(plan.table):
             cursor.execute(update_statement(plan, partitioned=partitioned))
@@ -453,14 +452,14 @@ class KeyedRows(BatchRows):
 
     @property
     def _counts_kept(self) -> bool:
-        """Where a guard of the plan and a trigger may both keep rows out, those of the guard are counted."""
+        """If both a guard of the plan and a trigger may keep rows out, the guard's rows are counted."""
         guarded = self._plan.conflict.where is not None or self._plan.late_rows is not None
         return guarded and self._tree.skipping_triggers
 
     def _check_written(self, cursor: psycopg2.extensions.cursor, tree: TableTree, given: int) -> None:
-        """Every row is written, or left out for a reason that the plan names.
+        """Check that every row is written, or left out for a reason in the plan.
 
-        Counted only where a trigger could have left one out: without, the table writes what it is given, or fails; and
+        Rows are counted only if a trigger could have left one out: otherwise the table writes all rows, or fails; and
         with a million rows, counting takes a third of the time that the upsert itself takes.
         """
         plan = self._plan
@@ -469,7 +468,7 @@ class KeyedRows(BatchRows):
         elif not tree.skipping_triggers:
             return
         elif not plan.updated:
-            # DO NOTHING counts no key that is there already, so every key is looked for.
+            # DO NOTHING does not count existing keys, so every key is looked up.
             self._refuse_missing(self._count_given(cursor), self._count_arrived(cursor))
         elif self._tree.skipping_triggers:
             kept = count(cursor, count_kept()) if self._counts_kept else 0
@@ -506,7 +505,7 @@ def _allow_sorting(cursor: psycopg2.extensions.cursor) -> None:
 
 def _refuse_duplicates(cursor: psycopg2.extensions.cursor, plan: ColumnPlan) -> None:
     """Name keys that would be written more than once, if there are any."""
-    # Where equal rows count as one they are compared as texts: numbers that differ have texts that do.
+    # If equal rows count as one, they are compared as texts: different numbers have different texts.
     cursor.execute("SET LOCAL extra_float_digits = 1")
     cursor.execute(duplicates_query(plan))
     found = cursor.fetchall()

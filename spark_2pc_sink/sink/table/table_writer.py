@@ -1,11 +1,11 @@
-"""The table writer: rows of a batch into the target table, inside the transaction that decides.
+"""The table writer: rows of a batch into the target table, inside the deciding transaction.
 
-Everything here runs on the driver, on a SQLAlchemy connection whose transaction someone else began and will commit:
-nothing here commits or rolls back more than its own savepoint. Rows arrive as COPY bytes that tasks encoded
-(`CopyEncoder`). No session state is used, so all of it works behind PgBouncer in transaction mode.
+All code here runs on the driver, on a SQLAlchemy connection whose transaction is begun and committed by the caller:
+only own savepoints are committed or rolled back here. Rows arrive as COPY bytes encoded by tasks (`CopyEncoder`). No
+session state is used, so this works through PgBouncer in transaction mode.
 
-Errors that say something about rows become `ConstraintError` or `DuplicateKeyError`; deadlocks, serialization
-failures and lost connections pass as psycopg2 raised them.
+Errors about rows become `ConstraintError` or `DuplicateKeyError`; deadlocks, serialization failures and lost
+connections are propagated as raised by psycopg2.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.table.column_plan import ColumnPlan
 
 
-# SQLSTATE classes of what is wrong with a row, or with a trigger that it meets. Deterministic: the same rows would be
-# refused again. 22: data exception (JSON that is none, a character the database's encoding has not). 23: integrity
-# constraint violation. 27: triggered data change violation. 38, 39: a function in another language. 44: WITH CHECK
-# OPTION. P0: PL/pgSQL, such as RAISE without a code of its own.
+# SQLSTATE classes of errors in a row, or in a trigger that it fires. Deterministic: the same rows would be refused
+# again. 22: data exception (invalid JSON, a character missing in the database's encoding). 23: integrity constraint
+# violation. 27: triggered data change violation. 38, 39: a function in another language. 44: WITH CHECK OPTION.
+# P0: PL/pgSQL, such as RAISE without an explicit code.
 _ROW_CLASSES: Final = frozenset({"22", "23", "27", "38", "39", "44", "P0"})
-# All classes that PostgreSQL has (its manual, appendix A). Any other was made up by a function that raises it.
+# All classes of PostgreSQL (its manual, appendix A). Any other was invented by the function that raises it.
 _SERVER_CLASS: Final = re.compile(
     "0[0-3]|0[89ABFLPZ]|10|2[0-8]|2[BDF]|34|38|39|3[BDF]|40|42|44|5[3-578]|72|F0|HV|P0|XX", re.ASCII
 )
-# The functions of the server that report an error because a trigger says so, in PL/pgSQL and PL/Python: with any code.
+# The server's functions that report an error raised by a trigger, in PL/pgSQL and PL/Python: with any code.
 _RAISED_BY_TRIGGER: Final = frozenset({"exec_stmt_raise", "PLy_elog_impl"})
-# A row that is too much: 54000 (longer than an index entry, a page or a tsvector can be), 54001 (JSON nested too deep),
-# 42622 (longer than a name can be).
+# A row beyond a limit: 54000 (too long for an index entry, a page or a tsvector), 54001 (JSON nested too deep), 42622
+# (name too long).
 _TOO_MUCH: Final = frozenset({"54000", "54001", "42622"})
-# … and the functions that report the end of what a transaction or the whole server has, with the same code.
+# … and functions that report an exhausted limit of a transaction or the whole server, with the same code.
 _NOT_OF_ROW: Final = frozenset({"GetNewTransactionId", "GetNewMultiXactId", "CommandCounterIncrement"})
 
-# What is wrong is the table or the role, for every row: 0A000 (row-level security was switched on, and COPY has none),
+# Errors of the table or the role, for every row: 0A000 (row-level security was enabled, which COPY does not support),
 # 55000 (no replica identity in a publication of updates).
 _TABLE_CODES: Final = {
     INSUFFICIENT_PRIVILEGE: "have its owner grant the role what is missing. docs/permissions.md lists what the "
@@ -65,30 +65,30 @@ _TABLE_CODES: Final = {
     "0A000": "change the table so that the role may write to it again, or the sink's mode",
     "55000": "change the table as the message says",
 }
-# A statement that PostgreSQL cannot run (42: a column or table that is not there, syntax), inside of a function in
-# PL/pgSQL or another such language, whose name its context has in every language of the server.
+# A statement that PostgreSQL cannot run (42: a missing column or table, syntax), inside a function in PL/pgSQL or a
+# similar language, which the error context names in every server language.
 _STATEMENT_CLASS: Final = "42"
 _IN_FUNCTION: Final = "PL/"
-# … and what input functions say of a text: 42 (a tsvector or path that is none, a regclass that is not there), 3F (no
-# such schema), XX000 (an hstore that is none, before PostgreSQL 16).
+# … and errors of input functions about a text: 42 (an invalid tsvector or path, a missing regclass), 3F (no such
+# schema), XX000 (an invalid hstore, before PostgreSQL 16).
 _NO_VALUE: Final = re.compile("42...|3F000|XX000", re.ASCII)
 _CORRECT_FUNCTION: Final = "correct the function that the message names, which a trigger runs, or drop the trigger"
 
 
 @contextmanager
 def refused_rows(table: TableName, *, casts: bool = False) -> Iterator[None]:
-    """Turn PostgreSQL's refusal of a row, or of the role, into a sentence. Every other error passes unchanged.
+    """Turn PostgreSQL's refusal of a row, or of the role, into a sentence. Other errors are propagated unchanged.
 
-    Deadlocks, serialization failures, time-outs and lost connections say nothing about the rows: whoever owns the
-    transaction decides what becomes of it. A trigger that raises one of their codes asks for the same.
+    Deadlocks, serialization failures, timeouts and lost connections are not about the rows: the owner of the
+    transaction decides how to proceed. A trigger that raises one of their codes requests the same.
 
     Args:
-        table: that the rows are for.
-        casts: the statement makes values of texts.
+        table: destination of the rows.
+        casts: the statement converts texts to values.
 
     Raises:
         ConstraintError: a constraint, a type's input check, a policy or a trigger refused a row.
-        ConfigurationError: the table takes no rows of this role, or a function of its triggers cannot run.
+        ConfigurationError: the table accepts no rows of this role, or a function of its triggers cannot run.
     """
     try:
         yield
@@ -119,11 +119,11 @@ def refused_rows(table: TableName, *, casts: bool = False) -> Iterator[None]:
 
 
 def _refuses_row(code: str, source_function: str) -> bool:
-    """True for an error that the same rows meet again.
+    """True for an error that would recur with the same rows.
 
     Args:
         code: the SQLSTATE; '' for a connection that broke.
-        source_function: of the server, which its messages name in no language.
+        source_function: server function, whose name does not depend on the message language.
     """
     if not code or is_retriable(code):
         return False
@@ -135,7 +135,7 @@ def _refuses_row(code: str, source_function: str) -> bool:
 
 
 def _detail(error: psycopg2.Error) -> str:
-    """What PostgreSQL said, in one line: its message, the detail with the key, its hint, and the row of the COPY."""
+    """PostgreSQL's message in one line: text, detail with the key, hint, and the row of the COPY."""
     said = error.diag
     parts = (said.message_primary, said.message_detail, said.message_hint, said.context)
     return "; ".join(" ".join(part.split()) for part in parts if part)
@@ -144,20 +144,20 @@ def _detail(error: psycopg2.Error) -> str:
 #: Signature, flags 0, header extension of 0 bytes.
 HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
 
-#: How much psycopg2 is given at a time: bounds the copy that it and libpq make of what they send. Measured with 93 MB,
-#: sizes from 8 KiB to 8 MiB are equally fast, so this is a size that no process notices.
+#: Bytes passed to psycopg2 at a time: bounds the copies made by it and libpq. Measured with 93 MB, sizes from 8 KiB to
+#: 8 MiB are equally fast, so a size was chosen that has no noticeable memory cost.
 READ_BYTES = 256 * 1024
 
 
-#: COPY bytes of whole rows: anything that has the buffer protocol, such as bytes or a memoryview.
+#: COPY bytes of whole rows: any object with the buffer protocol, such as bytes or a memoryview.
 Rows = Any
 
 
 class CopyReader:
-    """What ``copy_expert`` reads: all rows after one header, and then the trailer.
+    """The file read by ``copy_expert``: all rows after one header, and then the trailer.
 
     Args:
-        pieces: COPY bytes of whole rows. Taken one at a time, when the one before has been read.
+        pieces: COPY bytes of whole rows. Each is taken after the previous one has been read.
     """
 
     def __init__(self, pieces: Iterable[Rows]) -> None:
@@ -166,16 +166,16 @@ class CopyReader:
 
     @property
     def failure(self) -> Exception | None:
-        """What :meth:`read` raised: psycopg2 passes on no more than its text, as a canceled query."""
+        """The exception raised by :meth:`read`: psycopg2 passes on only its text, as a canceled query."""
         return self._failure
 
     def read(self, size: int = READ_BYTES) -> bytes:
-        """The next bytes, at most `READ_BYTES` of them; empty at the end. ``size`` is what psycopg2 would like.
+        """The next bytes, at most `READ_BYTES` of them; empty at the end. ``size`` is psycopg2's preferred size.
 
         Raises:
             Exception: what the iterable of pieces raises.
         """
-        del size  # psycopg2 takes what it is given
+        del size  # psycopg2 accepts any size
         try:
             return next(self._slices, b"")
         except Exception as error:
@@ -186,12 +186,12 @@ class CopyReader:
 def copy_rows(
     cursor: psycopg2.extensions.cursor, table: TableName, columns: Sequence[str], pieces: Iterable[Rows]
 ) -> int:
-    """Copy rows into a table by one command, and return how many there were.
+    """Copy rows into a table by one command, and return their number.
 
     Args:
-        cursor: inside a transaction.
-        table: where to.
-        columns: what each row has.
+        cursor: cursor inside a transaction.
+        table: the destination.
+        columns: columns of each row.
         pieces: COPY bytes of whole rows.
 
     Raises:
@@ -200,7 +200,7 @@ def copy_rows(
     """
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table.identifier, identifiers(columns))
     reader = CopyReader(pieces)
-    source: Any = reader  # of a file's methods, COPY FROM calls read() only
+    source: Any = reader  # COPY FROM calls only read() of a file's methods
     try:
         cursor.copy_expert(statement, source, READ_BYTES)
     except psycopg2.Error:
@@ -220,13 +220,13 @@ def _slices(pieces: Iterable[Rows]) -> Iterator[bytes]:
 
 
 class TableRows(Protocol):
-    """The rows of a batch on their way into the target; begun by making it, which locks the target as COPY does."""
+    """The rows of a batch to be written to the target; creating it locks the target as COPY does."""
 
     def copy(self, pieces: Iterable[Rows]) -> int:
-        """Take rows, and return how many there were.
+        """Copy rows, and return their number.
 
         Args:
-            pieces: COPY bytes of whole rows; one is asked for when the one before has been sent.
+            pieces: COPY bytes of whole rows; each is requested after the previous one has been sent.
 
         Raises:
             ConstraintError: the table refused a row.
@@ -234,7 +234,7 @@ class TableRows(Protocol):
         """
 
     def delete(self) -> None:
-        """Delete rows, where the plan says so; all rows have been copied, and none of them is written yet.
+        """Delete rows, if planned; all rows have been copied, and none of them is written yet.
 
         Raises:
             ConstraintError: the table refused it.
@@ -242,7 +242,7 @@ class TableRows(Protocol):
         """
 
     def write(self) -> None:
-        """Write what has gathered.
+        """Write the collected rows.
 
         Raises:
             ConstraintError: the table refused a row.
@@ -250,34 +250,34 @@ class TableRows(Protocol):
         """
 
     def finish(self, rows: int) -> WrittenRows:
-        """Check that all rows have arrived, and say what the table has made of them.
+        """Check that all rows have arrived, and return the table's counts.
 
-        Deferred constraints are checked now: of several tables, each is written before the first is finished.
+        Deferred constraints are checked now: with several tables, each is written before the first is finished.
 
         Args:
-            rows: how many its sources have encoded.
+            rows: number of rows encoded by its sources.
 
         Raises:
-            ConstraintError: the table refused a row, or a trigger swallowed one; also what its deferred constraints
-                refuse.
-            DuplicateKeyError: of rows with keys: one occurs twice and there is no order, or twice with the greatest.
-                Raised as soon as it is noticed.
+            ConstraintError: the table refused a row, or a trigger dropped one; also violations of its deferred
+                constraints.
+            DuplicateKeyError: with keys: one occurs twice and there is no order, or twice with the greatest.
+                Raised as soon as it is detected.
         """
 
     def forget(self) -> None:
-        """Remove what is beside the table: other rows may follow in the same transaction."""
+        """Remove auxiliary tables: other rows may follow in the same transaction."""
 
 
 class BatchRows:
-    """What all ways of writing share.
+    """The common part of all ways of writing.
 
     Args:
-        connection: inside the deciding transaction.
-        plan: the plan with which the rows are encoded.
+        connection: connection inside the deciding transaction.
+        plan: plan with which the rows are encoded.
 
     Raises:
         BatchRetryError: the table was altered since it was planned.
-        ConfigurationError: it is no table any more to which rows may go, see `refuse_unfit`.
+        ConfigurationError: it is no longer a table that may get rows, see `refuse_unfit`.
     """
 
     def __init__(self, connection: Connection, plan: ColumnPlan) -> None:
@@ -288,7 +288,7 @@ class BatchRows:
             try:
                 self._tree = self._look(cursor, lock=True)
             except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
-                # Not planned again: create_table would make another one, and half of the rows would be elsewhere.
+                # Not planned again: create_table would create another one, with half of the rows in the old one.
                 raise ConfigurationError(
                     option="table",
                     value=str(plan.table),
@@ -323,21 +323,21 @@ class BatchRows:
         return tree
 
     def _look_again(self, cursor: psycopg2.extensions.cursor) -> TableTree:
-        """The table after its last row, and after what triggers do at the end of a transaction."""
+        """The table after its last row, and after triggers at the end of a transaction."""
         self._check_deferred(cursor)
-        # The lock keeps nobody from attaching a partition. One that has our rows is locked by now.
+        # The lock does not prevent attaching a partition. One that has our rows is locked at this point.
         return self._look(cursor, lock=False) if self._tree.partitioned or self._tree.triggers else self._tree
 
     def _check_deferred(self, cursor: psycopg2.extensions.cursor) -> None:
         """Check deferred constraints now, while the rows that break one can still be named.
 
-        Once, after all rows of the batch: a row may refer to another that came by another way.
+        Once, after all rows of the batch: a row may refer to another that was written in another way.
         """
         with refused_rows(self._plan.table):
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def _refuse_missing(self, given: int, arrived: int) -> None:
-        """The rule of every way of writing: as many rows have arrived as were given."""
+        """Every way of writing must have as many rows arrive as were given."""
         if arrived != given:
             raise self._refused(
                 f"{given} rows were given to it and {arrived} arrived: a trigger of the table leaves rows out, or "
@@ -345,12 +345,12 @@ class BatchRows:
             )
 
     def _refused(self, detail: str) -> ConstraintError:
-        """The table has not done what the server said; no constraint of it did that."""
+        """The table does not match the server's answer; no constraint caused that."""
         return ConstraintError(table=str(self._plan.table), constraint="", column="", sqlstate="", detail=detail)
 
 
 class AppendedRows(BatchRows):
-    """Rows that go into the target as they are."""
+    """Rows that are copied directly into the target."""
 
     def copy(self, pieces: Iterable[Rows]) -> int:
         """See `TableRows.copy`."""
@@ -368,15 +368,15 @@ class AppendedRows(BatchRows):
             tree = self._look_again(cursor)
             self._refuse_missing(rows, self._copied)
             if tree.may_have_lost(self._tree):
-                # Perhaps others: a trigger may delete what is old. Nothing tells but a look at all rows, for which the
-                # role needs SELECT.
+                # Possibly other rows: a trigger may delete old ones. Only reading all rows can tell, for which the role
+                # needs SELECT.
                 with refused_rows(self._plan.table):
                     arrived = self._count_arrived(cursor)
                 self._refuse_missing(rows, arrived)
         return WrittenRows(given=rows, written=rows)
 
     def _count_arrived(self, cursor: psycopg2.extensions.cursor) -> int:
-        """The rows that this transaction has written; not more than there were, if a trigger has added some."""
+        """The rows written by this transaction; capped at those given, if a trigger has added some."""
         query = sql.SQL("SELECT count(*) FROM {}{} WHERE xmin = pg_catalog.pg_current_xact_id()::xid").format(
             sql.SQL("" if self._tree.partitioned else "ONLY "), self._plan.table.identifier
         )
@@ -384,7 +384,7 @@ class AppendedRows(BatchRows):
 
 
 def _texts(plan: ColumnPlan) -> TableName:
-    """The table through which rows go where some columns are copied as text."""
+    """The staging table for rows if some columns are copied as text."""
     return TableName(name=f"_2pc_texts_{plan.lane}", schema="pg_temp")
 
 
@@ -396,7 +396,7 @@ def _texts_ddl(plan: ColumnPlan) -> sql.Composable:
 
 
 def _cast_statement(plan: ColumnPlan, table: TableName) -> sql.Composable:
-    """Move rows on. The assignment to a column judges what is beyond its length, where a cast would cut it off."""
+    """Move rows on. Assignment to a column rejects values beyond its length, where a cast would truncate them."""
     values = [
         sql.SQL("{}::{}").format(sql.Identifier(column.name), sql.SQL(column.target.stored_type))
         if column.storage.cast
@@ -409,17 +409,17 @@ def _cast_statement(plan: ColumnPlan, table: TableName) -> sql.Composable:
 
 
 def count(cursor: psycopg2.extensions.cursor, query: sql.Composable) -> int:
-    """The one number that a query answers."""
+    """The single number returned by a query."""
     cursor.execute(query)
     [(found,)] = cursor.fetchall()
     return int(found)
 
 
 def altered_error(what: str) -> BatchRetryError:
-    """The table was altered: planned again, the batch may fit the table as it is now, or the error says what is wrong.
+    """The table was altered: planned again, the batch may fit the altered table, or the error says what is wrong.
 
     Args:
-        what: has changed.
+        what: the change.
     """
     return BatchRetryError(reason=f"the table was altered after the batch was planned: {what}")
 

@@ -1,9 +1,9 @@
-"""The guards against text that is not UTF-8: ``to_json`` replaces it silently, so it is marked before.
+"""The guards against invalid UTF-8 in text: ``to_json`` replaces it silently, so it is marked before.
 
-A cast from binary makes any bytes a string. In a column of text such a value is refused where it is encoded; inside a
-struct, a map or an array it reaches Python as U+FFFD, and two keys of a map may have become one. So the SQL that makes
-JSON is completed: where the result has that character, and only there, Spark looks at the texts that it was made of,
-and puts a byte that is not UTF-8 in front where one of them is not. The checks of text then refuse the row.
+A cast from binary turns any bytes into a string. In a text column such a value is refused when it is encoded; inside a
+struct, a map or an array it reaches Python as U+FFFD, and two keys of a map may have become one. So the SQL that builds
+JSON is extended: only if the result contains that character, Spark examines the texts from which it was built, and
+prepends an invalid byte if one of them is not UTF-8. The checks of text then refuse the row.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-#: What stands in JSON for bytes that are no text.
+#: The replacement in JSON for invalid bytes.
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
-#: A byte that UTF-8 does not have.
+#: A byte that never occurs in UTF-8.
 _MARK: Final = "CAST(X'FF' AS STRING)"
 _TEXTS: Final = frozenset({"StringType", "CharType", "VarcharType"})
 _TO_JSON: Final = re.compile(r"\bto_json\s*\(", re.IGNORECASE)
 
 
 def guarded_sql(sql: str, frame: DataFrame) -> str:
-    """An expression over the batch, guarded where it makes JSON: of which columns it does, is not asked.
+    """An expression over the batch, guarded wherever it builds JSON; which columns it uses does not matter.
 
     Args:
-        sql: any expression of the sink. One that is not of type string is left as it is.
+        sql: any expression of the sink. One that is not of type string is unchanged.
         frame: the batch.
     """
     if _TO_JSON.search(sql) is None:
@@ -44,27 +44,27 @@ def guarded_sql(sql: str, frame: DataFrame) -> str:
 
 
 def guarded(json: str, parts: Iterable[tuple[str, DataType]]) -> str:
-    """SQL for the same JSON, which is no text where one of the texts that it was made of is none.
+    """SQL for the same JSON, made invalid text if one of the texts from which it was built is invalid.
 
     Args:
-        json: SQL that makes JSON.
+        json: SQL that builds JSON.
         parts: SQL and type of each value that may be in it.
     """
     faults = [fault for sql, kind in parts if (fault := not_utf8(sql, kind)) is not None]
     if not faults:
         return json
-    # Spark evaluates what stands three times here once (spark.sql.subexpressionElimination.enabled).
+    # Spark evaluates an expression repeated here once (spark.sql.subexpressionElimination.enabled).
     found = f"contains(({json}\n), '{_REPLACED}') AND ({' OR '.join(faults)})"
     return f"CASE WHEN {found} THEN concat({_MARK}, ({json}\n)) ELSE ({json}\n) END"
 
 
 def not_utf8(sql: str, kind: DataType, depth: int = 0) -> str | None:
-    """A condition that is true where a text in a value is not UTF-8; None where there can be no text in it.
+    """A condition that is true if a text in a value is not UTF-8; None if it cannot contain text.
 
     Args:
         sql: the value.
         kind: its type.
-        depth: how many lambda functions are around it.
+        depth: number of enclosing lambda functions.
     """
     if type(kind).__name__ in _TEXTS:
         return f"NOT is_valid_utf8({sql})"
@@ -86,11 +86,11 @@ def _any_of(array: str, kind: DataType, depth: int) -> str | None:
     return None if fault is None else f"exists({array}, {element} -> {fault})"
 
 
-# to_json alone leaves out fields that are null.
+# to_json alone omits null fields.
 _JSON_NULLS: Final = "'ignoreNullFields', 'false'"
-# It also writes timestamps with three digits of their fraction, and zones without their seconds: it would lose
-# microseconds, and be off by seconds before about 1900.
-# The T of a pattern stands between quotes; sessions differ in what a double quote and a backslash mean in SQL.
+# It also writes timestamps with three fractional digits, and zones without their seconds: it would lose microseconds,
+# and be off by seconds before about 1900.
+# The T of a pattern is quoted; sessions differ in the meaning of a double quote and a backslash in SQL.
 _JSON_TIMESTAMPS: Final = (
     "'timestampFormat', replace('yyyy-MM-dd~T~HH:mm:ss.SSSSSSXXX', '~', char(39)), "
     "'timestampNTZFormat', replace('yyyy-MM-dd~T~HH:mm:ss.SSSSSS', '~', char(39)), 'timeZone', 'UTC'"

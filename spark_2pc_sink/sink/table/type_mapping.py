@@ -1,13 +1,13 @@
 """The mapping of Spark types to PostgreSQL types, with the conversion and the checks of each value.
 
-`RULES` has the pairs of types that both sides know. Three principles made it: a pair where every value fits is taken
-as it is; a pair where only some fit is taken, and each value is checked; a pair where a value would change its meaning
-(a time zone assumed, a binary fraction made decimal) is refused with the expression that says what is meant.
+`RULES` has the type pairs known to both sides. Three principles determine it: a pair is accepted if every value fits;
+if only some fit, it is accepted and each value is checked; and if a value would change its meaning (an assumed time
+zone, a floating-point number made decimal), it is refused with the expression that makes the meaning explicit.
 
-Into a type that Spark does not have goes text, as the type's input function reads it. Where the binary form of a value
-is its text it is copied (an enum); else it is copied as text, and cast by the database.
+Types that Spark lacks are written as text, parsed by the type's input function. If a type's binary form is its text, it
+is copied (an enum); otherwise it is copied as text and cast by the database.
 
-Spark types are looked up by the name of their class, since some exist only in newer releases (TimeType).
+Spark types are looked up by class name, since some exist only in newer releases (TimeType).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from spark_2pc_sink.sink.table.value_checks import (
     WholeNumberRange,
 )
 
-#: Spark SQL types whose values go into a column of the given pg_type.typname as they are. Text goes into other types.
+#: Spark SQL types whose values are stored unchanged in a column of the given pg_type.typname. Text fits other types.
 SPARK_COUNTERPARTS = {
     "bool": "boolean",
     "int2": "smallint",
@@ -58,7 +58,7 @@ SPARK_COUNTERPARTS = {
     "timestamp": "timestamp_ntz",
     "timestamptz": "timestamp",
 }
-#: Spark types whose values are made of others: a column takes them as JSON, and arrays of scalars as an array too.
+#: Spark types of composite values: a column stores them as JSON, and arrays of scalars also as an array.
 COMPLEX_TYPES = ("ArrayType", "MapType", "StructType", "VariantType")
 JSON_COLUMNS = ("json", "jsonb")
 _MICROSECOND_DIGITS = 6
@@ -71,7 +71,7 @@ _FLOAT_COLUMNS = {"float4": pa.float32(), "float8": pa.float64()}
 _TEXT_COLUMNS = ("text", "varchar", "bpchar")
 #: Spark types whose values are texts.
 TEXTS = ("StringType", "CharType", "VarcharType")
-#: Intervals that Spark cannot hand to a Python task, or pgpq cannot encode, to the Spark SQL of their text.
+#: Intervals that Spark cannot pass to a Python task, or pgpq cannot encode, to the Spark SQL of their text.
 _INTERVAL_TEXTS = {
     "YearMonthIntervalType": "concat(cast(cast({0} as interval month) as int), ' months')",
     "CalendarIntervalType": "cast({0} as string)",
@@ -84,8 +84,8 @@ _PRECISION_BITS = 16
 
 Rule: TypeAlias = "Callable[[DataType, TargetColumn], Storage | None]"
 
-#: The Arrow type in which Spark hands each scalar type to a Python task (ArrowUtils.toArrowType). Text and binary may
-#: also come as their large_ variants (spark.sql.execution.arrow.useLargeVarTypes), timestamps with any zone.
+#: The Arrow type in which Spark passes each scalar type to a Python task (ArrowUtils.toArrowType). Text and binary may
+#: also arrive as their large_ variants (spark.sql.execution.arrow.useLargeVarTypes), timestamps with any zone.
 ARROW_TYPES: dict[str, Any] = {
     "BooleanType": pa.bool_(),
     "ByteType": pa.int8(),
@@ -117,7 +117,7 @@ def arrow_type(spark_type: DataType) -> Any | None:
 
 
 def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
-    """How a scalar of Spark, or an array of scalars, goes into a column; None if it does not."""
+    """How a scalar of Spark, or an array of scalars, is stored in a column; None if it cannot be."""
     given = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
     kind = type(given).__name__
     rule = RULES.get((kind, column.base_type))
@@ -129,7 +129,7 @@ def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
 
 
 def in_arrow(sql: str, spark_type: DataType) -> tuple[str, Any | None]:
-    """The Spark SQL of a value in a form that a task can read, and its Arrow type; None for a type that has none."""
+    """The Spark SQL of a value in a form readable by a task, and its Arrow type; None for a type that has none."""
     kind = type(spark_type).__name__
     if kind in _INTERVAL_TEXTS:
         return _INTERVAL_TEXTS[kind].format(sql), pa.string()
@@ -140,7 +140,7 @@ def in_arrow(sql: str, spark_type: DataType) -> tuple[str, Any | None]:
 
 
 def json_storage(column: TargetColumn) -> Storage:
-    """How JSON text goes into a json or jsonb column."""
+    """How JSON text is stored in a json or jsonb column."""
     checks = (ValidText("it is not valid UTF-8, or a text in it is not"), TextWithoutNul(), JsonWithoutNul())
     return Storage(checks=checks, encoding=Encoding.JSONB if column.base_type == "jsonb" else Encoding.PLAIN)
 
@@ -210,7 +210,7 @@ def _cast_text(_: DataType, __: TargetColumn) -> Storage:
 
 
 def _cast_time(_: DataType, column: TargetColumn) -> Storage | None:
-    """A text with a fraction of a second, of which PostgreSQL would round off what the column does not hold."""
+    """A text with a fractional second that PostgreSQL would round to the column's precision."""
     fields, digits = _interval_limits(column)
     if fields != _ALL_FIELDS:
         return None
@@ -261,9 +261,9 @@ def _interval(_: DataType, column: TargetColumn) -> Storage | None:
 
 
 def _interval_limits(column: TargetColumn) -> tuple[int, int]:
-    """The fields of an interval, as bits, and the digits of its fraction; of another type with one, all and these.
+    """Interval fields, as bits, and fraction digits; for another type with a fraction, all fields and its digits.
 
-    PostgreSQL drops what is finer than the finest of the fields, and nothing else.
+    PostgreSQL drops only units finer than the finest of the fields.
     """
     if column.type_modifier < 0:
         return _ALL_FIELDS, _MICROSECOND_DIGITS
@@ -319,7 +319,7 @@ _NUMBERS = ("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "
 _NAME_BYTES_MAX = 63
 _ROUNDING = "a binary fraction has no exact decimal; say how many digits to keep"
 _ZONE = "one has a time zone and the other has none; say that the session's zone is meant"
-# Why these pairs are not converted without being asked: (class of the Spark type, pg_type.typname).
+# Why these pairs are not converted implicitly: (class of the Spark type, pg_type.typname).
 _REASONS = {
     ("FloatType", "numeric"): _ROUNDING,
     ("DoubleType", "numeric"): _ROUNDING,
@@ -336,7 +336,7 @@ _REASONS = {
 def incompatible(
     name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, made_of: str
 ) -> ConfigurationError:
-    """A column of the batch, made of this Spark SQL, and one of the table that do not go together."""
+    """A column of the batch with this Spark SQL, and one of the table, that do not match."""
     return ConfigurationError(
         option="columns",
         value=name,
@@ -346,7 +346,7 @@ def incompatible(
 
 
 def unsupported(name: str, spark_type: DataType, made_of: str) -> ConfigurationError:
-    """A column of a type that has no counterpart in PostgreSQL, or that Spark cannot hand to Python."""
+    """A column of a type that has no counterpart in PostgreSQL, or that Spark cannot pass to Python."""
     return ConfigurationError(
         option="columns",
         value=name,
@@ -356,11 +356,11 @@ def unsupported(name: str, spark_type: DataType, made_of: str) -> ConfigurationE
 
 
 def retyped(target: TargetTable, column: TargetColumn, to: str, made_of: str) -> str:
-    """What makes a table hold values of a type: the statement that gives the column this type, or adds another one.
+    """How to make a table hold values of a type: the statement that changes the column's type, or adds another one.
 
     Args:
         target: the table.
-        column: the one that does not hold them.
+        column: the column that cannot hold them.
         to: the type, in SQL.
         made_of: Spark SQL of the values.
     """
@@ -372,14 +372,14 @@ def retyped(target: TargetTable, column: TargetColumn, to: str, made_of: str) ->
             f"{target.altered} ADD COLUMN {quote_identifier(other)} {to}; and write to it with "
             + columns_with(other, made_of)
         )
-    # A default has no cast to jsonb, even where there is one for the column's values.
+    # A default has no cast to jsonb, even if there is one for the column's values.
     free = f"ALTER COLUMN {name} DROP DEFAULT, " if to == "jsonb" and column.has_default else ""
     using = f" USING to_jsonb({name})" if to == "jsonb" else ""
     return f"ALTER TABLE {target.altered} {free}ALTER COLUMN {name} TYPE {to}{using}"
 
 
 def _free_name(target: TargetTable, name: str, suffix: str) -> str:
-    """A name for another column, no longer than PostgreSQL keeps."""
+    """A name for another column, within PostgreSQL's length limit."""
     short = name.encode()[: _NAME_BYTES_MAX - len(suffix) - 1].decode(errors="ignore")
     taken = f"{short}_{suffix}"
     return taken if target.column(taken) is None else _free_name(target, short[:-1], suffix)
@@ -409,12 +409,12 @@ def _remedy(name: str, spark_type: DataType, target: TargetTable, column: Target
 
 
 def _has_cast(kind: str, to: str) -> bool:
-    """Whether Spark casts a type, by its class, to one of `SPARK_COUNTERPARTS`, and it means something."""
+    """Whether Spark has a meaningful cast from a type, by its class, to one of `SPARK_COUNTERPARTS`."""
     if to == "string" or kind in ("StringType", "CharType", "VarcharType", "NullType"):
         return True
     return kind in (_TIMES if to in ("date", "timestamp", "timestamp_ntz") else () if to == "binary" else _NUMBERS)
 
 
 def columns_with(name: str, expression: str) -> str:
-    """The option with this column; the dots stand for the others, which it has to name too."""
+    """The option with this column; dots stand in for the others, which it also has to name."""
     return f"columns={{{name!r}: {expression!r}, ...}}"

@@ -1,7 +1,7 @@
 """The checks of values, which must be stored unchanged; made on whole Arrow arrays.
 
-A check that passes costs one pass over the array's buffers. Only when it fails does it say which values are to
-blame. Checks are values: they travel with the plan to Spark's tasks.
+A check that passes costs one pass over the array's buffers. Only when it fails does it determine the offending values.
+Checks are values: they are sent with the plan to Spark's tasks.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DATE_DAYS_MAX = 2_145_042_905
 # The end of PostgreSQL's timestamps, in the year 294276, lies beyond 2**63 microseconds after 1970: no bound needed.
 TIMESTAMP_MICROSECONDS_MIN = -210_866_803_200_000_000
 
-# The escape itself, that is behind an even number of backslashes: \\u0000 is a backslash and five characters.
+# The escape itself, preceded by an even number of backslashes: \\u0000 is a backslash and five characters.
 _ESCAPED_NUL = r"(?:^|[^\\])(?:\\\\)*\\u0000"
 
 
 class Check(Protocol):
-    """A rule for values, and how to find those that break it."""
+    """A rule for values, and how to find those that violate it."""
 
     @property
     def rule(self) -> str:
@@ -33,13 +33,13 @@ class Check(Protocol):
         ...
 
     def offenders(self, values: Any) -> Any | None:
-        """None when all of ``values`` (a pyarrow.Array) pass; else a boolean array, true where one does not."""
+        """None if all of ``values`` (a pyarrow.Array) pass; else a boolean array, true for each that does not."""
         ...
 
 
 @dataclass(frozen=True)
 class ValidText:
-    """Text is UTF-8. Spark does not see to that: a cast from binary makes any bytes a string."""
+    """Text is UTF-8. Spark does not ensure that: a cast from binary turns any bytes into a string."""
 
     rule: str = "it is not valid UTF-8"
 
@@ -54,7 +54,7 @@ class ValidText:
 
 @dataclass(frozen=True)
 class TextWithoutNul:
-    """Text has no U+0000, which PostgreSQL cannot hold. Leaving it out could make two keys one, so it is refused."""
+    """Text has no U+0000, which PostgreSQL cannot hold. Removing it could make two keys equal, so it is refused."""
 
     rule: str = "PostgreSQL's text has no NUL character (U+0000)"
 
@@ -63,7 +63,7 @@ class TextWithoutNul:
         data = text_bytes(values)
         if data.size == 0 or data.min() > 0:
             return None
-        # The byte may also lie in a slot that is null.
+        # The byte may also be in the slot of a null.
         return _some(pc.match_substring(values, "\x00"))
 
 
@@ -99,7 +99,7 @@ class TextLength:
 
 @dataclass(frozen=True)
 class TextPattern:
-    """Text has a form, by a regular expression of RE2."""
+    """Text has a form, given by an RE2 regular expression."""
 
     pattern: str
     rule: str
@@ -118,7 +118,7 @@ UUID_TEXT = TextPattern(
 
 @dataclass(frozen=True)
 class WholeNumberRange:
-    """An integer, or the integer behind a date or a timestamp, lies between two bounds, both inclusive."""
+    """An integer, or the integer representation of a date or a timestamp, lies between two inclusive bounds."""
 
     low: int
     high: int
@@ -136,7 +136,7 @@ class WholeNumberRange:
 
 @dataclass(frozen=True)
 class WholeMultiple:
-    """The integer behind a time is a multiple of ``step``: PostgreSQL would round the rest away."""
+    """The integer representation of a time is a multiple of ``step``: PostgreSQL would round the remainder."""
 
     step: int
     type_name: str
@@ -154,7 +154,7 @@ class WholeMultiple:
 
 @dataclass(frozen=True)
 class DecimalRange:
-    """A decimal lies between two bounds, both inclusive, and has no digit beyond ``scale``."""
+    """A decimal lies between two inclusive bounds, and has no digit beyond ``scale``."""
 
     low: Decimal
     high: Decimal
@@ -184,14 +184,14 @@ class DecimalRange:
         return True
 
     def _fits(self, value: Decimal) -> bool:
-        # Digit by digit: quantize() and its like round to 28 digits, or refuse to.
+        # Digit by digit: quantize() and similar methods round to 28 digits, or raise.
         _, digits, exponent = value.as_tuple()
         beyond = -int(exponent) - self.scale
         return self.low <= value <= self.high and not (beyond > 0 and any(digits[-beyond:]))
 
 
 def text_bytes(values: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of all texts of a string or large_string array one after the other, as a view where it can be one."""
+    """The concatenated bytes of all texts of a string or large_string array, as a view if possible."""
     _, offsets_buffer, data_buffer = values.buffers()
     if data_buffer is None or len(values) == 0:
         return np.empty(0, np.uint8)
@@ -201,7 +201,7 @@ def text_bytes(values: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def whole_numbers(values: Any) -> Any:
-    """An integer array as it is; of dates, times, timestamps and durations the integers behind them."""
+    """An integer array unchanged; for dates, times, timestamps and durations their integer representations."""
     if pa.types.is_integer(values.type):
         return values
     return values.view(pa.int32() if values.type.bit_width == pa.int32().bit_width else pa.int64())
@@ -222,7 +222,7 @@ def _above(numbers: Any, most: int) -> Any | None:
 
 
 def _some(mask: Any) -> Any | None:
-    """The mask without nulls, or None where nothing in it is true."""
+    """The mask without nulls, or None if no element is true."""
     return pc.fill_null(mask, False) if pc.any(mask).as_py() else None  # noqa: FBT003 - pyarrow's own signature
 
 

@@ -2,29 +2,29 @@
 
 A writer that sends records to Kafka and rows to a database keeps one state row for each transactional id. The database
 transaction with the rows also writes ``producerId:epoch`` of the Kafka transaction into the state row, so its COMMIT
-decides for both. After a crash the row tells whether Kafka's half has to be committed, or sent again.
+decides for both. After a crash the row tells whether Kafka's half must be committed, or resent.
 
 ::
 
     store = SqlStateStore("postgresql://job@localhost/shop")
     store.prepare_schema()
     row = store.claim(transactional_id="orders", cluster_id="…", query_id=None, run_id="1")
-    # Recovery: row.status says what Kafka still has to do; mark_done, mark_owed or mark_initialized notes it.
+    # Recovery: row.status shows the next step in Kafka; mark_done, mark_owed or mark_initialized notes it.
     with store.deciding("orders", row.generation) as transaction:
         transaction.connection.execute(…)  # the rows
         transaction.decide(Decision(prepared="7:1", expected=row.prepared_transaction_state, …))
     # COMMIT was carried out. Now end Kafka's transaction, and note it:
     store.mark_done("orders", row.generation, settled="7:1")
 
-The package knows the row, who may change it, and what a COMMIT can leave unknown. It has no Kafka client, needs nothing
-of `spark_2pc_sink`, and serves any writer; the commands that its messages name (``spark-2pc``) come with it.
+The package covers the row, the rules for changing it, and commits with an unknown outcome. It has no Kafka client,
+does not depend on `spark_2pc_sink`, and serves any writer; the commands in its messages (``spark-2pc``) are included.
 
-Reading order: ``model`` (the row, its legal moves), ``claim`` (one statement that takes a row over), ``history`` (what
-is left of a row that is lost), ``actions`` (who did what, and why), ``state_store`` (the contract of a store),
-``deciding`` (the transaction that writes data and row together), ``joined`` (the same in a transaction of the
-caller's), ``sessions`` and ``presence`` (seeing and ending drivers), ``survey`` (all sinks at one look), ``store`` (all
-of it on PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables. ``connections``, ``sqlstate``,
-``pooler`` and ``watchdog`` are below all: connections, error codes, poolers, waits that end.
+Reading order: ``model`` (the row, its legal transitions), ``claim`` (one statement that takes a row over), ``history``
+(copies from which a lost row is rebuilt), ``actions`` (who did what, and why), ``state_store`` (the contract of a
+store), ``deciding`` (the transaction that writes data and row together), ``joined`` (the same in a transaction of the
+caller), ``sessions`` and ``presence`` (finding and ending drivers), ``survey`` (all sinks at one look), ``store`` (the
+implementation for PostgreSQL). ``schema``, ``versions`` and ``preparing`` make the tables. ``connections``,
+``sqlstate``, ``pooler`` and ``watchdog`` are the lowest layer: connections, error codes, poolers, bounded waits.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ __all__ = [
     "ddl",
 ]
 
-# Loaded when first asked for: whoever needs `jdbc_state.errors` alone loads no SQLAlchemy.
+# Loaded on demand: importing only `jdbc_state.errors` does not load SQLAlchemy.
 _HOMES = {
     "ActionLine": "actions",
     "Actor": "actions",

@@ -1,14 +1,13 @@
-"""Actions: what drivers and people did to a sink, one line each: who, when, why.
+"""Log of what drivers and people did to a sink, one line each: who, when, why.
 
-A line is written in the statement that does what it tells: the claim of a driver, what its recovery found out, and
-what a person decided. So there is no decision without its line, and no line of a claim that was refused. A batch writes
-none.
+A line is written by the statement whose effect it records: a driver's claim, the outcome of its recovery, or a person's
+decision. So every decision has a line, and a refused claim has none. Batches write no lines.
 
-Two actions are carried out in Kafka, which no statement of a database can be one with. Their line comes BEFORE: an
-``abort`` that a recovery is about to make, and a ``force_terminate`` that a person is about to order, which has a
-second line with its outcome. A first line without a second one says that the person was about to, and no more.
+Two actions are carried out in Kafka, outside any database statement. Their line is written BEFORE: an ``abort`` by a
+recovery, and a person's ``force_terminate``, which gets a second line with its outcome. A first line without a second
+one only shows the intent.
 
-What drivers do is kept short like the history. What a person decided is kept for ever.
+Lines of drivers are trimmed like the history. Lines of people are kept forever.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ ACTIONS: Final = {
     ACCEPT_LOSS: "a person let the sink go on without batches that Kafka has and this database lost",
     FORCE_TERMINATE: "a person had the coordinator abort what the id has open; a second line has the outcome",
 }
-#: What drivers and recoveries do by themselves. Of these, lines are trimmed.
+#: Actions that drivers and recoveries do automatically. Only their lines are trimmed.
 ROUTINE: Final = (CLAIM, COMMIT, ABORT, NOTE_DONE, NOTE_OWED)
 #: The action of each move of a row that a person decides.
 ACTION_OF: Final = {
@@ -83,13 +82,13 @@ LAYOUT: Final = "layout"
 
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """Who acts through a store; the database adds its role and the time.
+    """Identity of a store's user; the database adds its role and the time.
 
     Args:
-        os_user: of the process.
-        host: that it runs on.
-        program: its name.
-        reason: why, in the words of the person; None where nobody was asked.
+        os_user: user of the process.
+        host: host of the process.
+        program: name of the process.
+        reason: why, in the person's words; None if no person was asked.
     """
 
     os_user: str
@@ -99,7 +98,7 @@ class Actor:
 
     @classmethod
     def of_this_process(cls, program: str | None = None, reason: str | None = None) -> Actor:
-        """Whoever runs this process, on this host; the program by the name of its script or module."""
+        """Identify this process, on this host; the program is named after its script or module."""
         try:
             os_user = getpass.getuser()
         except (KeyError, OSError):
@@ -118,18 +117,18 @@ def _program() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionLine:
-    """One line.
+    """One line of the log.
 
     Attributes:
-        number: tells lines of one instant apart.
-        transactional_id: of the sink; for `FORCE_TERMINATE` any id.
-        at: by the database's clock.
+        number: orders lines of the same instant.
+        transactional_id: id of the sink; for `FORCE_TERMINATE` any id.
+        at: time by the database's clock.
         action: one of `ACTIONS`.
-        batch_id: of the row afterwards; None where it has none, or there is no row.
-        generation: of the claim; None for what needs no claim.
+        batch_id: the row's batch after the action; None if it has none, or there is no row.
+        generation: generation of the claim; None for actions that need no claim.
         role: the database role that logged in (session_user).
         os_user, host, program, reason: see `Actor`.
-        detail: more of it, for people and programs: ``did`` is a sentence, ``layout`` that of a claim.
+        detail: details, for people and programs: ``did`` is a sentence, ``layout`` the layout of a claim.
     """
 
     number: int
@@ -147,11 +146,11 @@ class ActionLine:
 
 
 class ActionLines:
-    """The statements about actions of one store, whose lines all have the same actor.
+    """SQL statements for the action log of one store, with the same actor in every line.
 
     Args:
-        tables: of the store.
-        actor: who acts.
+        tables: the store's tables.
+        actor: user of the store.
     """
 
     def __init__(self, tables: StateTables, actor: Actor) -> None:
@@ -162,12 +161,12 @@ class ActionLines:
     def line(
         self, row: FromClause, *, action: str | ColumnElement[str], detail: ColumnElement[Any]
     ) -> ReturningInsert[Any]:
-        """The line of a row that was changed or is there; none where there is no row.
+        """Insert the line of a row that was changed or exists; no line if there is no row.
 
         Args:
-            row: what a statement returns of the row; or the state table, with a condition on it.
-            action: what was done to it.
-            detail: as jsonb.
+            row: the row that a statement returns; or the state table, with a condition on it.
+            action: action done to the row.
+            detail: details as jsonb.
         """
         named = literal(action) if isinstance(action, str) else action
         return self._insert(
@@ -197,14 +196,14 @@ class ActionLines:
         return self._insert({**values, "detail": cast(literal(dict(detail), JSONB), JSONB)}, true())
 
     def trim(self, row: FromClause, *, keep: int) -> Delete:
-        """Remove what drivers did too long ago, where ``row`` has a row.
+        """Remove the oldest lines of drivers, if ``row`` has a row.
 
-        Claims with a layout are counted by themselves: however often a command recovers the sink, the layout of its
-        last job stays.
+        Claims with a layout are counted separately: however often a command recovers the sink, its last job's layout is
+        kept.
 
         Args:
-            row: what the claim returns.
-            keep: so many lines stay, of those with a layout and of the others, beside the one that is being written.
+            row: the row that the claim returns.
+            keep: number of lines kept of each kind (with and without a layout), in addition to the one being written.
         """
         table = self._table
         mine = table.c.transactional_id == select(row.c.transactional_id).scalar_subquery()
@@ -219,8 +218,8 @@ class ActionLines:
 
         Args:
             transactional_id: None for all.
-            last: at most so many.
-            since: none before this.
+            last: maximum number of lines.
+            since: no lines older than this.
         """
         table = self._table
         found = select(table).order_by(table.c.at.desc(), table.c.number.desc()).limit(last)

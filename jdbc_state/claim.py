@@ -1,4 +1,4 @@
-"""Claim of a state row as one SQL statement: it checks who owns the row, counts, takes the row over, and reads it."""
+"""Claim of a state row as one SQL statement: it checks the owner, increments the generation, and returns the row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jdbc_state.schema import StateTables
 
 @dataclass(frozen=True, kw_only=True)
 class Claimant:
-    """Who claims which row; see ``StateStore.claim`` for the meaning."""
+    """Claimant and row; see ``StateStore.claim`` for the meaning."""
 
     transactional_id: str
     cluster_id: str
@@ -47,22 +47,17 @@ class Claimant:
 
     @property
     def action(self) -> str:
-        """What its line says."""
+        """Values of its action line."""
         return ADOPT if self.adopt else CLAIM
 
     @property
     def detail(self) -> dict[str, Any]:
-        """What its line says beside that."""
+        """Details of its action line."""
         known = {"query_id": self.query_id, "run_id": self.run_id, "cluster_id": self.cluster_id, LAYOUT: self.layout}
         return {name: value for name, value in known.items() if value is not None}
 
     def check(self, row: StateRow | None) -> None:
-        """Refuse what the claim's WHERE clause refuses, with the reason.
-
-        Raises:
-            ClaimRefusedError: another query or cluster owns the row.
-            SupersededError: the row is not at the expected generation.
-        """
+        """Raise the reason for which the claim's WHERE clause refuses."""
         if row is not None:
             refusal = claim_refusal(row, cluster_id=self.cluster_id, query_id=self.query_id, adopt=self.adopt)
             if refusal is not None:
@@ -77,15 +72,15 @@ class Claimant:
 
 
 def carried_out(claimant: Claimant, row: StateRow | None, *, named: int | None) -> StateRow | None:
-    """The row, where a claim without an answer was carried out; None where it was not, or not yet.
+    """Return the row if a claim without an answer was carried out; None if it was not, or not yet.
 
-    The command line's claims are all alike, so one of them is never taken for another: its next one takes the next
+    Claims of the command line are indistinguishable, so one is never taken for another: the next one takes the next
     generation.
 
     Args:
-        claimant: who sent that claim.
-        row: as it is now.
-        named: the generation that the claim named; None where there was no row.
+        claimant: sender of that claim.
+        row: the current row.
+        named: the generation that the claim named; None if there was no row.
 
     Raises:
         SupersededError: another driver has claimed the row since; whether before or after this one, it is the newer.
@@ -106,16 +101,16 @@ def claim_statement(
     keep: int,
     history_there: bool,
 ) -> Returning | Select[Any]:
-    """The claim. It answers with the row, or with nothing and has then changed nothing.
+    """The claim statement. It returns the row, or no row if it changed nothing.
 
     Args:
-        tables: of the store.
-        claimant: who claims which row.
-        actions: the statements about what drivers and people did.
-        generation: of the row as it was read; another one is left alone. None where there was no row.
-        keep: lines of the history to be kept; with any, the row has its line afterwards, and the claim another. With
-            none, lines that are left from other settings go: they would fall behind the row.
-        history_there: the table of the history exists.
+        tables: the store's tables.
+        claimant: claimant and row.
+        actions: statements for the action log.
+        generation: the row's generation as read; the claim fails if it has changed. None if there was no row.
+        keep: number of history lines to keep; if not 0, the row has its line afterwards, and the claim its
+            action line. If 0, lines left from other settings are deleted: they would become older than the row.
+        history_there: the history table exists.
     """
     if not history_there:
         return _claim(tables.state, claimant, generation, None)
@@ -140,13 +135,13 @@ def claim_statement(
 
 
 def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE | None) -> Returning:
-    """Take the row over; where there is none, make it from its newest line, or from nothing.
+    """Take the row over; if there is none, rebuild it from its newest history line, or create it.
 
     Args:
         state: the table.
-        claimant: who claims which row.
-        generation: of the row as it was read; None where there was none.
-        newest: the newest line of its history; None where none is kept.
+        claimant: claimant and row.
+        generation: the row's generation as read; None if there was no row.
+        newest: the newest line of its history; None if no history is kept.
     """
     number = literal(0) if newest is None else func.coalesce(select(newest.c.decision).scalar_subquery(), 0)
     taken_over = _taken_over(state, claimant, number)
@@ -163,7 +158,7 @@ def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE
     else:
         rebuilt = {column.name: newest.c[column.name] for column in state.columns}
         rebuilt |= _taken_over(newest, claimant, number)
-        # A row that is there is judged by itself, below.
+        # An existing row is judged separately, below.
         rebuildable = or_(_allowed(newest, claimant), select(state.c.generation).where(mine).exists())
         anew = [fresh.get(name, null()) for name in rebuilt]
         made = insert(state).from_select(
@@ -254,16 +249,16 @@ def _expected(state: Table, claimant: Claimant) -> ColumnElement[bool]:
 
 
 def _taken_over(row: FromClause, claimant: Claimant, newest: ColumnElement[int]) -> dict[str, Any]:
-    """What a claim writes into a row that exists, or that is made from a line. It is read as it was.
+    """Values that a claim writes into a row that exists, or is rebuilt from a line. The row itself is returned as read.
 
     Args:
         row: the state table, or the line.
-        claimant: who takes it over.
+        claimant: the new owner.
         newest: number of the newest line of its history.
     """
     moved = _other_cluster(row, claimant)
-    # A line that says something else of the batches is left as it is; and what was written after the row, as where an
-    # older row was put back, does not become the newest again.
+    # A line with other batches is left unchanged; and lines newer than the row, for example after an older row was
+    # restored, do not become the newest again.
     anew = or_(moved, _other_query(row, claimant), row.c.decision < newest)
     return {
         "generation": row.c.generation + 1,

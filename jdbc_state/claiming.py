@@ -1,8 +1,8 @@
-"""Claim of a state row as a procedure: read, claim, clear the way, and begin again where a connection was cut.
+"""Claim of a state row as a procedure: read, claim, end blocking sessions, and start over if a connection was cut.
 
-A claim whose connection was cut may have been carried out, or be carried out later, when the server gets to what it was
-sent. So a claim names the generation that was read just before it, and no two of one call can both be carried out. What
-became of one without an answer is read from the row.
+A claim whose connection was cut may have been carried out, or be carried out later, when the server processes it. So a
+claim names the generation that was read just before it, and two claims of one call cannot both be carried out. The
+outcome of an unanswered claim is read from the row.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class _Call:
     """One call of `Claiming.claim`.
 
     Attributes:
-        claimant: who claims which row.
+        claimant: claimant and row.
         end_s: when it gives up, on the monotonic clock.
         in_doubt: whether a claim of this call was sent and has no answer.
-        generation: the one that it named.
+        generation: the generation named by that claim.
     """
 
     claimant: Claimant
@@ -57,14 +57,14 @@ class _Call:
 
 
 def through_cuts(step: Callable[[], T], end_s: float) -> T:
-    """What ``step`` answers; where its connection is cut it is run again.
+    """The result of ``step``, which is repeated if its connection is cut.
 
     Args:
-        step: may be run any number of times.
-        end_s: none is begun after it, on the monotonic clock.
+        step: must be repeatable.
+        end_s: last time for a start, on the monotonic clock.
 
     Raises:
-        StateStoreError: of the last one; or it failed in another way.
+        StateStoreError: error of the last attempt, or another failure.
     """
     for cuts in range(CLAIM_ATTEMPTS_MAX - 1):
         try:
@@ -101,10 +101,10 @@ class Claiming:
 
     Args:
         database: opens its connections.
-        tables: of the store.
+        tables: the store's tables.
         settings: names and time-outs.
-        actions: the statements about what drivers and people did.
-        reads: of rows.
+        actions: statements for the action log.
+        reads: reads rows.
     """
 
     def __init__(
@@ -124,14 +124,14 @@ class Claiming:
         self.history_there: bool = settings.history_batches > 0
 
     def claim(self, claimant: Claimant, claimed: Callable[[StateRow], None]) -> StateRow:
-        """Take the row over, and end what older claimants have open; see `jdbc_state.state_store.StateStore.claim`.
+        """Take the row over, and end open sessions of older claimants; see `jdbc_state.state_store.StateStore.claim`.
 
         Args:
-            claimant: who claims which row.
+            claimant: claimant and row.
             claimed: called once with the row, before older sessions are ended.
 
         Raises:
-            ClaimRefusedError, SupersededError: it may not have the row; or a newer driver took it meanwhile.
+            ClaimRefusedError, SupersededError: the claim is refused; or a newer driver took the row meanwhile.
             StateStoreError: the database failed, or connections were cut until the deadline.
         """
         call = _Call(claimant, time.monotonic() + self._settings.claim_deadline_ms / 1000)
@@ -154,7 +154,7 @@ class Claiming:
         raise self.locked(operation, self._settings.claim_deadline_ms, remedy)
 
     def _try(self, call: _Call) -> StateRow | None:
-        """The claimed row; None when it was refused, or somebody held its lock for too long."""
+        """The claimed row; None if it was refused, or its lock was not released in time."""
         try:
             seen = self._reads.read(call.claimant.transactional_id)
             if call.in_doubt:
@@ -168,7 +168,7 @@ class Claiming:
             return None
 
     def _send(self, call: _Call, generation: int | None) -> StateRow | None:
-        """One claim of the row as it was read; it stays in doubt where no answer comes."""
+        """Claim the row as it was read; the claim stays in doubt if there is no answer."""
         operation = f"claim of {call.claimant.transactional_id!r}"
         statement = claim_statement(
             self._tables,
@@ -194,10 +194,10 @@ class Claiming:
     def _clear_the_way(self, call: _Call) -> None:
         """End the sessions that may hold the row's lock, if the claimant may have the row.
 
-        A healthy driver of another query, or on another cluster, must not notice that we came.
+        A healthy driver of another query, or on another cluster, must not be disturbed.
 
         Raises:
-            ClaimRefusedError: it may not.
+            ClaimRefusedError: the claimant may not have it.
             SupersededError: it is not the newest claimant.
         """
         try:
@@ -228,7 +228,7 @@ class Claiming:
                     below_generation=below_generation,
                     wait_ms=_END_WAIT_MS,
                 )
-            # Of one that is gone before the signal came, PostgreSQL says False too: only looking again tells.
+            # PostgreSQL also returns False for a session that ended before the signal: only another look tells.
             left = [session for session in sessions if session.ended is not True]
             if not left:
                 return

@@ -1,6 +1,6 @@
-"""Why no connection to the database could be made, by what libpq says of it, and what helps.
+"""Classify failed connections to the database by libpq's message, and suggest a remedy.
 
-Before a session has begun there is no SQLSTATE, only a text. In another language than English it gets no remedy.
+Before a session has begun there is no SQLSTATE, only a text. Texts that are not in English get no remedy.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def connection_failure(said: str, url: URL) -> ConnectionFailure:
     """The kind of a failure.
 
     Args:
-        said: what libpq says, without secrets.
-        url: of the database.
+        said: libpq's message, without secrets.
+        url: URL of the database.
     """
     for pattern, refused, remedy in _KINDS:
         found = pattern.search(said)
@@ -181,7 +181,7 @@ def connection_failure(said: str, url: URL) -> ConnectionFailure:
 
 
 def _names(found: dict[str, str], url: URL) -> dict[str, str]:
-    # What the server says of a name has no quotation mark doubled.
+    # The server's messages do not double quotation marks in names.
     given = {"role": url.username, "database": url.database}
     names = {"role": "<role>", "database": "<database>", "host": "", **found}
     names |= {name: value for name, value in given.items() if value}

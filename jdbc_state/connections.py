@@ -1,9 +1,9 @@
-"""Connections to one PostgreSQL database, and requests that are one message each.
+"""Connections to one PostgreSQL database, and requests that are sent as a single message.
 
 A pooler in transaction mode (PgBouncer) may give every transaction another server session, and a client may be
-stopped at any instant. So nothing here is kept in a session: time-outs are set with SET LOCAL, in the same message as
-the statement that they are for. Such a message is one implicit transaction, which the server ends by itself: a client
-that is stopped after sending it holds no lock.
+stopped at any instant. So no state is kept in a session: time-outs are set with SET LOCAL, in the same message as the
+statement that they apply to. Such a message is one implicit transaction, which the server ends: a client that is
+stopped after sending it holds no lock.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from jdbc_state.watchdog import Watchdog
 
 _log = sink_log(__name__)
 
-#: The server's own time-out comes first and gives the better message; the watchdog is for a server that is stopped.
+#: The server's own time-out fires first and gives the better message; the watchdog covers a server that is stopped.
 ANSWER_GRACE_MS = 2_000
 #: The first pause between two attempts, and the longest: each is twice as long as the one before.
 _RECONNECT_PAUSE_S: Final = 0.05
 _RECONNECT_PAUSE_S_MAX: Final = 1.0
-#: A wait for the database that goes on is logged again after so many seconds.
+#: Seconds after which a continuing wait for the database is logged again.
 _TOLD_EVERY_S: Final = 10.0
 _HIDDEN = "***"
 _APPLICATION_NAME = "jdbc_state"
@@ -51,7 +51,7 @@ _KEPT_MAX = 1
 _UNLIMITED = -1
 #: A connection is replaced after this, so that after a failover we soon talk to the new primary.
 KEPT_S_MAX = 60
-#: A connection that was lent less than so many seconds ago is taken to be one still.
+#: A connection used less than this many seconds ago is assumed to be alive.
 _TRUSTED_S: Final = 1.0
 _LENT = "jdbc_state_lent_s"
 #: Execution option: SQL that goes before a statement, in the same message.
@@ -71,8 +71,8 @@ _NO_TRANSACTION_TIMEOUT: Final = (
 )
 #: SQL for the beginning of a transaction: it may take as long as its statements may take together.
 UNTIMED: Final = f"SELECT {_NO_TRANSACTION_TIMEOUT}; "
-#: synchronous_commit of a decision or a claim: what a crash of the server could undo would be none. What is stricter is
-#: left alone.
+#: synchronous_commit of a decision or a claim: 'on', so that a crash of the server cannot undo the commit, or the
+#: stricter remote_apply.
 DURABLE_LEVEL: Final = (
     "CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
 )
@@ -99,12 +99,12 @@ class Database:
         self._password = parsed.password
         self._settings = settings
         self._answered = False
-        #: What the database is; None until the first connection was made.
+        #: Kind of the database; None until the first connection was made.
         self.kind: DatabaseKind | None = None
         # Of the thread that is making a connection: what ends when it is made, and whether the server has let it in.
         self._making = threading.local()
         self._engine = _engine(parsed, settings)
-        # Before SQLAlchemy's own, which asks the first connection of an engine for the server's version and the like.
+        # Runs before SQLAlchemy's own hook, which asks an engine's first connection for the server version.
         event.listen(self._engine, "connect", self._watch_new, insert=True)
         if settings.password is not None:
             event.listen(self._engine, "do_connect", self._add_password)
@@ -148,7 +148,7 @@ class Database:
 
     @contextmanager
     def requests(self, operation: str, *, lock_timeout_ms: int, patient: bool = True) -> Iterator[Connection]:
-        """A connection on which each statement is one message and one transaction of its own.
+        """A connection on which each statement is one message and its own transaction.
 
         Args:
             operation: for messages.
@@ -156,7 +156,7 @@ class Database:
             patient: see :meth:`open`.
 
         Raises:
-            StateStoreError: the database failed; what was under way may have been carried out.
+            StateStoreError: the database failed; the current statement may have been carried out.
         """
         limits = (
             "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; "
@@ -169,7 +169,7 @@ class Database:
 
     @contextmanager
     def transaction(self, operation: str, *, lock_timeout_ms: int, statement_timeout_ms: int) -> Iterator[Connection]:
-        """A short transaction, committed when the block is left; as a whole it may take as long as one statement.
+        """A short transaction, committed when the block exits; its total time is limited like one statement.
 
         Args:
             operation: for messages.
@@ -177,7 +177,7 @@ class Database:
             statement_timeout_ms: longest statement.
 
         Raises:
-            StateStoreError: the database failed; what was under way may have been carried out.
+            StateStoreError: the database failed; the current statement may have been carried out.
         """
         with self._lent(operation, operation, limit_ms=statement_timeout_ms) as connection, connection.begin():
             connection.exec_driver_sql(
@@ -187,14 +187,14 @@ class Database:
             yield connection
 
     def session(self, operation: str) -> psycopg2.extensions.connection:
-        """A connection that nobody else uses, in autocommit mode; the caller closes it.
+        """An unshared connection in autocommit mode; the caller closes it.
 
         Args:
             operation: for messages.
 
         Raises:
-            DatabaseUnreachableError: none could be made.
-            ConfigurationError: it has no TLS, and that is required.
+            DatabaseUnreachableError: no connection could be made.
+            ConfigurationError: it has no TLS, which is required.
         """
         try:
             connection = connect_alone(
@@ -210,7 +210,7 @@ class Database:
         return connection
 
     def check_kind(self) -> DatabaseKind:
-        """What the database is; a connection was made before.
+        """Return the kind of the database; needs an earlier connection.
 
         Raises:
             ConfigurationError: it is not PostgreSQL, and `accept_database` does not name it.
@@ -224,17 +224,17 @@ class Database:
         return f"{operation} in {self.label}"
 
     def close(self) -> None:
-        """Close what the engine holds; connections are closed one by one already."""
+        """Dispose of the engine; connections are already closed one by one."""
         self._engine.dispose()
 
     @contextmanager
     def _lent(self, operation: str, shown: str, *, limit_ms: int, patient: bool = True) -> Iterator[Connection]:
-        """A connection for a block that a stopped server cannot hold up; after an error nobody uses it again.
+        """A connection for a block that a stopped server cannot block; after an error it is not reused.
 
         Args:
-            operation: for the error of connecting.
+            operation: for errors of connecting.
             shown: for every other error.
-            limit_ms: how long the block may take; the driver gives the server some time more to say so itself.
+            limit_ms: time limit of the block; the driver allows the server a little longer to report it.
             patient: see :meth:`open`.
         """
         connection = self.open(operation, patient=patient)
@@ -247,7 +247,7 @@ class Database:
         give_back(connection)
 
     def _watch_new(self, driver: Any, record: object) -> None:
-        """SQLAlchemy's hook: a server that says nothing after its greeting is no more reachable than one without it."""
+        """SQLAlchemy's hook: a server that does not answer after its greeting counts as unreachable."""
         del record
         self._making.let_in = True
         check_encrypted(driver, self.label, required=self._settings.require_tls)
@@ -256,7 +256,7 @@ class Database:
             self._learn_kind(driver)
 
     def _learn_kind(self, driver: Any) -> None:
-        """Ask what the database is, before SQLAlchemy fails at a version() that it does not understand."""
+        """Detect the kind of database, before SQLAlchemy fails to parse its version()."""
         try:
             self.kind = find_kind(driver)
         except psycopg2.Error:
@@ -291,7 +291,7 @@ class Database:
         )
 
     def _unreachable(self, operation: str, error: Exception) -> DatabaseUnreachableError:
-        # Raised without its cause: libpq may repeat what it was given.
+        # Raised without its cause: libpq may repeat the connection string.
         detail = describe(error)
         original = error.orig if isinstance(error, DBAPIError) else error
         if not str(original):
@@ -313,18 +313,18 @@ class QuietConnection(psycopg2.extensions.connection):
     def __repr__(self) -> str:
         return f"<connection {id(self):#x}, closed: {self.closed}>"
 
-    __str__ = __repr__  # psycopg2 has one of its own
+    __str__ = __repr__  # psycopg2 defines its own
 
 
 def connect_alone(
     url: URL, *, password: Callable[[], str] | None = None, **keywords: object
 ) -> psycopg2.extensions.connection:
-    """A connection of psycopg2's, past every pool of SQLAlchemy's.
+    """Open a psycopg2 connection, bypassing SQLAlchemy's pools.
 
     Args:
-        url: SQLAlchemy's. What is in its query was meant by the user.
+        url: SQLAlchemy's. Parameters in its query were set by the user.
         password: see `StoreSettings.password`.
-        **keywords: of libpq, which come before those of the URL.
+        **keywords: libpq parameters, which override those of the URL.
     """
     arguments, given = url.get_dialect()().create_connect_args(url)
     all_keywords = {
@@ -362,13 +362,13 @@ def give_back(connection: Connection) -> None:
     try:
         connection.close()
     except (SQLAlchemyError, psycopg2.Error):
-        # Setting it back for the next user asks the server once more. What was asked of it before is answered: only
-        # the connection is lost, and there will be another.
+        # Resetting it for the next user sends one more request. The earlier ones are answered: only the connection is
+        # lost, and another will be opened.
         driver.close()
 
 
 def discard(connection: Connection) -> None:
-    """Close a connection whose transaction has ended, or never will: the session goes, and with it what it held."""
+    """Close a connection whose transaction has ended, or never will; this ends the session and releases its locks."""
     connection.invalidate()
     connection.close()
 
@@ -386,9 +386,9 @@ def _engine(url: URL, settings: StoreSettings) -> Engine:
         pool_size=_KEPT_MAX,
         max_overflow=_UNLIMITED,
         pool_recycle=KEPT_S_MAX,
-        # What is in the URL's query was meant by the user.
+        # Parameters in the URL's query were set by the user.
         connect_args={name: value for name, value in arguments.items() if name not in url.query},
-        # psycopg2 sends it with BEGIN. The claim and the decision rely on seeing what was committed while they waited.
+        # psycopg2 sends it with BEGIN. The claim and the decision must see what was committed while they waited.
         isolation_level="READ COMMITTED",
         # Rows of the user's table do not belong into messages.
         hide_parameters=True,
@@ -420,7 +420,7 @@ def _check_kept(driver: Any, record: Any, proxy: object, *, limit_ms: int) -> No
 
 
 def has_something_to_read(driver: Any) -> bool:
-    """Whether the server has said something that nobody has read: of a connection at rest, that it ends."""
+    """Whether unread data has arrived: on an idle connection that is the server closing it."""
     readable = select.poll()
     readable.register(driver, select.POLLIN)
     return bool(readable.poll(0))
@@ -435,7 +435,7 @@ def _prepend_prelude(  # noqa: PLR0917 - SQLAlchemy passes them by position
 
 
 def _no_more_files() -> str:
-    """Why libpq could not make a socket, where it is for want of file descriptors: it says nothing then."""
+    """Why libpq could not open a socket, if file descriptors ran out: libpq gives no reason then."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:

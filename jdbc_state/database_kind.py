@@ -1,8 +1,8 @@
 """The kind of a database: PostgreSQL, a service or extension of it, or another one that speaks its protocol.
 
-Others answer as PostgreSQL does, up to the version number, and lack what the state row needs. They are told by
-``version()``; the few that copy that too, by what only they have in their catalogs. A service of PostgreSQL itself is
-told for its limits alone.
+Other databases answer like PostgreSQL, even with its version number, and lack features that the state row needs. They
+are recognised by ``version()``; the few that copy it, by objects that only their catalogs have. Services of PostgreSQL
+itself are recognised only for their limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GENUINE: Final = re.compile(r"(PostgreSQL|EnterpriseDB) \d")
 _END: Final = "pg_terminate_backend, which ends the transaction of an older driver"
 _TRANSACTIONS: Final = "transactions of several statements over several tables"
 _CONFLICT: Final = "INSERT … ON CONFLICT as PostgreSQL has it"
-#: By a pattern of their version(): name, and what the sink needs and they lack.
+#: By a pattern of their version(): name, and the needed features that they lack.
 _OTHERS: Final = (
     (r"^CockroachDB", "CockroachDB", _END),
     (r"-YB-", "YugabyteDB", "a COPY that always refuses a key that is there (yugabyte-db#3219, #26204)"),
@@ -38,7 +38,7 @@ _OTHERS: Final = (
     (r"QuestDB", "QuestDB", _TRANSACTIONS),
     (r"H2$|using H2", "H2", "COPY FROM STDIN"),
 )
-#: What a database is told by, where its version() is PostgreSQL's. Each line is there or not, on any server from 14 on.
+#: Signs of a database whose version() is PostgreSQL's. Each line exists or not, on any server from 14 on.
 _SIGNS: Final = """
 SELECT 'extension ' || extname FROM pg_extension WHERE extname IN ('citus', 'plpgsql', 'timescaledb')
 UNION ALL SELECT 'function ' || proname FROM pg_proc WHERE proname IN ('aurora_version', 'pg_terminate_backend')
@@ -78,13 +78,13 @@ _SERVICES: Final = (
 
 @dataclass(frozen=True)
 class DatabaseKind:
-    """What was found out.
+    """A kind of database.
 
     Attributes:
         name: "PostgreSQL", of a service "PostgreSQL (Neon)", or of another database, such as "CockroachDB".
-        version: what its version() says.
-        lacks: what the sink needs and it has not; '' for PostgreSQL.
-        limits: what to know of a service or an extension; '' for nothing.
+        version: result of its version().
+        lacks: features that the sink needs and it lacks; '' for PostgreSQL.
+        limits: limits of a service or an extension; '' for none.
     """
 
     name: str
@@ -98,10 +98,10 @@ PLAIN: Final = DatabaseKind("PostgreSQL", "")
 
 
 def find_kind(driver: Any) -> DatabaseKind:
-    """Ask a database what it is.
+    """Find out the kind of a database.
 
     Args:
-        driver: a connection of psycopg2 outside a transaction; it is left so.
+        driver: a psycopg2 connection outside a transaction; it is left so.
 
     Raises:
         psycopg2.Error: it did not answer.
@@ -126,15 +126,15 @@ def find_kind(driver: Any) -> DatabaseKind:
 
 
 def check_kind(kind: DatabaseKind, label: str, *, accepted: str | None) -> None:
-    """Refuse a database that lacks what the sink needs, unless a person has tried it.
+    """Refuse a database that lacks features the sink needs, unless a person has tested and accepted it.
 
     Args:
-        kind: of the database.
-        label: names it in messages.
-        accepted: the name of the kind that is accepted all the same; None for none.
+        kind: kind of the database.
+        label: name for messages.
+        accepted: the name of an accepted kind; None for none.
 
     Raises:
-        ConfigurationError: it is another one.
+        ConfigurationError: it is another kind.
     """
     if not kind.lacks:
         return
@@ -151,11 +151,11 @@ def check_kind(kind: DatabaseKind, label: str, *, accepted: str | None) -> None:
 
 
 def kind_by_signs(version: str, signs: AbstractSet[str]) -> DatabaseKind:
-    """The kind of a database whose version() is that of PostgreSQL.
+    """The kind of a database with PostgreSQL's version().
 
     Args:
-        version: of its version().
-        signs: lines of the second question.
+        version: result of its version().
+        signs: lines of the second query.
     """
     if "relation sys.jobs" in signs and "extension plpgsql" not in signs:
         return DatabaseKind("Aurora DSQL", version, lacks="temporary tables, savepoints and large transactions")

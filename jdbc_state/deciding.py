@@ -80,11 +80,10 @@ class SqlDecidingTransaction(OneDecision):
     def decide(self, decision: Decision) -> None:
         """Write the state row under the claim's generation: lock, check and write in one statement.
 
-        The history's line is in the same statement, which reads it off the row that was written: where the check
-        fails there is no line.
+        The same statement writes the history line, from the row that was written: if the check fails there is no line.
 
-        That the row still names the decision beside which the batch was placed is a part of the check: after a
-        failover that lost commits the claim may still stand, and what it was placed beside may not.
+        The check includes that the row still names the decision after which the batch was placed: after a failover that
+        lost commits the claim may still be valid while that decision is gone.
         """
         with self._deciding():
             move = decision.move(self._transactional_id, self._generation)
@@ -101,7 +100,7 @@ class SqlDecidingTransaction(OneDecision):
 
         Raises:
             StateStoreError: before COMMIT was sent.
-            CommitUnknownError: after that, whatever was answered.
+            CommitUnknownError: after that, with any answer.
         """
         driver = driver_connection(self._connection)
         if driver.info.transaction_status != TRANSACTION_STATUS_INTRANS:
@@ -163,9 +162,9 @@ def deciding(
 
 
 def _roll_back(connection: Connection, limit_ms: int) -> None:
-    """Give locks back before the caller goes on; after COMMIT there is nothing to do.
+    """Release locks before the caller continues; after COMMIT there is nothing to do.
 
-    Where that fails the connection is broken, and closing it ends the transaction on the server.
+    If that fails the connection is broken, and closing it ends the transaction on the server.
     """
     if connection.in_transaction() and not connection.invalidated:
         with suppress(SQLAlchemyError, psycopg2.Error), Watchdog(driver_connection(connection), limit_ms):

@@ -1,6 +1,6 @@
-"""Whether a connection to the database is readable on its way, by what the connection is and not by its URL.
+"""Whether a connection to the database is encrypted, judged by the connection itself and not by its URL.
 
-``sslmode`` is no measure: libpq's default, ``prefer``, goes on without TLS where the server has none, or says so.
+``sslmode`` does not tell: libpq's default, ``prefer``, continues without TLS if the server does not offer it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _REMEDY: Final = (
     "add sslmode=verify-full and sslrootcert=FILE, with the certificate of the server's authority, to the URL of "
     "database (postgresql://…?sslmode=verify-full&sslrootcert=FILE)"
 )
-#: Of this process: databases of which the log has said so.
+#: Databases for which this process has logged a warning.
 _told: set[str] = set()
 _telling = threading.Lock()
 
 
 def readable_by(connection: Any) -> str | None:
-    """The host at the other end of a connection that others on the way can read; None for one that they cannot.
+    """The remote host of a connection that could be read in transit; None for a secure one.
 
-    They cannot with TLS, nor on a Unix socket or the loopback interface, which do not leave the machine. What stands
-    there may be a proxy, whose way on is its own.
+    TLS is secure, and so are a Unix socket and the loopback interface, which do not leave the machine. A proxy there
+    is responsible for its own connection.
 
     Args:
-        connection: of psycopg2.
+        connection: psycopg2's.
     """
     if connection.info.ssl_in_use:
         return None
@@ -40,17 +40,17 @@ def readable_by(connection: Any) -> str | None:
         if its.family == socket.AF_UNIX:
             return None
         host = str(its.getpeername()[0])
-    # A link-local address of IPv6 has its interface behind it.
+    # A link-local address of IPv6 has its interface as a suffix.
     return None if ipaddress.ip_address(host.partition("%")[0]).is_loopback else host
 
 
 def check_encrypted(connection: Any, label: str, *, required: bool) -> None:
-    """Look at a new connection before anything is written on it.
+    """Check a new connection before anything is written to it.
 
     Args:
-        connection: of psycopg2; closed where it is refused.
-        label: names the database in messages.
-        required: whether one that others can read is refused. If not, the log warns, once for each database.
+        connection: psycopg2's; closed if it is refused.
+        label: name of the database in messages.
+        required: refuse an insecure connection. If False, the log warns, once for each database.
 
     Raises:
         ConfigurationError: it has no TLS, and leaves this machine.

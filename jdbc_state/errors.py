@@ -1,4 +1,4 @@
-"""Errors of the state store, and the root of every error of a writer that works with it.
+"""Errors of the state store, and the root of the errors of writers that use it.
 
 ::
 
@@ -14,8 +14,8 @@
     └── HaltError                 two sides disagree, and a person has to decide (`HaltCause`)
 
 A writer derives its own errors from `DualWriteError`, as `spark_2pc_sink` does: one ``except`` then catches everything
-that either raises on purpose. Errors carry fields and build their sentence from them. All of them can be pickled.
-Nothing but the standard library is imported here, so that a program that never opens a database can have the root.
+that either raises on purpose. Errors carry fields and build their message from them. All of them can be pickled.
+Only the standard library is imported here, so that a program without a database can use the root error.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ class LocalProtocolError(DualWriteError):
 class StateStoreError(DualWriteError):
     """The database refused or failed an operation of the state store or of the target table.
 
-    ``sqlstate`` is PostgreSQL's code ('' when there was no answer to take it from). ``retriable`` says that the same
-    batch may succeed when it is run again: a deadlock, a serialization failure, a lock or a resource that was not to be
-    had, a connection that broke (SQLSTATE 40001, 40P01, 55P03, 53xxx, 57Pxx, 08xxx). ``remedies`` are commands and
-    sentences for people, where there are any.
+    ``sqlstate`` is PostgreSQL's code ('' if the server did not answer). ``retriable`` is true if the same batch may
+    succeed when it is run again: a deadlock, a serialization failure, an unavailable lock or resource, a broken
+    connection (SQLSTATE 40001, 40P01, 55P03, 53xxx, 57Pxx, 08xxx). ``remedies`` are commands and sentences for people,
+    if there are any.
     """
 
     operation: str
@@ -98,7 +98,7 @@ class DatabaseUnreachableError(StateStoreError):
 
 @dataclass(eq=False, kw_only=True)
 class DatabaseRefusedError(DatabaseUnreachableError):
-    """The server answered, and let nobody in: password, role, database, its CONNECT privilege, or pg_hba.conf."""
+    """The server refused the login: password, role, database, its CONNECT privilege, or pg_hba.conf."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -126,9 +126,9 @@ class ClaimRefusedError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class SupersededError(DualWriteError):
-    """This driver's claim is not the state row's any more. It must stop; it has changed nothing since.
+    """This driver's claim on the state row has been replaced. It must stop; it has changed nothing since.
 
-    ``found`` is the claim that the row has now, None where there is no row.
+    ``found`` is the row's current claim, None if there is no row.
     """
 
     transactional_id: str
@@ -161,30 +161,30 @@ class HaltCause(str, Enum):
     COMMITS_LOST = "commits_lost"
     #: The batch is decided, and neither the coordinator nor a log tells how its transaction ended.
     OUTCOME_LOST = "outcome_lost"
-    #: Kafka has lost records of a decided batch: a topic was deleted, or deleted and made anew, or a log lost them.
+    #: Kafka has lost records of a decided batch: a topic was deleted or re-created, or a log lost them.
     TOPIC_REMADE = "topic_remade"
-    #: The state row has no batch, and the batch that came is not the first.
+    #: The state row has no batch, and the batch received is not the first.
     NOT_THE_FIRST_BATCH = "not_the_first_batch"
-    #: The batch that came is neither that of the state row nor the one after it.
+    #: The batch received is neither that of the state row nor the one after it.
     GAP = "gap"
-    #: Batch 0 came, and the state row has later batches of this query: a full refresh, or an emptied checkpoint.
+    #: Batch 0 was received, and the state row has later batches of the query: a full refresh, or an emptied checkpoint.
     BATCHES_RESTARTED = "batches_restarted"
-    #: Kafka is owed another batch than the one that came.
+    #: Kafka lacks another batch than the one received.
     OTHER_BATCH_OWED = "other_batch_owed"
-    #: Kafka is owed this batch, and what came under its id is not what the database has.
+    #: Kafka lacks this batch, and the rows received under its id are not those in the database.
     RESEND_DIFFERS = "resend_differs"
-    #: Both sides have a batch of this id, and it is not the one that came.
+    #: Both sides have a batch with this id, with rows other than those received.
     REPLAY_DIFFERS = "replay_differs"
-    #: The job's function did not hand over a batch before the one that came, and it may have had rows.
+    #: The job's function skipped a batch before the one received, and the skipped batch may have had rows.
     NOT_HANDED_OVER = "not_handed_over"
 
 
 @dataclass(eq=False, kw_only=True)
 class HaltError(DualWriteError):
-    """The two sides differ, and there is no safe automatic answer. Kafka was left as it is.
+    """The two sides differ, and there is no safe automatic answer. Kafka was left unchanged.
 
-    ``cause`` is for programs, ``reason`` and ``remedies`` are for people. ``report`` is what the recovery of the writer
-    knows of the sink; None until it has seen the halt.
+    ``cause`` is for programs, ``reason`` and ``remedies`` are for people. ``report`` is the writer's recovery report on
+    the sink; None until its recovery has seen the halt.
     """
 
     transactional_id: str

@@ -1,18 +1,18 @@
 """History of a state row: a copy after each batch, written in the statement that changed the row.
 
-A line is a copy of the row under the number that the row has as ``decision``. What adds to the batches (a decision, a
-batch without records, an adoption) takes the next number; what becomes of a batch is noted in its own line. So the
-newest line of a sink always is its row: a row that is lost can be made again from it, and a sink whose row is gone is
-known not to have decided anything beyond it.
+A line is a copy of the row under the row's ``decision`` number. Operations that add to the batches (a decision, a batch
+without records, an adoption) take the next number; the outcome of a batch is noted in its own line. So the newest line
+of a sink always equals its row: a lost row can be rebuilt from it, and a sink whose row is gone is known not to have
+decided anything beyond it.
 
-A row is lost where a person deletes it, or restores one table of two. Counter-example without the history: the
-driver is killed between the decision and EndTxn, the row is deleted, and an adopting driver aborts the transaction
-that no row names and writes the batch a second time into a table that has it.
+A row is lost if a person deletes it, or restores only one of the two tables. Counter-example without the history: the
+driver is killed between the decision and EndTxn, the row is deleted, and an adopting driver aborts the transaction that
+has no row, and writes the batch a second time into a table that has it.
 
-A line also has the figures of its batch, as times of its steps, which are for people and programs that watch: no row
-has them, and nothing is decided by them. They come with the note that the batch is done, and need no statement more.
+A line also has figures of its batch, such as the times of its steps, for people and monitoring: rows do not have them,
+and decisions do not depend on them. They are written with the note that the batch is done, without another statement.
 
-The history is kept short by its key: a line in so many removes those beyond the bound, as one range.
+The history is trimmed by its key: at regular numbers, a line's statement removes those beyond the limit, as one range.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EVENTS: Final = {
     ACCEPTED: "a person found the rows of an open transaction in the table, when row and history were lost",
     NOTED: "what became of a batch was noted, and its line was gone",
 }
-#: The operations of the store whose line is one more, and its event; ``decide`` that of a resend where Kafka is owed.
+#: The store's operations that add a line, and its event; ``decide`` is a resend if Kafka lacks the batch.
 EVENT_OF: Final = {"decide": DECIDED, "take_empty_batch": EMPTY, "accept_open": ACCEPTED, "accept_loss": PASSED}
 #: Lines are trimmed when a tenth more than wanted are there: not with every batch, and never many at a time.
 _TRIM_SHARE: Final = 10
@@ -65,14 +65,14 @@ def with_line(
     keep: int | None = None,
     figures: ColumnElement[Any] | None = None,
 ) -> Select[Any]:
-    """A statement that reads a changed row, and also writes its line; where there is no row it writes none.
+    """A statement that returns a changed row and also writes its line; if there is no row it writes none.
 
     Args:
         row: changes one row, and returns all its columns.
-        tables: of the store.
-        event: of a new line; that of a line that is there stays.
-        keep: lines to be kept; None to trim nothing.
-        figures: of the line; those of a line that is there stay with None.
+        tables: the store's tables.
+        event: event of a new line; an existing line keeps its own.
+        keep: number of lines to keep; None to trim none.
+        figures: figures of the line; with None an existing line keeps its own.
     """
     history = tables.history
     names = [column.name for column in tables.state.columns]

@@ -1,13 +1,13 @@
-"""Joined decision: the state row, written into a transaction that its caller has begun and will commit.
+"""Joined decision: the state row, written into a transaction that the caller has begun and will commit.
 
-A service has its rows in a session of its own, so the decision has to come to that session. It is the same statement as
-that of a deciding transaction (`jdbc_state.deciding`), with two things beside it:
+A service writes its rows in its own session, so the decision must be made in that session. It is the same statement as
+in a deciding transaction (`jdbc_state.deciding`), with two additions:
 
-* the note that Kafka has followed the decision before. A service decides a thousand times a second; a COMMIT for each
-  note would be as many again. Until the next decision the row says ``decided``, which is less than what is true, and
-  which recovery settles by asking Kafka;
-* the records that belong to the decision, where Kafka may abort them after it (`KeptRecords`). Nobody replays a
-  service's transaction, so what Kafka then lacks is sent again from here.
+* the note that Kafka has committed the previous decision. A service may decide a thousand times a second, and a COMMIT
+  for each note would double that. Until the next decision the row says ``decided``, which is out of date; recovery
+  finds out by asking Kafka;
+* the records of the decision, if Kafka may abort them after it (`KeptRecords`). A service's transactions are not
+  replayed, so records that Kafka then lacks are resent from here.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class KeptRecords:
     """The records of one decision, until Kafka is known to have committed them.
 
     Attributes:
-        batch_id: of the decision, so that they are known again when they were sent under another pair.
+        batch_id: batch id of the decision, which identifies them if they were sent with another producer id and epoch.
         partitions: ``topic-partition`` of each record batch.
-        batches: the record batches, one behind the other; each says its length.
+        batches: the concatenated record batches; each contains its length.
     """
 
     batch_id: int
@@ -60,10 +60,10 @@ class KeptRecords:
 
 
 class JoinedDecisions:
-    """The statements of joined decisions of one store.
+    """SQL statements for joined decisions of one store.
 
     Args:
-        tables: of the store.
+        tables: the store's tables.
         moves: its statements.
         settings: names and time-outs.
     """
@@ -94,10 +94,10 @@ class JoinedDecisions:
         self._move(connection, move, kept)
 
     def _is_moved_at_once(self, connection: Connection, move: Move, kept: KeptRecords | None, *, noted: bool) -> bool:
-        """Note and decide by one change of the row; False where it fits none, and the moves one by one tell why.
+        """Note and decide in one change of the row; False if it matched no row: separate moves then tell why.
 
-        The note leaves nothing in the row that the decision does not write over: what is left of it is where it may
-        start. A history would have a line of it.
+        The decision overwrites everything that the note writes to the row; only its allowed start status differs.
+        A history would have a line for the note.
         """
         before = legal_before(_MARK_DONE if noted else DECIDE)
         plain, parameters = self._moves.update(move, before)
@@ -126,7 +126,7 @@ class JoinedDecisions:
         return connection.execute(self._made[key], parameters)
 
     def _beside(self, plain: Any, *, kept: bool) -> Executable:
-        """The move, with the settings of its transaction, and with the records beside it."""
+        """The move, with its transaction's settings and the records."""
         statement: Select[Any] | Update = plain
         columns = self._settings_of_transaction()
         more = statement.add_columns if isinstance(statement, Select) else statement.returning
@@ -134,9 +134,9 @@ class JoinedDecisions:
         return statement.add_cte(self._keep().cte("kept")) if kept else statement
 
     def _settings_of_transaction(self) -> list[ColumnElement[Any]]:
-        """The same as those of a deciding transaction, from here to its end: a newer claim finds it by its name.
+        """The settings of a deciding transaction, from here to its end: a newer claim finds it by its name.
 
-        Of its other limits, those of the caller's own statements are the caller's.
+        Other limits, for the caller's own statements, are left to the caller.
         """
         idle_ms = self._settings.idle_in_transaction_timeout_ms
         # Literals, as each bound value of a statement costs a microsecond of its sender.
@@ -163,8 +163,8 @@ class JoinedDecisions:
 
     def _read(self, connection: Connection, transactional_id: str) -> StateRow | None:
         state = self._tables.state
-        # Locked: above READ COMMITTED the caller's transaction sees the row as it was at its first statement. If it has
-        # changed since, PostgreSQL then says that it could not serialize, where the old row would tell of lost commits.
+        # Locked: above READ COMMITTED the caller's transaction sees the row as of its first statement. If it
+        # has changed since, PostgreSQL reports a serialization failure, where the old row would indicate lost commits.
         found = select(*row_columns(state)).where(state.c.transactional_id == transactional_id).with_for_update()
         answer = connection.execute(found).one_or_none()
         return None if answer is None else row_of(answer)

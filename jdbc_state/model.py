@@ -1,6 +1,6 @@
-"""State row: its fields and its legal moves.
+"""State row: its fields and its legal transitions.
 
-A row says which Kafka transaction (``producerId:epoch``) the data in this database belongs to, and whether Kafka has
+A row names the Kafka transaction (``producerId:epoch``) that the data in this database belongs to, and whether Kafka
 followed (KIP-939, "Normal processing recipe"). Its status moves only along :data:`TRANSITIONS`; both stores and their
 tests read that table. A *generation* counts the claims of a row: only the newest claimant can change it.
 """
@@ -34,7 +34,7 @@ class Transition:
 
 #: The operation of a deciding transaction.
 DECIDE = "decide"
-#: The same where there are no records, so that nothing has to follow.
+#: The same for a batch without records, which needs no commit in Kafka.
 DECIDE_ALONE = "take_empty_batch"
 #: Everything that is not here is refused, and leaves the row as it is.
 TRANSITIONS = (
@@ -71,34 +71,34 @@ def status_after(operation: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StateRow:
-    """One sink's row, as it was when it was read.
+    """One sink's row, as read.
 
     Attributes:
         transactional_id: Kafka's transactional id, the primary key.
-        prepared_transaction_state: ``producerId:epoch`` of the last decision, '' for none; the same text as that of
-            Java's ``PreparedTxnState``.
+        prepared_transaction_state: ``producerId:epoch`` of the last decision, '' for none; the text form of Java's
+            ``PreparedTxnState``.
         status: one of :data:`STATUSES`.
-        settled: the pair that Kafka showed when the row was last settled; '' until a recovery has finished with it.
+        settled: ``producerId:epoch`` that Kafka showed when the row was last settled; '' before the first recovery.
         generation: number of the newest claim, from 1.
-        query_id: the streaming query that the row belongs to; None while only the command line has claimed it.
-        run_id: the run of that query that made the newest claim; None when that was the command line.
-        batch_id: the batch that the rest describes; None when the row's query has written none yet.
+        query_id: the streaming query that owns the row; None while only the command line has claimed it.
+        run_id: the run of that query that made the newest claim; None if the command line made it.
+        batch_id: the batch that the next fields describe; None if the row's query has written none yet.
         cluster_id: the Kafka cluster that the row belongs to.
-        row_count: rows of the batch in the table.
-        record_count: records of the batch in Kafka.
-        digest: 32 hexadecimal digits over the records; '' for none, or when any will do (``accept_replay``,
+        row_count: number of the batch's rows in the table.
+        record_count: number of the batch's records in Kafka.
+        digest: 32 hexadecimal digits over the records; '' for none, or if any will do (``accept_replay``,
             ``drop_batch``, ``accept_loss``).
-        kafka_offsets: 'topic-partition' to the first and last offset written.
-        topic_ids: topic to the id that Kafka gave it (KIP-516), as text, when the batch was written; without those that
-            a broker has no id for.
-        decision: number of the line that the history has of this row; each batch counts one on, and each adoption.
+        kafka_offsets: first and last offset written, by 'topic-partition'.
+        topic_ids: Kafka's topic ids (KIP-516) as text, by topic, when the batch was written; without those for which
+            a broker has no id.
+        decision: number of this row's history line; each batch and each adoption increments it.
         claimed_at: time of the newest claim, by the database's clock, as the two below.
         decided_at: time of the last decision.
         settled_at: when the row last became done or owed.
-        age_s: seconds between the newest of the three and the reading, by the database's clock.
+        age_s: seconds from the latest of the three to the reading, by the database's clock.
         decided_age_s: the same since ``decided_at`` alone; None before the first decision.
-        rebuilt_from: number of the line from which the claim that answered with this row made it, as it was lost; None
-            for a row that was there, or is new.
+        rebuilt_from: number of the history line from which the returning claim rebuilt the lost row; None for a row
+            that existed, or is new.
     """
 
     transactional_id: str
@@ -125,9 +125,9 @@ class StateRow:
 
     @property
     def in_doubt_s(self) -> float | None:
-        """Seconds for which this database has had a batch that Kafka, as far as the row knows, lacks; else None.
+        """Seconds since this database decided a batch that Kafka, according to the row, lacks; otherwise None.
 
-        Not ``age_s``: a job that starts and fails again and again claims the row each time, and so keeps it young.
+        Not ``age_s``: a job that keeps starting and failing claims the row each time, which resets that age.
         """
         return self.decided_age_s if self.status in (DECIDED, OWED) else None
 
@@ -138,8 +138,8 @@ class HistoryLine:
 
     Attributes:
         event: what wrote it, one of `jdbc_state.history.EVENTS`.
-        row: the row as that left it, with what became of its batch since.
-        figures: of its batch, by names of the writer's own; empty where it noted none.
+        row: the row after that event, updated with the later outcome of its batch.
+        figures: figures of the batch, under names that the writer chooses; empty if it noted none.
     """
 
     event: str
@@ -149,17 +149,17 @@ class HistoryLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What the deciding transaction writes into the row. The names are those of :class:`StateRow`.
+    """Values that the deciding transaction writes into the row. The names are those of :class:`StateRow`.
 
-    A batch without records has no transaction in Kafka that could be in doubt: with its rows the row is done at once,
-    and keeps the pair that it has.
+    A batch without records has no Kafka transaction that could be in doubt: its row is done at once, and keeps the
+    ``producerId:epoch`` that it has.
 
     Args:
         prepared: ``producerId:epoch`` of the Kafka transaction that this database transaction decides.
-        expected: ``prepared_transaction_state`` of the row beside which the batch was placed. It is not written: a row
-            that names another decision by now is refused, see :func:`lost_commits_error`.
-        figures: of the batch, for its line in the history: values that JSON has, by names of the writer's own. None
-            where they come later, with :meth:`StateStore.mark_done`.
+        expected: ``prepared_transaction_state`` of the row after which the batch was placed. It is not written: a row
+            that now names another decision is refused, see :func:`lost_commits_error`.
+        figures: figures of the batch for its history line: JSON values, under names that the writer chooses. None if
+            they follow later, with :meth:`StateStore.mark_done`.
     """
 
     prepared: str
@@ -179,7 +179,7 @@ class Decision:
         return Move(operation, transactional_id, generation, values, expected=self.expected, figures=self.figures)
 
     def columns(self) -> dict[str, Any]:
-        """What it writes into the row beside status and times, by the names of :class:`StateRow`."""
+        """Columns that it writes in addition to status and times, by the names of :class:`StateRow`."""
         pair = {"prepared_transaction_state": self.prepared, "settled": ""} if self.record_count else {}
         return {
             **pair,
@@ -194,14 +194,14 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedLoss:
-    """What the row says of batches that Kafka has, and that this database goes on without.
+    """Batches that Kafka has and this database continues without.
 
     Args:
-        batch_id: the last of them; None where they are of a query that the row does not belong to any more.
-        record_count: its records in Kafka as far as they are known, at least 1: beside an empty digest any replay of
-            it will do.
-        kafka_offsets: the newest that are known, by partition.
-        settled: the pair that Kafka shows.
+        batch_id: the last of them; None if they belong to a query that no longer owns the row.
+        record_count: its records in Kafka as far as they are known, at least 1: with an empty digest any replay of it
+            is accepted.
+        kafka_offsets: the newest known offsets, by partition.
+        settled: ``producerId:epoch`` that Kafka shows.
     """
 
     batch_id: int | None
@@ -210,7 +210,7 @@ class AcceptedLoss:
     settled: str
 
     def columns(self) -> dict[str, Any]:
-        """What it writes into the row beside status and times, by the names of :class:`StateRow`."""
+        """Columns that it writes in addition to status and times, by the names of :class:`StateRow`."""
         return {
             "batch_id": self.batch_id,
             "row_count": 0,
@@ -290,15 +290,15 @@ def claim_lost_error(transactional_id: str, generation: int, row: StateRow | Non
 
 
 def lost_commits_error(row: StateRow, left: str) -> HaltError:
-    """The error of a driver that finds the row behind what it has itself read or written under its claim.
+    """Return the error for a driver that finds the row older than what it has read or written under its claim.
 
-    Only the newest claimant changes a row, and each decision writes a pair that no other has. So a row that differs
-    without a newer claim was not changed: the database has lost commits, which PostgreSQL does where it fails over to
-    an asynchronous standby.
+    Only the newest claimant changes a row, and each decision writes a unique ``producerId:epoch``. A row that differs
+    without a newer claim was therefore not changed: the database has lost commits, as PostgreSQL does in a failover
+    to an asynchronous standby.
 
     Args:
-        row: the row as it is.
-        left: what it was, in the words of the row.
+        row: the row as it is now.
+        left: how it was, in the terms of the row.
     """
     found = f"{row.status}, decision {row.prepared_transaction_state or 'none'}, generation {row.generation}"
     return HaltError(
@@ -318,17 +318,17 @@ def lost_commits_error(row: StateRow, left: str) -> HaltError:
 
 @dataclass(frozen=True)
 class Move:
-    """One change of a row under a claim: what the row has to say, and what it says afterwards.
+    """One change of a row under a claim: the values it requires, and those it writes.
 
     Args:
-        operation: the name in :data:`TRANSITIONS`; the row's status must allow it, and becomes what it leads to.
+        operation: name in :data:`TRANSITIONS`; it must allow the row's status, and gives the new one.
         transactional_id: the row's key.
-        generation: must be that of the row.
-        values: of its other columns.
+        generation: must be the row's generation.
+        values: values of its other columns.
         expected: must be its ``prepared_transaction_state``; None for any.
-        action: of the line that tells it, one of `jdbc_state.actions.ACTIONS`; '' for a move that a batch makes.
-        detail: of that line.
-        figures: of the batch, for its line in the history; None to leave those that are there.
+        action: action of its log line, one of `jdbc_state.actions.ACTIONS`; '' for a move that a batch makes.
+        detail: detail of that line.
+        figures: figures of the batch for its history line; None to keep the existing ones.
     """
 
     operation: str
@@ -341,18 +341,18 @@ class Move:
     figures: Mapping[str, Any] | None = None
 
     def refused_by(self, row: StateRow | None) -> StateRow:
-        """Tell apart why the move met no row that it fits.
+        """Find out why the move matched no row.
 
         Args:
-            row: the row as it is.
+            row: the row as it is now.
 
         Returns:
-            ``row``, when it already is what the move would have made of it: a repeat after a lost answer. A decision is
-            no such repeat, as its transaction wrote rows too.
+            ``row``, if it already is the result of the move: a repeat after a lost answer. Decisions are excluded, as
+            their transaction wrote rows too.
 
         Raises:
-            SupersededError: the row is gone or at a later generation.
-            HaltError: it is behind this claim.
+            SupersededError: the row is missing or at a later generation.
+            HaltError: it is older than this claim.
             LocalProtocolError: the move is not legal.
         """
         if row is None or row.generation != self.generation:

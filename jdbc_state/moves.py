@@ -35,21 +35,21 @@ _ACCEPT_OPEN = "accept_open"
 #: A repeat of one of these, after an answer that was lost, takes no number of its own.
 _REPEATED = ("take_empty_batch", "accept_loss")
 _INITIALIZE = "mark_initialized"
-#: Parameters of every move; those of the values have a prefix, as SQLAlchemy keeps the columns' names for itself.
+#: Parameters of every move; those of the values have a prefix, as SQLAlchemy reserves the columns' names.
 _ID, _GENERATION, _EXPECTED, _VALUE = "of_id", "of_generation", "of_decision", "new_"
-#: Of those that a line of the actions tells, too.
+#: Parameters of moves that write a line of the action log, too.
 _ACTION, _DETAIL = "of_action", "of_detail"
-#: Of those that have figures for the history.
+#: Parameters of moves with figures for the history.
 _FIGURES = "of_figures"
 
 
 class Moves:
-    """The statements of one store, each made once: that takes longer than the server takes to carry it out.
+    """SQL statements of one store, each built once: building takes longer than the server's execution.
 
     Args:
-        tables: of the store.
-        actions: the statements about what drivers and people did.
-        keep: lines of the history to be kept; 0 to write none, and none of the actions.
+        tables: the store's tables.
+        actions: statements for the action log.
+        keep: number of history lines to keep; 0 to write none, and no actions.
     """
 
     def __init__(self, tables: StateTables, actions: ActionLines, *, keep: int) -> None:
@@ -57,7 +57,7 @@ class Moves:
         self._actions = actions
         self._state = tables.state
         self._keep = keep
-        #: Whether the history has the column; False until somebody has looked.
+        #: Whether the history has the column; False until it was checked.
         self.figures_there = False
         self._made: dict[tuple[str, ...], Executable] = {}
         self._updates: dict[tuple[object, ...], Update] = {}
@@ -76,7 +76,7 @@ class Moves:
 
     @property
     def keeps_lines(self) -> bool:
-        """Whether a move writes lines beside the row."""
+        """Whether a move writes lines in addition to the row."""
         return self._keep > 0
 
     def update(self, move: Move, before: tuple[str, ...]) -> tuple[Update, dict[str, object]]:
@@ -112,7 +112,7 @@ class Moves:
         fits = [
             state.c.transactional_id == bindparam(_ID),
             state.c.generation == bindparam(_GENERATION),
-            # Not IN, whose text SQLAlchemy makes anew for each execution.
+            # Not IN, whose text SQLAlchemy builds for each execution.
             or_(*(state.c.status == status for status in before)),
         ]
         if move.expected is not None:

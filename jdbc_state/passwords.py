@@ -1,4 +1,4 @@
-"""Passwords that are asked for anew for each connection, because they change."""
+"""Passwords that are requested for each connection, because they change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jdbc_state.errors import ConfigurationError
 
 
 class PasswordUnavailableError(psycopg2.OperationalError):
-    """There is no password now, so no connection can be made; treated as every other reason for that."""
+    """No password is available, so a connection cannot be made; handled like any other connection failure."""
 
 
 def ask(password: Callable[[], str]) -> str:

@@ -24,10 +24,10 @@ def behind_pooler(session: psycopg2.extensions.connection) -> bool:
 
 
 def takes_transactions(session: psycopg2.extensions.connection) -> bool:
-    """False behind a pooler in statement mode, which ends the connection of a client that begins a transaction.
+    """False behind a pooler in statement mode, which closes the connection of a client that begins a transaction.
 
     Args:
-        session: in autocommit mode, and otherwise unused; broken afterwards where the answer is False.
+        session: in autocommit mode, and otherwise unused; broken afterwards if the result is False.
     """
     if not behind_pooler(session):
         return True
@@ -36,6 +36,6 @@ def takes_transactions(session: psycopg2.extensions.connection) -> bool:
             cursor.execute("BEGIN")
             cursor.execute("ROLLBACK")
     except psycopg2.OperationalError:
-        # What the pooler says is lost with the connection: libpq keeps the last error only.
+        # The pooler's message is lost with the connection: libpq keeps the last error only.
         return False
     return True

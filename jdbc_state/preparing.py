@@ -16,12 +16,12 @@ from jdbc_state.versions import find_table, making, migration, refusal
 
 #: Two first starts can cross at most twice: once for the schema, once for each table. More is another fault.
 CREATE_ATTEMPTS_MAX = 5
-#: What the loser of such a race is told. CREATE looks first and creates then, so it can meet the unique indexes of
+#: SQLSTATEs for the loser of such a race. CREATE checks first and creates then, so it can meet the unique indexes of
 #: pg_namespace, pg_class and pg_type (23505), or a concurrent update of the catalogue (XX000).
 _LOST_RACE = frozenset({"23505", "42P06", "42P07", "42710", "XX000"})
 
-# Who may write the state row has to write the other tables with it, from the next claim on; its owner too, where that
-# is another role than the one that made them.
+# Roles that may write the state row need to write the other tables with it, from the next claim on; so does its owner,
+# if another role has made them.
 _GRANTEES = text(
     "SELECT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END AS role, "
     "bool_or(privilege_type = 'UPDATE') AS writes "
@@ -41,12 +41,12 @@ _CLOSED_TO = text(
 
 @dataclass(frozen=True)
 class SchemaReport:
-    """What `check` finds.
+    """Result of `check`.
 
     Attributes:
         there: whether there is a state table.
         ready: whether a driver of this version can start with the role.
-        lines: what was found, one sentence each.
+        lines: findings, one sentence each.
         remedies: commands and statements that make it ready, one each.
     """
 
@@ -70,9 +70,9 @@ class Prepared:
 
 
 def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> Prepared:
-    """Make schema and tables unless they are there, and bring a state table of our own to this version.
+    """Create schema and tables if they are missing, and migrate an earlier state table to this version.
 
-    A role that may not create anything can use tables that are there: nothing is created that exists.
+    Existing tables are not created again, so a role without CREATE privileges can use them.
 
     Args:
         connection: in autocommit mode, so that a lost race leaves no failed transaction behind.
@@ -80,7 +80,7 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> P
         where: the database, as in a URL.
 
     Raises:
-        StateStoreError: a table of that name is not ours, or of a version that this role cannot change.
+        StateStoreError: a table of that name is foreign, or of a version that this role cannot change.
         sqlalchemy.exc.DBAPIError: the database refused.
     """
     tables = StateTables.named(settings)
@@ -102,14 +102,14 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> P
 
 
 def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> list[str]:
-    """Bring the tables of an earlier version to this one, and make what is missing. Safe to run twice.
+    """Migrate the tables of an earlier version, and create missing ones. Safe to run twice.
 
-    Each step is one message, and so one transaction. The lock that a table takes is asked for with the connection's
-    lock_timeout: other drivers wait behind it meanwhile, and go on.
+    Each step is one message, and so one transaction. Table locks are requested with the connection's lock_timeout;
+    other drivers wait meanwhile, and then continue.
 
     Args:
         connection: see :func:`prepare`.
-        settings: the names; with ``history_batches``, the history and the table of actions are made.
+        settings: the names; with ``history_batches``, the history and the table of actions are created.
         where: the database, as in a URL.
 
     Returns:
@@ -117,7 +117,7 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
 
     Raises:
         StateStoreError: see :func:`prepare`; or there is no state table.
-        sqlalchemy.exc.DBAPIError: the database refused, or a lock was not to be had in time.
+        sqlalchemy.exc.DBAPIError: the database refused, or a lock was not available in time.
     """
     tables = StateTables.named(settings)
     state = find_table(connection, tables, tables.state)
@@ -141,16 +141,16 @@ def migrate(connection: Connection, settings: StoreSettings, *, where: str) -> l
 
 
 def check(connection: Connection, settings: StoreSettings, *, role: str | None, where: str) -> SchemaReport:
-    """Say which version is there, what is missing, and what the role may not do; changes nothing.
+    """Report the version, what is missing, and which privileges the role lacks; changes nothing.
 
     Args:
         connection: any.
         settings: the names.
-        role: as the catalogue spells it; None for the connected one.
+        role: role name as in the catalogue; None for the connected one.
         where: the database, as in a URL.
 
     Raises:
-        sqlalchemy.exc.DBAPIError: there is no such role.
+        sqlalchemy.exc.DBAPIError: the role does not exist.
     """
     tables = StateTables.named(settings)
     name = role or str(connection.scalar(text("SELECT current_user")))
@@ -213,7 +213,7 @@ def _add_figures(connection: Connection, tables: StateTables) -> None:
 
 
 def _grant_as_state(connection: Connection, tables: StateTables, table: Table) -> list[str]:
-    """Grant on another table what belongs to what is granted on the state table."""
+    """Grant on another table the privileges that match those on the state table."""
     done = []
     for role, writes in connection.execute(_GRANTEES, {"table": quoted(tables.state), "other": quoted(table)}).all():
         wanted = tables.privileges(table) if writes else ("SELECT",)
@@ -240,10 +240,10 @@ def _create(connection: Connection, settings: StoreSettings, table: Table, *, wh
 
 
 def _create_once(connection: Connection, settings: StoreSettings, table: Table) -> None:
-    # CREATE SCHEMA IF NOT EXISTS asks for the right to create one even when it is there.
+    # CREATE SCHEMA IF NOT EXISTS needs the CREATE privilege even if the schema exists.
     if not inspect(connection).has_schema(settings.state_schema):
         connection.execute(CreateSchema(settings.state_schema, if_not_exists=True))
-    # One message: there is no table without its comment.
+    # One message: a table never exists without its comment.
     _run(connection, f"{sql_of(CreateTable(table))}; {sql_of(SetTableComment(table))}")
 
 

@@ -1,8 +1,8 @@
-"""Presence session: an idle database session, named after a claim, by which a driver is seen to live.
+"""Presence session: an idle database session, named after a claim, which shows that a driver is alive.
 
-A driver is in a transaction of the database for a part of its time only. What tells whether it lives while its tasks
-run, or while it waits for its next batch, is this session: it is there from the claim on, made anew where it breaks,
-and gone with the process. It costs one connection.
+A driver is in a database transaction for only part of its time. While its tasks run, or it waits for its next batch,
+this session shows that it is alive: it is opened after the claim, reopened if it breaks, and ends with the process. It
+costs one connection.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _log = sink_log(__name__)
 #: connection takes.
 LOOK_S: Final = 1.0
 _OPERATION: Final = "showing that a driver lives"
-#: How long what is asked of it may take, in milliseconds.
+#: Time limit of its requests, in milliseconds.
 _STATEMENT_MS: Final = 5_000
-#: The same of its last statement: whoever ends does not wait long for a server that does not answer.
+#: The same for its last statement: shutdown must not wait long for a server that does not answer.
 _FAREWELL_MS: Final = 1_000
-#: A pooler in transaction mode lends a session to whoever comes next; in session mode it keeps it for its client. So
-#: often two connections are asked which session they have.
+#: A pooler in transaction mode lends a session to the next client; in session mode it keeps it for its client. This is
+#: how often two connections are asked which session they have.
 _POOLER_ROUNDS: Final = 3
 # Nothing ends it for being idle; and the server too finds out, after 25 s, that a client is gone without a word.
 _NAMED: Final = """
@@ -56,7 +56,7 @@ class Presence:
         self._database = database
         self._shown_while = shown_while
         self._changed = threading.Condition()
-        # What is to be shown; '' for nothing.
+        # Name to be shown; '' for none.
         self._name = ""
         self._session: psycopg2.extensions.connection | None = None
         self._begun_s = 0.0
@@ -64,12 +64,12 @@ class Presence:
         self._told = False
 
     def show(self, name: str) -> None:
-        """Show ``name`` from now on. A database that lets no session in is no error: a claim stands without one."""
+        """Show ``name`` from now on. Failure to open the session is not an error: a claim is valid without one."""
         with self._changed:
             self._name = name
             self._renew(name)
             if self._name and self._thread is None:
-                # Its log is that of the sink which starts it.
+                # Copy the context, so that log lines carry the sink's id.
                 context = copy_context()
                 self._thread = threading.Thread(
                     target=context.run, args=(self._look_after,), name="jdbc_state presence", daemon=True
@@ -77,7 +77,7 @@ class Presence:
                 self._thread.start()
 
     def end(self) -> None:
-        """End the session; nothing happens where there is none. Whoever looks behind this call sees it no more."""
+        """End the session, if there is one. After this call it is no longer visible."""
         with self._changed:
             self._name = ""
             self._take_name_off()
@@ -99,11 +99,11 @@ class Presence:
                     return
                 if not self._stands():
                     self._renew(name)
-            # Not while others wait for the lock: nobody knows how long the answer takes.
+            # Not while others wait for the lock: the answer may take any time.
             ended = "" if self._shown_while() else name
 
     def _stands(self) -> bool:
-        """True while the session need not be looked at: nothing came from the server, which tells when it ends.
+        """True while the session needs no check: the server, which would announce its end, has sent nothing.
 
         It is replaced as often as other connections are, so that after a failover it is seen at the new primary.
         """
@@ -144,7 +144,7 @@ class Presence:
             self._session, self._begun_s = session, time.monotonic()
 
     def _is_lent_to_others(self, session: psycopg2.extensions.connection) -> bool:
-        """True behind a pooler in transaction mode: its sessions have no names of clients that do nothing."""
+        """True behind a pooler in transaction mode: its sessions do not keep the names of idle clients."""
         if not behind_pooler(session):
             return False
         other = self._database.session(_OPERATION)
@@ -154,7 +154,7 @@ class Presence:
             other.close()
 
     def _take_name_off(self) -> None:
-        """A server goes on showing a session for some moments behind the end of its client; its name it does not."""
+        """Clear the name, as a server still shows a session for some moments after its client has ended."""
         session = self._session
         if session is None or session.closed:
             return

@@ -1,20 +1,20 @@
-"""Schema of the state table, its history and its actions, as SQLAlchemy's tables and as SQL.
+"""Schema of the state table, its history and its action log, as SQLAlchemy tables and as SQL.
 
-They are of version 2. What it means for programs of another version:
+The schema version is 2. Compatibility with programs of other versions:
 
-* Version 1 of this package works with tables of version 2: the columns that it does not know have defaults. Its batches
-  have no line in the history, though. Before a job goes back to version 1 for good, delete its lines: they fall behind
-  the row, and a later version would make a lost row again from an old one. The history of version 1 was another table
-  (``kafka_transaction_history``), for audits only; it is left as it is, and nothing here reads it.
-* This version changes a state table of version 1 by two new columns, and makes the history. The server does that
-  without rewriting the table, in the time that a lock takes, beside jobs of version 1. A job does it by itself where
-  the table is its own role's; else ``spark-2pc state migrate``, with the role of its owner.
-* The table of kept records came later too. A store makes it that keeps them, which the store of a service does.
-* The table of actions came later, within version 2. What was released before does not know it, and goes on beside it:
-  its claims have no line. This version makes it where it is missing, as it makes the history.
-* A table of a later version is refused by name, as nobody here knows what it means.
+* Version 1 of this package works with tables of version 2: the columns that it does not know have defaults. But its
+  batches have no history lines. Before a job returns to version 1 for good, delete its lines: otherwise they become
+  older than the row, and a later version would rebuild a lost row from an outdated one. The history of version 1 was
+  another table (``kafka_transaction_history``), for audits only; it is left unchanged, and is not read here.
+* This version adds two columns to a state table of version 1, and creates the history. The server needs a short lock
+  and no rewrite of the table, while jobs of version 1 keep running. A job migrates the table if its own role owns it;
+  otherwise run ``spark-2pc state migrate`` as the owner.
+* The table of kept records was added later. It is created by a store that keeps records, such as a service's.
+* The table of actions was added later, within version 2. Earlier releases ignore it, and their claims have no line.
+  This version creates it if it is missing, like the history.
+* A table of a later version is refused with its version number, as its meaning is unknown.
 
-How the version is told is in `jdbc_state.versions`.
+`jdbc_state.versions` detects the version.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from jdbc_state.settings import StoreSettings
 
 #: Length of the key, as in the schema that KIP-939 gives.
 TRANSACTIONAL_ID_CHARACTERS_MAX = 255
-#: Of all tables, in what `jdbc_state.versions` reads.
+#: Names of all tables, in the query of `jdbc_state.versions`.
 VERSION = 2
-#: How a table says its version, in its comment.
+#: How a table's comment states its version.
 MARK = "spark_2pc_sink state, version "
-#: The column of the history that came later, within version 2: a driver that lacks it writes its lines without.
+#: The history column added within version 2: a driver that lacks it writes its lines without.
 FIGURES = "figures"
-#: What a driver needs on each table. An operator who only looks needs SELECT.
+#: Privileges that a driver needs on each table. An operator who only reads needs SELECT.
 STATE_PRIVILEGES = ("SELECT", "INSERT", "UPDATE")
 HISTORY_PRIVILEGES = (*STATE_PRIVILEGES, "DELETE")
 #: Lines are written, and trimmed, and never changed.
@@ -112,7 +112,7 @@ class StateTables:
         return (self.state, *audited, self.records) if settings.keep_records else (self.state, *audited)
 
     def privileges(self, table: Table) -> tuple[str, ...]:
-        """What a driver needs on one of them."""
+        """Privileges that a driver needs on one of them."""
         return {self.history: HISTORY_PRIVILEGES, self.actions: ACTIONS_PRIVILEGES}.get(table, STATE_PRIVILEGES)
 
 
@@ -122,11 +122,11 @@ def quoted(table: Table) -> str:
 
 
 def ddl(settings: StoreSettings, *, role: str | None = None) -> str:
-    """The statements that make the tables, for those who run them with a role of their own.
+    """The statements that create the tables, to be run by another role.
 
     Args:
         settings: names, and whether there is a history.
-        role: whom to grant what a driver needs, as the catalogue spells it; None for nobody.
+        role: role that gets a driver's privileges, unquoted as in the catalogue; None to grant none.
     """
     tables = StateTables.named(settings)
     statements = [sql_of(CreateSchema(settings.state_schema, if_not_exists=True))]
@@ -160,7 +160,7 @@ def grant(table: Table, privileges: Sequence[str], role: str) -> str:
 
 
 def _row_columns() -> list[Column[Any]]:
-    """What version 2 added stands last, with defaults: so a migrated table looks like a new one, to version 1 too."""
+    """Columns added by version 2 are last, with defaults: a migrated table looks like a new one, also to version 1."""
     return [
         Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
         Column("prepared_transaction_state", Text, nullable=False),

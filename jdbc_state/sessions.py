@@ -1,13 +1,12 @@
-"""Database sessions of drivers: their names, how they are found, and how those of older drivers are ended.
+"""Drivers' database sessions: how they are named and found, and how those of older drivers are ended.
 
-A driver that holds a claim is seen by a session of its own, which does nothing (`presence`): ``2pc@<id>:<sink>:
-<generation>``, where the sink is a hash of its state table and id. An idle session holds no lock that would tell one
-state table from another.
+A driver with a claim is visible by a separate idle session (`presence`): ``2pc@<id>:<sink>:<generation>``, where
+<sink> is a hash of its state table and id. An idle session holds no lock that would distinguish one state table from
+another.
 
-The deciding transaction carries ``2pc:<id>:<generation>`` as its application_name, for as long as it is open (SET
-LOCAL, so it means the same behind a connection pooler). A newer claim finds such transactions in pg_stat_activity
-and ends them: a driver that stands still inside COPY would else hold its locks and unique keys for as long as its
-statement may take.
+The deciding transaction has ``2pc:<id>:<generation>`` as its application_name while it is open (SET LOCAL, so it also
+works through a connection pooler). A newer claim finds such transactions in pg_stat_activity and ends them: otherwise a
+driver that is paused inside COPY would hold its locks and unique keys until its statement times out.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _PREFIX = "2pc:"
 _GENERATION_DIGITS_MAX = 19
 #: Leaves room for the prefix, a colon, and any generation.
 _ID_BYTES_MAX = APPLICATION_NAME_BYTES_MAX - len(_PREFIX) - len(":") - _GENERATION_DIGITS_MAX
-#: Starts the stand-in of an id that does not fit. Ids that start with it are hashed too, so no two ids share a name.
+#: Prefix of the replacement for an id that does not fit. Ids that start with it are hashed too, so names are unique.
 _HASHED = "#"
 _HASH_BYTES = 16
 _PRESENCE_PREFIX = "2pc@"
@@ -49,13 +48,13 @@ def application_name(transactional_id: str, generation: int) -> str:
 
 
 def presence_prefix(table: str, transactional_id: str) -> str:
-    """``2pc@<id>:<sink>:``; the id is for people and may be cut off, the sink stands for state table and id.
+    """``2pc@<id>:<sink>:``; the id is for people and may be truncated, the sink identifies state table and id.
 
     Args:
         table: the state table as quoted SQL.
         transactional_id: of the sink.
     """
-    # No name of PostgreSQL contains NUL.
+    # PostgreSQL names cannot contain NUL.
     sink = hashlib.sha256(f"{table}\0{transactional_id}".encode()).hexdigest()[:_SINK_DIGITS]
     shown = transactional_id if transactional_id.isascii() and transactional_id.isprintable() else ""
     return f"{_PRESENCE_PREFIX}{shown[:_SHOWN_ID_MAX]}:{sink}:"
@@ -67,7 +66,7 @@ def presence_name(table: str, transactional_id: str, generation: int) -> str:
 
 
 def run_presence_name(table: str, run_id: str) -> str:
-    """The name of the one session by which a run is seen that holds the claims of many rows.
+    """The name of the one session that represents a run with claims of many rows.
 
     Args:
         table: the state table as quoted SQL.
@@ -79,13 +78,13 @@ def run_presence_name(table: str, run_id: str) -> str:
 
 @dataclass(frozen=True)
 class DriverSession:
-    """A session by which a driver is seen to live.
+    """A session that shows that a driver is alive.
 
     Attributes:
-        pid: of its backend.
-        role: as whom it logged in.
-        hidden: True where the asking role may not see the rest: it is no member of that role.
-        address: of the driver's host, or of the pooler's; '' for a local socket.
+        pid: process id of its backend.
+        role: role that it logged in with.
+        hidden: True if the asking role may not see the rest, because it is not a member of that role.
+        address: address of the driver's host, or of the pooler; '' for a local socket.
     """
 
     pid: int
@@ -100,11 +99,11 @@ class DriverSession:
 
 @dataclass(frozen=True)
 class NamedSession:
-    """A session by which some driver is seen.
+    """A driver's session and its name.
 
     Attributes:
-        name: its application_name, which says whose it is.
-        session: it.
+        name: its application_name, which identifies the driver.
+        session: the session.
     """
 
     name: str
@@ -131,11 +130,11 @@ class Session:
     """One session of the database.
 
     Attributes:
-        pid: of its backend.
-        role: as whom it logged in.
+        pid: process id of its backend.
+        role: role that it logged in with.
         name: its application_name.
-        ended: True: it was ended and is gone. False: it was told to end, and is still there. None: left alone,
-            because it is another role's.
+        ended: True: it was ended and is gone. False: it was told to end, and still exists. None: left alone, because
+            it belongs to another role.
     """
 
     pid: int
@@ -176,8 +175,8 @@ WHERE CASE WHEN older.generation ~ '^[0-9]{1,19}$'
 ORDER BY older.pid
 """)
 
-# Every role sees the names of all sessions, also of those whose addresses it may not see. A session in the deciding
-# transaction is told from that of another state table by its lock, see above.
+# Every role sees the names of all sessions, even if their addresses are hidden. The lock of a session in the deciding
+# transaction tells which state table it uses, see above.
 _DRIVERS = text("""
 SELECT driver.pid, driver.usename, driver.backend_start IS NULL, coalesce(host(driver.client_addr), ''),
        driver.application_name
@@ -229,7 +228,7 @@ def end_older_sessions(
 
 
 def lock_holders(connection: Connection, *, table: str) -> list[Session]:
-    """Sessions that hold more than a reader's lock on ``table``: those that may stand in a claim's way."""
+    """Sessions that hold more than a reader's lock on ``table``: they may block a claim."""
     return [Session(pid, role, name) for pid, role, name in connection.execute(_HOLDERS, {"table": table})]
 
 
@@ -247,14 +246,14 @@ def driver_sessions(connection: Connection, *, table: str) -> list[NamedSession]
 def sessions_of(
     sessions: Iterable[NamedSession], table: str, transactional_id: str, generation: int, run_id: str
 ) -> list[DriverSession]:
-    """Those of one driver: the one with this claim, or with a newer one.
+    """Sessions of one driver: with this claim, or with a newer one.
 
     Args:
-        sessions: by `driver_sessions`, of the same table.
+        sessions: result of `driver_sessions`, for the same table.
         table: the state table as quoted SQL.
-        transactional_id: of the sink.
-        generation: of the claim.
-        run_id: of the run that made it; a session of that run shows all its claims.
+        transactional_id: the sink's id.
+        generation: generation of the claim.
+        run_id: the run that made it; a session of that run represents all its claims.
     """
     prefixes = (presence_prefix(table, transactional_id), application_name_prefix(transactional_id))
     of_run = run_presence_name(table, run_id)

@@ -14,30 +14,30 @@ _RECORDS_SUFFIX = "_records"
 class StoreSettings:
     """Names and time-outs of one store.
 
-    The defaults are those of `spark_2pc_sink.DualWriteSink`, whose options say why they are what they are: tools for
-    one then find the rows of the other.
+    The defaults are those of `spark_2pc_sink.DualWriteSink`, whose options explain them: tools for one then find the
+    rows of the other.
 
     Args:
-        state_schema: schema of all tables, as the catalogue spells it.
-        state_table: table of state rows. With ``_actions`` behind it, the table of what drivers and people did.
-        history_table: table of the history; used with ``history_batches`` above 0. '': the name of the state table with
-            ``_history`` behind it, so that no two state tables share one.
-        history_batches: lines of the history kept for each transactional id, up to a tenth more before they are
-            trimmed; and so many of what its drivers did. 0 keeps none, and no actions either.
-        keep_records: make the table of kept records too, the name of the state table with ``_records`` behind it: for
-            writers whose batches nobody replays.
-        connect_timeout_s: one attempt to connect, in seconds; libpq takes no less than 2.
-        connect_deadline_ms: how long a database that has answered before may take to come back.
-        claim_lock_timeout_ms: how long a claim waits for a row lock before it looks who holds it.
+        state_schema: schema of all tables, unquoted.
+        state_table: table of state rows. With the suffix ``_actions``, the table of what drivers and people did.
+        history_table: table of the history; used if ``history_batches`` is above 0. '': the name of the state table
+            with the suffix ``_history``, so that each state table has its own.
+        history_batches: history lines kept for each transactional id, up to a tenth more before they are trimmed; and
+            the same number of its drivers' actions. 0 keeps neither history nor actions.
+        keep_records: create the table of kept records too, the name of the state table with the suffix ``_records``:
+            for writers whose batches are not replayed.
+        connect_timeout_s: one attempt to connect, in seconds; libpq's minimum is 2.
+        connect_deadline_ms: how long a database that was reachable before may be down.
+        claim_lock_timeout_ms: how long a claim waits for a row lock before it checks who holds it.
         claim_deadline_ms: when a claim gives up.
         lock_timeout_ms: longest wait for a lock in the deciding transaction.
         statement_timeout_ms: longest statement there.
         idle_in_transaction_timeout_ms: longest pause between two statements there.
         commit_timeout_ms: longest wait for the answer to a COMMIT, or to any other single request of the store.
-        password: called for the password of each new connection, where passwords change; None: that of the URL, or
-            what libpq finds by itself (PGPASSWORD, ~/.pgpass, a service file).
-        require_tls: refuse connections to another machine that have no TLS. Without, the log warns of them.
-        accept_database: the name of a database that is not PostgreSQL and is used all the same; None for none.
+        password: called for the password of each new connection, if passwords change; None: use the URL's, or libpq's
+            own sources (PGPASSWORD, ~/.pgpass, a service file).
+        require_tls: refuse connections without TLS to another machine. If False, the log warns of them.
+        accept_database: the name of a database that is not PostgreSQL and is used nevertheless; None for none.
     """
 
     state_schema: str = "public"

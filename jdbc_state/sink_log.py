@@ -24,10 +24,10 @@ _AT_WORK_FOR: ContextVar[str | None] = ContextVar("the sink that this thread is 
 
 @contextmanager
 def at_work_for(transactional_id: str) -> Iterator[None]:
-    """In the block, and in the contexts that are copied there, logs without a sink of their own are those of this one.
+    """In the block and in copies of its context, module logs are those of this sink.
 
     Args:
-        transactional_id: of the sink.
+        transactional_id: the sink's id.
     """
     before = _AT_WORK_FOR.set(transactional_id)
     try:
@@ -37,11 +37,11 @@ def at_work_for(transactional_id: str) -> Iterator[None]:
 
 
 class SinkLog(_Adapter):
-    """Puts the transactional id in front of each message.
+    """Prefixes each message with the transactional id.
 
     Args:
-        logger: takes the lines.
-        transactional_id: of the sink; None for that which the thread is at work for, if it is for one.
+        logger: receives the lines.
+        transactional_id: the sink's id; None for the one that the thread is currently working for, if any.
     """
 
     def __init__(self, logger: logging.Logger, transactional_id: str | None) -> None:
@@ -54,7 +54,7 @@ class SinkLog(_Adapter):
         if name is not None:
             msg, args = f"%s: {msg}", (name, *args)
             kwargs["extra"] = {**(kwargs.get("extra") or {}), FIELD: name}
-        # The caller's file and line, not those of this one.
+        # The caller's file and line, not those of this module.
         self.logger.log(level, msg, *args, stacklevel=kwargs.pop("stacklevel", 1) + 1, **kwargs)
 
 

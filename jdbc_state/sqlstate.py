@@ -1,4 +1,4 @@
-"""PostgreSQL's error codes (SQLSTATE) as errors of this package: which mean 'again', and what a message may show."""
+"""PostgreSQL's error codes (SQLSTATE) as errors of this package: which are retriable, and what a message may show."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def is_retriable(sqlstate: str) -> bool:
 
 
 def is_cut(sqlstate: str) -> bool:
-    """True where the connection ended: what was sent on it may have been carried out, and another one may work."""
+    """True if the connection ended: the last statement may have been carried out, and another connection may work."""
     return sqlstate.startswith("08") or sqlstate in _ENDED_SESSIONS
 
 
@@ -94,7 +94,7 @@ def describe(error: BaseException) -> str:
 
 
 def store_error(operation: str, error: BaseException) -> StateStoreError:
-    """The StateStoreError that stands for ``error``."""
+    """Convert ``error`` to a StateStoreError."""
     sqlstate = sqlstate_of(error)
     remedy = _POLICIES if _is_against_policy(error) else _REMEDIES.get(sqlstate, "")
     return StateStoreError(

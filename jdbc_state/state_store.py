@@ -81,10 +81,10 @@ class OneDecision:
 class StateStore(ABC):
     """Where state rows live. Every method raises StateStoreError when the database fails.
 
-    A method that changes a row takes the generation of a claim and raises SupersededError when it is no longer the
-    newest, HaltError when the row is behind that claim (see :func:`lost_commits_error`), or LocalProtocolError when
-    :data:`TRANSITIONS` has no such move; the row is then as it was. Calling one again that has succeeded, after an
-    answer was lost, succeeds.
+    A method that changes a row takes the generation of a claim. It raises SupersededError if that is not the newest,
+    HaltError if the row is older than that claim (see :func:`lost_commits_error`), or LocalProtocolError if
+    :data:`TRANSITIONS` has no such move; the row is then unchanged. A method that has succeeded may be called again
+    after a lost answer, and succeeds again.
     """
 
     @abstractmethod
@@ -104,28 +104,28 @@ class StateStore(ABC):
     ) -> StateRow:
         """Take the row over: one statement that checks, counts and reads.
 
-        BEFORE anything is asked of Kafka: what Kafka said before a claim may be stale. AFTER it no older driver can
+        Call it BEFORE asking Kafka anything: an answer from before the claim may be stale. AFTER it no older driver can
         decide, and a decision that was just being committed is in the answer.
 
-        A row that is lost, and of which the history has lines, is made again from the newest of them, in the same
-        statement and by the same rules of ownership. Its generation is beyond every claim that was granted.
+        A row that is lost but has history lines is rebuilt from the newest of them, in the same statement and under the
+        same rules of ownership. Its generation is greater than that of every claim that was granted.
 
         Args:
-            transactional_id: the row; made when there is none, and no line of it.
-            cluster_id: the Kafka cluster that the claimant talks to.
-            query_id: the claimant's query; None for the command line, which takes no part in its ownership.
+            transactional_id: key of the row; created if neither the row nor a history line exists.
+            cluster_id: the claimant's Kafka cluster.
+            query_id: the claimant's query; None for the command line, which takes no part in ownership.
             run_id: the claimant's run of that query.
-            adopt: take the row from another query or cluster. From another query, its batches count from none;
-                from another cluster, what it says of Kafka is forgotten.
-            expected_generation: the claim that this driver holds already; then no row is made or made again, and only
-                that claim, or a later one of the same run whose answer was lost, is replaced.
-            layout: where the writer's records and rows are, and how both are made, as JSON has it. It is kept with the
-                claim, for those who look at both sides (:meth:`read_layout`); nothing secret may be in it.
+            adopt: take the row from another query or cluster. From another query, its batches start again;
+                from another cluster, its Kafka state is cleared.
+            expected_generation: the claim that this driver holds; then no row is created or rebuilt, and only that
+                claim, or a later one of the same run whose answer was lost, is replaced.
+            layout: places of the writer's records and rows, and how both are made, as JSON. It is stored with the
+                claim for readers of both sides (:meth:`read_layout`) and must not contain secrets.
 
         Raises:
             ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
             SupersededError: the row is no longer at ``expected_generation``; nothing was changed.
-            StateStoreError: the database failed, or a session that is not ours to end stood in the way.
+            StateStoreError: the database failed, or a session that must not be ended blocked the claim.
         """
         return self._claim(
             Claimant(
@@ -149,11 +149,11 @@ class StateStore(ABC):
 
     @abstractmethod
     def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
-        """The newest lines of the history, the newest first, in the same way; none where no history is kept.
+        """The newest history lines, the newest first, also without a claim; empty if no history is kept.
 
         Args:
-            transactional_id: one sink, whose lines come by their number; None for all, by their last change.
-            last: at most so many.
+            transactional_id: one sink, ordered by line number; None for all, ordered by their last change.
+            last: maximum number of lines.
         """
 
     @abstractmethod
@@ -164,29 +164,29 @@ class StateStore(ABC):
     def read_actions(
         self, transactional_id: str | None = None, *, last: int, since: datetime | None = None
     ) -> list[ActionLine]:
-        """What drivers and people did, the newest first, in the same way; none where none is kept.
+        """The newest actions of drivers and people, the newest first, also without a claim; empty if none are kept.
 
         Args:
             transactional_id: one sink; None for all.
-            last: at most so many.
-            since: none before this, by the database's clock.
+            last: maximum number of lines.
+            since: none older than this, by the database's clock.
         """
 
     @abstractmethod
     def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
-        """The layout of the newest claim that came with one, in the same way; None where none is known."""
+        """The layout of the newest claim that has one, also without a claim; None if none is known."""
 
     @abstractmethod
     def note_action(
         self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
     ) -> None:
-        """Write down what changes no row; BEFORE it is done.
+        """Log an action that does not change a row, BEFORE it is carried out.
 
         Args:
-            transactional_id: of a sink; any id where ``generation`` is None.
-            generation: the claim under which it is done; None for what needs none.
+            transactional_id: id of a sink; any id if ``generation`` is None.
+            generation: the claim that it is done under; None if it needs no claim.
             action: one of `jdbc_state.actions.ACTIONS`.
-            detail: more of it, as JSON has it.
+            detail: details, as JSON values.
 
         Raises:
             SupersededError, HaltError: ``generation`` is not the newest claim; nothing was written.
@@ -226,10 +226,10 @@ class StateStore(ABC):
         Args:
             transactional_id: the row.
             generation: the claim.
-            settled: the pair that Kafka shows.
-            action: of the line that tells it, where a recovery settles what was left; '' for a batch that goes its way.
-            detail: of that line.
-            figures: of the batch, for its line in the history: values that JSON has, by names of the writer's own.
+            settled: ``producerId:epoch`` that Kafka shows.
+            action: action of its log line, if a recovery settles a previous transaction; '' for a normal batch.
+            detail: detail of that line.
+            figures: figures of the batch for its history line: JSON values, under names that the writer chooses.
         """
         values, told = {"settled": settled}, detail or {}
         done = Move("mark_done", transactional_id, generation, values, action=action, detail=told, figures=figures)
@@ -248,14 +248,14 @@ class StateStore(ABC):
         *,
         figures: Mapping[str, Any] | None = None,
     ) -> StateRow:
-        """Note a batch without rows and records as done; the row keeps its pair.
+        """Note a batch without rows and records as done; the row keeps its ``producerId:epoch``.
 
         Args:
             transactional_id: the row.
             generation: the claim.
-            batch_id: of the batch.
-            expected: the pair that the row must have.
-            figures: of the batch, for its line in the history.
+            batch_id: id of the batch.
+            expected: ``producerId:epoch`` that the row must have.
+            figures: figures of the batch for its history line.
         """
         empty = {
             "batch_id": batch_id,
@@ -280,15 +280,15 @@ class StateStore(ABC):
     ) -> StateRow:
         """Note a decision that was lost with its row and its history (a person's decision).
 
-        How many rows and records the batch has is not known: the row says 1, and takes any digest.
+        The batch's numbers of rows and records are not known: the row says 1, and accepts any digest.
 
         Args:
-            transactional_id: the row, of which nothing is known.
+            transactional_id: key of the row, whose earlier contents are unknown.
             generation: the claim.
-            prepared: ``producerId:epoch`` of the transaction that Kafka holds open.
-            batch_id: of the batch whose rows are in the table.
-            kafka_offsets: where the transaction begins in each 'topic-partition', twice.
-            detail: of the line that tells it.
+            prepared: ``producerId:epoch`` of the open transaction in Kafka.
+            batch_id: the batch whose rows are in the table.
+            kafka_offsets: the transaction's first offset in each 'topic-partition', twice.
+            detail: detail of its log line.
         """
         found = {"prepared_transaction_state": prepared, "batch_id": batch_id, "kafka_offsets": dict(kafka_offsets)}
         unknown = {"row_count": 1, "record_count": 1, "digest": "", "settled": "", "topic_ids": {}}
@@ -297,7 +297,7 @@ class StateStore(ABC):
     def accept_replay(
         self, transactional_id: str, generation: int, *, detail: Mapping[str, Any] | None = None
     ) -> StateRow:
-        """Let the replay of an owed batch be sent whatever its digest (a person's decision)."""
+        """Let the replay of an owed batch be sent with any digest (a person's decision)."""
         return self._decide("accept_replay", transactional_id, generation, {"digest": ""}, detail)
 
     def drop_batch(
@@ -319,11 +319,11 @@ class StateStore(ABC):
 
     @abstractmethod
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
-        """One database transaction for a batch's data and its decision.
+        """Open one database transaction for a batch's data and its decision.
 
-        Leaving the block by an exception, or without ``decide()``, rolls back. Errors of the database become
-        StateStoreError; whatever COMMIT raises becomes CommitUnknownError, because the server may have carried it
-        out. A KeyboardInterrupt during COMMIT passes through, and leaves the outcome as unknown.
+        Leaving the block by an exception, or without ``decide()``, rolls back. Database errors become StateStoreError;
+        any error of COMMIT becomes CommitUnknownError, because the server may have carried it out. A KeyboardInterrupt
+        during COMMIT is passed on, and leaves the outcome unknown.
 
         Raises:
             SupersededError: ``generation`` is not the newest claim, on entering or in ``decide()``.

@@ -38,13 +38,13 @@ class SqlStateStore(StateStore):
     Args:
         url: SQLAlchemy's URL, dialect postgresql, driver psycopg2.
         settings: names and time-outs.
-        actor: who acts through it; whoever runs this process, where None.
-        shown_while: True while whoever has claimed a row for a query is at work on it; see `Presence`.
-        shown_by_run: show the run of the newest claim, and not that claim alone: of a run that holds many rows, through
+        actor: user of the store; None for this process.
+        shown_while: True while the claimant of a row is working for its query; see `Presence`.
+        shown_by_run: show the run of the newest claim instead of that claim: for a run that holds many rows through
             one store.
 
     Attributes:
-        database: opens its connections; others may share the one that is kept.
+        database: opens its connections; the kept connection may be shared.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class SqlStateStore(StateStore):
         self._claiming.history_there, self._moves.figures_there = prepared.history, prepared.figures
 
     def migrate(self) -> list[str]:
-        """Bring tables of an earlier version to this one, with the role of their owner; what was done.
+        """Migrate tables of an earlier version, as the role of their owner; return the changes made.
 
         Raises:
-            StateStoreError: a table is not ours, or of a later version, or another role's; or it stayed locked.
+            StateStoreError: a table is foreign, or of a later version, or another role's; or it stayed locked.
         """
         operation = f"migration of table {quoted(self._state)}"
         try:
@@ -144,7 +144,7 @@ class SqlStateStore(StateStore):
         return [action_line_of(answer) for answer in found]
 
     def read_layout(self, transactional_id: str) -> Mapping[str, Any] | None:
-        """The layout of the newest claim that came with one, without waiting for anyone."""
+        """The layout of the newest claim that has one, without waiting for locks."""
         found = self._answers(self._actions.newest_layout(transactional_id))
         return dict(getattr(found[0], LAYOUT)) if found else None
 
@@ -186,19 +186,19 @@ class SqlStateStore(StateStore):
         settled: str | None = None,
         kept: KeptRecords | None = None,
     ) -> None:
-        """Write the state row in a transaction of the caller's, as its last statement; the caller commits it.
+        """Write the state row in the caller's transaction, as its last statement; the caller commits it.
 
-        Whatever that COMMIT raises leaves the outcome unknown, which only a new claim can tell. Errors of the database
-        pass as they are: the caller's session has to hear of them.
+        Any error of that COMMIT leaves the outcome unknown, which only a new claim can tell. Database errors are not
+        wrapped: the caller's session must see them.
 
         Args:
-            connection: in the transaction that has the rows, of any driver of PostgreSQL's.
+            connection: in the transaction with the rows; any PostgreSQL driver.
             transactional_id: the row.
             generation: the claim.
-            decision: what is decided.
-            settled: the pair that Kafka answered to the decision before, which is noted with this one; None where that
-                is noted already.
-            kept: the records of this one, where they must be kept; the store needs ``keep_records`` for it.
+            decision: the decision.
+            settled: ``producerId:epoch`` that Kafka returned for the previous decision, noted with this one; None if
+                that is noted already.
+            kept: the records of this decision, if they must be kept; the store then needs ``keep_records``.
 
         Raises:
             SupersededError: a newer driver has claimed the row.
@@ -215,7 +215,7 @@ class SqlStateStore(StateStore):
         )
 
     def read_kept(self, transactional_id: str) -> KeptRecords | None:
-        """The records of the newest decision that came with some, without waiting for anyone; None for none."""
+        """The records of the newest decision that has some, without waiting for locks; None for none."""
         records = self._tables.records
         columns = (records.c.batch_id, records.c.partitions, records.c.batches)
         found = self._answers(select(*columns).where(records.c.transactional_id == transactional_id))
@@ -227,10 +227,10 @@ class SqlStateStore(StateStore):
             return look_for_drivers(connection, self._state, [row])[row.transactional_id]
 
     def survey(self, transactional_id: str | None = None) -> Survey:
-        """What the database shows of one sink, or of all, without a claim; see `jdbc_state.survey`.
+        """The database's view of one sink, or of all, without a claim; see `jdbc_state.survey`.
 
         Raises:
-            StateStoreError: the database cannot be read; or somebody keeps a table of it locked.
+            StateStoreError: the database cannot be read, or one of its tables stays locked.
         """
         operation = "looking at every sink" if transactional_id is None else f"looking at {transactional_id!r}"
         try:
@@ -252,7 +252,7 @@ class SqlStateStore(StateStore):
             self._presence.show(self._shown_name(row.transactional_id, row.generation, row.run_id))
 
     def _rebuilt_from(self, row: StateRow) -> int | None:
-        """What the claim of ``row`` would have answered as ``rebuilt_from``; its line knows, where one is kept."""
+        """The ``rebuilt_from`` that the claim of ``row`` would have returned; read from its line, if one is kept."""
         lines = self.read_actions(row.transactional_id, last=1)
         return lines[0].detail.get("rebuilt_from") if lines and lines[0].generation == row.generation else None
 
@@ -271,7 +271,7 @@ class SqlStateStore(StateStore):
         return [row_of(answer) for answer in self._answers(statement)]
 
     def _answers(self, statement: Select[Any]) -> Sequence[Any]:
-        """What a SELECT answers; nothing where there is no such table."""
+        """Rows of a SELECT; empty if the table does not exist."""
         try:
             # Only DROP or ALTER TABLE can be in the way.
             with self._requests("read") as connection:

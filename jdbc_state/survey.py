@@ -1,6 +1,6 @@
-"""Survey: every sink's state row, the rows that are lost, and which drivers live, read over one connection.
+"""Survey: every sink's state row, the lost rows, and which drivers are alive, read over one connection.
 
-A row that cannot be understood is named, and hides no other: somebody may have written it by hand, or a later version.
+An invalid row is named, and does not hide the others: it may have been written by hand, or by a later version.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _THERE = text("SELECT to_regclass(:state) IS NOT NULL, to_regclass(:history) IS 
 
 @dataclass(frozen=True)
 class UnreadableRow:
-    """A row, or the newest line of a row that is lost, that cannot be understood.
+    """An invalid row, or an invalid newest line of a lost row.
 
     Attributes:
-        transactional_id: whose.
-        problem: what is wrong with it.
+        transactional_id: its id.
+        problem: the problem.
     """
 
     transactional_id: str
@@ -37,14 +37,14 @@ class UnreadableRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What a database shows of its sinks.
+    """The sinks in a database.
 
     Attributes:
-        table_there: whether there is a state table of this name.
+        table_there: whether the state table exists.
         rows: the state rows, by transactional id.
-        lost: the newest line of each sink that has lines in the history and no row, in the same order.
-        unreadable: of both, those that cannot be understood.
-        drivers: whether the driver of each row lives, by transactional id.
+        lost: the newest line of each sink with lines in the history and no row, in the same order.
+        unreadable: the invalid ones of both.
+        drivers: whether the driver of each row is alive, by transactional id.
     """
 
     table_there: bool
@@ -55,12 +55,12 @@ class Survey:
 
 
 def survey(connection: Connection, tables: StateTables, transactional_id: str | None) -> Survey:
-    """Read it, with a number of queries that does not depend on that of the sinks.
+    """Read it; the number of queries does not depend on the number of sinks.
 
     Args:
         connection: in autocommit mode.
-        tables: of both.
-        transactional_id: of one sink; None for all.
+        tables: state table and history.
+        transactional_id: one sink; None for all.
 
     Raises:
         sqlalchemy.exc.DBAPIError: the database refused.
@@ -155,14 +155,14 @@ def _read(connection: Connection, statement: Select[Any]) -> list[StateRow | Unr
 
 
 def read_row(answer: Any) -> StateRow | UnreadableRow:
-    """A StateRow from SQLAlchemy's row with `row_columns`, or what is wrong with it."""
+    """A StateRow from SQLAlchemy's row with `row_columns`, or its problem."""
     found = answer._mapping  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
     problem = problem_of(found["kafka_offsets"], found["topic_ids"])
     return UnreadableRow(found["transactional_id"], problem) if problem else row_of(answer)
 
 
 def problem_of(kafka_offsets: object, topic_ids: object) -> str:
-    """What is wrong with the two columns whose content no type of the database checks; '' for nothing."""
+    """The problem of the two columns whose content the database's types do not check; '' for none."""
     if not isinstance(kafka_offsets, dict) or not all(map(_is_range, kafka_offsets.values())):
         return f'kafka_offsets {_short(kafka_offsets)} is no object of "topic-partition": [first, last]'
     if not isinstance(topic_ids, dict) or not all(isinstance(value, str) for value in topic_ids.values()):

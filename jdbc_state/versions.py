@@ -1,9 +1,9 @@
-"""Versions of the tables: which one is there, and what to do where it is not this package's.
+"""Versions of the tables: detect the version, and what to do if it is not this package's.
 
-A version is told by the columns and the primary key: these are what the statements of this package need, whoever made
-the table and however it was copied. The comment that says it too is lost by ``pg_dump --no-comments`` and missing from
-tables that were made by hand. So it counts for one thing only, which columns cannot tell: that a table is of a version
-later than this one.
+The version is detected from the columns and the primary key: the statements of this package need these, however the
+table was made or copied. The table comment also states it, but is lost by ``pg_dump --no-comments`` and missing from
+tables made by hand. So it is only used for what columns cannot tell: that a table has a later version than this
+package.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _COLUMNS = text(
 
 @dataclass(frozen=True)
 class FoundTable:
-    """A table that is there.
+    """An existing table.
 
     Attributes:
-        name: quoted as in SQL.
-        version: its version; None where it is no table of this package, or lacks a part.
+        name: name as quoted SQL.
+        version: its version; None if it is not a table of this package, or incomplete.
         owner: the role that owns it.
-        owned: whether the connected role may do what its owner may.
-        lacks: what it lacks of version 2, in words; '' for nothing.
-        later: columns that it does without, as they came within version 2.
+        owned: whether the connected role has the owner's privileges.
+        lacks: missing parts of version 2, in words; '' for none.
+        later: missing optional columns, added within version 2.
     """
 
     name: str
@@ -59,7 +59,7 @@ class FoundTable:
 
 
 def find_table(connection: Connection, tables: StateTables, table: Table) -> FoundTable | None:
-    """What is there under the name of ``table``; None for nothing."""
+    """The table with the name of ``table``; None if there is none."""
     name = quoted(table)
     about = connection.execute(_TABLE, {"table": name}).one_or_none()
     if about is None:
@@ -91,11 +91,11 @@ def _is_version_1(tables: StateTables, table: Table, missing: list[str], key: li
 
 
 def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, where: str) -> StateStoreError | None:
-    """Why a table cannot be used as it is, and the command that changes that; None where it can.
+    """Why a table cannot be used as it is, and the command that fixes it; None if it can be used.
 
     Args:
         found: the table.
-        tables: of the store.
+        tables: the store's tables.
         settings: their names.
         where: the database, as in a URL.
     """
@@ -123,11 +123,11 @@ def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, 
 
 
 def migrate_command(settings: StoreSettings, *, role: str, where: str) -> str:
-    """The command that brings the tables to this version, complete but for the password.
+    """The command that migrates the tables to this version, complete except for the password.
 
     Args:
         settings: their names.
-        role: who runs it.
+        role: role that runs it.
         where: the database, as in a URL.
     """
     url = f"postgresql://{urllib.parse.quote(role, safe='')}@{where}"
@@ -135,7 +135,7 @@ def migrate_command(settings: StoreSettings, *, role: str, where: str) -> str:
 
 
 def migration(settings: StoreSettings, *, role: str, where: str) -> str:
-    """The same as a remedy: a line for a shell that says what it changes."""
+    """The same as a remedy: a shell command with a comment on its effect."""
     return (
         f"{migrate_command(settings, role=role, where=where)}  # as {role}: adds the tables and columns of version "
         f"{VERSION}, and changes no row; safe beside jobs"
@@ -143,11 +143,11 @@ def migration(settings: StoreSettings, *, role: str, where: str) -> str:
 
 
 def making(settings: StoreSettings, *, role: str = "ROLE") -> str:
-    """The remedy where there is no state table, and this role may make none.
+    """The remedy if there is no state table, and this role may not create one.
 
     Args:
         settings: their names.
-        role: that of the job, as the catalogue spells it.
+        role: the job's role, as in the catalogue.
     """
     return (
         f"spark-2pc state ddl {_flags(settings)} --role {shlex.quote(role)}  # changes nothing: prints the statements, "

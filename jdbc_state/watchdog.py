@@ -43,8 +43,8 @@ class Watchdog:
     """
 
     def __init__(self, connection: HasFileNumber, limit_ms: int) -> None:
-        # A duplicate: psycopg2 may close its own descriptor meanwhile, and the number may be somebody else's then. Not
-        # as a socket: to make one takes five times as long, and hardly any is cut.
+        # A duplicate: psycopg2 may close its own descriptor meanwhile, and the number may be reused. Not as a socket:
+        # making one takes five times as long, and hardly any is cut.
         try:
             self._descriptor = os.dup(connection.fileno())
         except OSError as error:
@@ -88,13 +88,13 @@ class _WatchedCursor(psycopg2.extensions.cursor):
 
 @contextmanager
 def watched_statements(connection: psycopg2.extensions.connection, limit_ms: int) -> Iterator[None]:
-    """Bound each statement on ``connection`` while the block lasts, whoever sends it.
+    """Limit the time of each statement on ``connection`` while the block lasts.
 
-    At the connection, and not where statements are sent: none of them can be forgotten. What is not a cursor's
-    (COMMIT and ROLLBACK) is left to a `Watchdog` of its own.
+    It acts on the connection, so no statement can be forgotten. Operations without a cursor (COMMIT and ROLLBACK) need
+    a separate `Watchdog`.
 
     Args:
-        connection: psycopg2's; cursors that are made in the block are meant.
+        connection: psycopg2's; applies to cursors that are made in the block.
         limit_ms: milliseconds that each statement may take.
     """
     before = connection.cursor_factory
@@ -117,7 +117,7 @@ class _Watch:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, in a process that was forked: it has the lock as it was, and not the thread."""
+        """Reset in a forked process, which inherits the lock's state, but not the thread."""
         self._changed = threading.Condition()
         self._ends_s = {}
         self._thread = None
@@ -160,7 +160,7 @@ os.register_at_fork(after_in_child=_watch.reset)
 
 
 def cut(connection: HasFileNumber) -> None:
-    """Shut a connection's socket down now: whoever waits for an answer on it gets an error."""
+    """Shut a connection's socket down now: a wait for an answer on it then fails."""
     _shut_down(connection.fileno())
 
 
@@ -169,5 +169,5 @@ def _shut_down(descriptor: int) -> None:
         try:
             connected.shutdown(socket.SHUT_RDWR)
         except OSError:
-            # The connection ended by itself at the same moment, which is what was wanted.
+            # The connection ended at the same moment, as intended.
             return

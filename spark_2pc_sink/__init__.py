@@ -1,14 +1,14 @@
 """Exactly-once dual writes from PySpark Structured Streaming to Kafka and PostgreSQL.
 
 A micro-batch is written to Kafka in one transaction and to PostgreSQL in another. The database transaction also
-writes one row that names the Kafka transaction, so its COMMIT decides for both. If the job dies in between, on restart
-the sink reads that name and commits (or re-sends) the Kafka half. This is the dual-write recipe of KIP-939, as a
+writes one row that names the Kafka transaction, so its COMMIT decides for both. If the job dies in between, the sink
+reads that row on restart and commits (or resends) the Kafka half. This is the dual-write recipe of KIP-939, as a
 ``foreachBatch`` sink.
 
 **Guarantee.** Once the sink is at rest, a reader of the topic with isolation.level=read_committed and a reader of the
 table see the same rows, each once.
 
-**The way of the data.** Tasks read the rows and encode them, for Kafka to record batches and for PostgreSQL to COPY
+**Data flow.** Tasks read the rows and encode them, for Kafka to record batches and for PostgreSQL to COPY
 bytes (`sink.tasks`, `wire`). They stream both to the driver (`sink.stream`), whose threads forward the records in one
 Kafka transaction (`producer`) and copy the rows into the table meanwhile (`sink.transfer`, `sink.table`). The same
 database transaction writes the state row last (`jdbc_state`) and commits. Then the driver commits the Kafka transaction
@@ -16,7 +16,7 @@ database transaction writes the state row last (`jdbc_state`) and commits. Then 
 
 **Reading order.** `recipe.steps` (the steps), `recipe.resolve` (the decision of a recovery), `recovery` (its procedure,
 and `recover` and `status`), `sink.sink` and `sink.query_run` (a run of a query), `sink.driver` (a batch on the driver),
-`sink.job` and `sink.tasks` (a batch on executors), `sink.transfer` and `sink.table` (its rows on their way to the
+`sink.job` and `sink.tasks` (a batch on executors), `sink.transfer` and `sink.table` (copying its rows to the
 table), `producer`, `wire`. Also `options`, `errors`, `cli`, `transactions`, `reference` (a coordinator) and `testing`.
 
 **Words**, each for one thing:
@@ -24,11 +24,11 @@ table), `producer`, `wire`. Also `options`, `errors`, `cli`, `transactions`, `re
 ============== ==================================================================================================
 pair           (producer id, epoch): what Kafka fences by, and on transaction.version 2 the name of one transaction
 prepared       KIP-939's client-side fact: all records acknowledged, the pair remembered; there is no such request
-decided        the database transaction that names the pair has committed; there is no way back from here
+decided        the database transaction that names the pair has committed; it cannot be undone
 completed      the driver has ended Kafka's side as decided (EndTxn)
 settled        both sides agree, and the row says so
-owed           decided, but Kafka aborted its half: the records must be sent again
-claim          taking the state row over; each counts its generation up, and only the newest can decide
+owed           decided, but Kafka aborted its half: the records must be resent
+claim          taking the state row over; each increments its generation, and only the newest can decide
 in doubt       decided, and not known to be completed
 ============== ==================================================================================================
 
@@ -113,7 +113,7 @@ __all__ = [
     "verify",
 ]
 
-#: Read by pyproject.toml. It stands here because an executor may get the package as a zip, without its metadata.
+#: Read by pyproject.toml. Defined here because an executor may get the package as a zip, without its metadata.
 __version__: Final = "1.0.0"
 
 # Loaded when first asked for: a program that only recovers needs no Spark, and a coordinator no SQLAlchemy.

@@ -1,4 +1,4 @@
-"""An error, those that it was made of, and what it says."""
+"""An error, the errors that caused it, and its message."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-#: A line of Java's stack; "... 12 more" stands for those that the error before it has too.
+#: A line of a Java stack trace; "... 12 more" are the lines that it shares with the previous error.
 _JAVA_FRAME: Final = re.compile(r"\n\s+(at \S+\(.*\)|\.\.\. \d+ more)")
 _LINES: Final = re.compile(r"\s*\n\s*")
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error itself, and what it was raised from, each once.
+    """The error itself, and its causes, each once.
 
-    Libraries wrap errors also by handing one to another as its first argument (kafka-python, requests).
+    Libraries also wrap an error by passing it to another as its first argument (kafka-python, requests).
     """
     seen: set[int] = set()
     found: BaseException | None = error

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final, Protocol
 
-#: Leaders, coordinators and end markers take less. A longer wait is logged, with what it is for.
+#: Leaders, coordinators and end markers take less. A longer wait is logged with its reason.
 QUIET_S: Final = 5.0
-#: A wait that goes on is logged again after so many seconds.
+#: Seconds after which a continuing wait is logged again.
 _TOLD_EVERY_S: Final = 10.0
 
 
@@ -17,7 +17,7 @@ def now_ms() -> int:
 
 
 def steady_ms() -> int:
-    """Milliseconds since an arbitrary point; goes on as it does when somebody sets the clock of this machine."""
+    """Milliseconds since an arbitrary point; unaffected by changes of the machine's clock."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -72,7 +72,7 @@ class Deadline:
         return self.remaining_s == 0.0
 
     def got_long(self) -> bool:
-        """True for the first call after `QUIET_S`, and then every ten seconds: the log says what is waited for."""
+        """True for the first call after `QUIET_S`, and then every ten seconds: time to log the reason of the wait."""
         long = self._clock.now_s() >= self._long_at_s
         if long:
             self._long_at_s = self._clock.now_s() + _TOLD_EVERY_S

@@ -31,14 +31,14 @@
     ├── BatchAttemptsExhaustedError
     ├── TransactionExpiredError   Kafka would abort the transaction before it could be committed
     ├── SupersededError           a newer driver has claimed the sink, or its state row is gone
-    ├── TakeOverRefusedError      a driver of the sink lives, or may, and nobody has said to take over
-    ├── AbortRefusedError         an open transaction that is not aborted behind its coordinator's back
+    ├── TakeOverRefusedError      a driver of the sink is alive, or may be, and taking over was not requested
+    ├── AbortRefusedError         an open transaction that must not be aborted without its coordinator
     ├── HaltError                 two sides disagree, and a person has to decide (`HaltCause`)
     └── InDoubtError              decided in the database, and not completed in Kafka in time
 
-Errors carry fields and build their sentence from them. All of them can be pickled: they cross from Spark's
-Python workers to the driver. The root, and the errors that the state store raises too, are defined in
-`jdbc_state.errors`, and shown under the name of this module.
+Errors carry fields and build their message from them. All of them can be pickled: Spark sends them from its Python
+workers to the driver. The root, and the errors that the state store raises too, are defined in `jdbc_state.errors`, and
+shown under the name of this module.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class ConstraintError(DataError):
 
 @dataclass(eq=False, kw_only=True)
 class DuplicateKeyError(DataError):
-    """Upsert met a key more than once in one batch, and nothing says which row is the last."""
+    """Upsert met a key more than once in one batch, and no option tells which row is the last."""
 
     table: str
     key_columns: tuple[str, ...]
@@ -264,7 +264,7 @@ class KafkaError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class FencedError(KafkaError):
-    """The pair in use is no longer the newest of its transactional id (codes 47, 49, 90)."""
+    """The producer epoch in use is no longer the newest of its transactional id (codes 47, 49, 90)."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -387,9 +387,9 @@ class TransactionExpiredError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class TakeOverRefusedError(DualWriteError):
-    """Something is in doubt, and a driver of the sink lives, or may. Nothing was claimed or written.
+    """Something is in doubt, and a driver of the sink is alive, or may be. Nothing was claimed or written.
 
-    ``driver`` says where it is, or why that cannot be told. ``report`` is the `RecoveryReport` of what is in doubt.
+    ``driver`` is its location, or why it is unknown. ``report`` is the `RecoveryReport` on what is in doubt.
     """
 
     transactional_id: str

@@ -1,7 +1,6 @@
-"""The names of a transaction: who writes, with which pair, its state, and the text that a database keeps of it.
+"""The names of a transaction: its producer id and epoch, its state, and the text that a database stores for it.
 
-Everything here is a small frozen value that can be compared, hashed, pickled and written as text. Nothing here
-does I/O.
+All are small frozen values that can be compared, hashed, pickled and written as text. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ PRODUCER_ID_MAX = 2**63 - 1
 _DIGITS_MAX = 64
 #: Spark numbers batches by an int64; a range of them has a length.
 _BATCH_IDS_END = 2**63 - 1
-#: Kafka allocates producer ids from 0; -1 stands for "no producer id" in every message (KIP-98).
+#: Kafka allocates producer ids from 0; -1 means "no producer id" in every message (KIP-98).
 NO_PRODUCER_ID = -1
 #: The largest epoch that a client may hold (``Short.MAX_VALUE - 1`` in Kafka).
 EPOCH_MAX = 32766
 #: ``Short.MAX_VALUE``: only ever written by the coordinator, in the markers that end a transaction at `EPOCH_MAX`
 #: (KIP-890, "Epoch overflow").
 EPOCH_LIMIT = 32767
-#: From this transaction.version on every EndTxn bumps the epoch, so that a pair names one transaction, and Produce adds
-#: partitions to the transaction by itself (KIP-890, part 2).
+#: From this transaction.version on every EndTxn bumps the epoch, so that a producer id and epoch name one transaction,
+#: and Produce adds partitions to the transaction automatically (KIP-890, part 2).
 EPOCH_BUMP_VERSION = 2
 #: The timeout of a transaction that never times out. KIP-939 says -1; Kafka stores and shows ``Integer.MAX_VALUE``.
 TIMEOUT_NEVER_MS = 2**31 - 1
@@ -62,7 +61,7 @@ class ProducerIdAndEpoch:
         return self.epoch >= EPOCH_MAX
 
     def bumped(self) -> ProducerIdAndEpoch:
-        """The pair one epoch later: what the end markers of this transaction carry on transaction.version 2."""
+        """The same producer id, one epoch later: used by this transaction's end markers on transaction.version 2."""
         return ProducerIdAndEpoch(self.producer_id, self.epoch + 1)
 
     def __str__(self) -> str:
@@ -75,17 +74,17 @@ def _is_decimal(text: str) -> bool:
 
 @dataclass(frozen=True, init=False)
 class PreparedTxnState:
-    """What a database remembers of a prepared transaction: ``producerId:epoch``, or '' for none.
+    """The text that a database stores for a prepared transaction: ``producerId:epoch``, or '' for none.
 
-    The text is the same as that of Java's ``org.apache.kafka.clients.producer.PreparedTxnState``, so that either
-    can read what the other wrote (KIP-939, "KafkaProducer API Changes").
+    It is the same text as that of Java's ``org.apache.kafka.clients.producer.PreparedTxnState``, so that either can
+    read the other's (KIP-939, "KafkaProducer API Changes").
 
     Args:
         text: ``''`` or ``'producerId:epoch'``, both decimal. None is the empty state: a first load from a database
-            finds NULL. Zeros in front count for nothing, so that ``'01:2'`` equals ``'1:2'`` as in Java.
+            finds NULL. Leading zeros are ignored, so that ``'01:2'`` equals ``'1:2'`` as in Java.
 
     Raises:
-        ConfigurationError: the text has any other form, or a number that Kafka never hands out.
+        ConfigurationError: the text has any other form, or a number that Kafka never allocates.
     """
 
     text: str
@@ -130,9 +129,9 @@ NO_TRANSACTION = PreparedTxnState()
 
 
 class TransactionState(str, Enum):
-    """State names as DescribeTransactions answers them; ``UNKNOWN`` stands for TRANSACTIONAL_ID_NOT_FOUND (105).
+    """State names in DescribeTransactions responses; ``UNKNOWN`` is for TRANSACTIONAL_ID_NOT_FOUND (105).
 
-    A member equals its name on the wire, because a newer Kafka may answer a name that is not among them.
+    A member equals its name on the wire, because a newer Kafka may return an unlisted name.
     """
 
     UNKNOWN = "Unknown"
@@ -183,10 +182,10 @@ class BatchRange:
 
     @classmethod
     def parse(cls, given: object) -> BatchRange:
-        """Read what a person has written.
+        """Parse a user's text.
 
         Raises:
-            ConfigurationError: it is no range of batches.
+            ConfigurationError: it is not a range of batches.
         """
         if isinstance(given, cls):
             return given

@@ -1,8 +1,8 @@
-"""A small HTTP server for the figures that Prometheus reads, one request per connection.
+"""A small HTTP server for the metrics that Prometheus scrapes, one request per connection.
 
-A browser beside it must not be made to read them: a page of an attacker whose name leads here (DNS rebinding) is known
-by the Host header, and no page may frame or embed an answer. What a client may cost is bounded in bytes, time and
-connections.
+Browsers on the same host must not be tricked into reading them: an attacker's page whose host name resolves to this
+server (DNS rebinding) is recognised by the Host header, and answers cannot be framed or embedded. A client's use of
+bytes, time and connections is limited.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _HEADERS: Final = (
 
 @dataclass(frozen=True)
 class MetricsAccess:
-    """Who may read the figures.
+    """Access rules for the metrics.
 
     Args:
-        names: of this server in the Host header, in lower case. Addresses and ``localhost`` need not be among them:
-            nobody else can have them as names of pages.
-        token: what a request has to say as ``Authorization: Bearer``; None for nothing.
+        names: this server's names in the Host header, in lower case. Addresses and ``localhost`` are always accepted:
+            they cannot be the host names of foreign pages.
+        token: required bearer token of the ``Authorization`` header; None for none.
     """
 
     names: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class Request:
 
     @classmethod
     def parse(cls, head: bytes) -> Request:
-        """Whatever the bytes are; what is no request has no path that there is."""
+        """Parse any bytes; an invalid request gets a path that does not exist."""
         first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
         method, _, rest = first.partition(" ")
         headers: dict[str, tuple[str, ...]] = {}
@@ -94,7 +94,7 @@ class Request:
 
 
 def refusal(request: Request, access: MetricsAccess) -> bytes | None:
-    """The answer to what is not served; None where the figures are due."""
+    """The error response; None if the metrics are to be served."""
     if not access.knows(request.one("host")):
         return _response("400 Bad Request", _TEXT, b"the Host header is no name of this server: see docs/metrics.md\n")
     if not access.grants(request.one("authorization")):
@@ -121,9 +121,9 @@ class MetricsServer:
     """Answers ``GET /metrics``.
 
     Args:
-        page: makes the figures of a request.
-        content_type: of the figures.
-        access: who may read them.
+        page: makes the metrics for a request.
+        content_type: content type of the metrics.
+        access: access rules.
     """
 
     def __init__(self, page: Callable[[], Awaitable[bytes]], *, content_type: str, access: MetricsAccess) -> None:
@@ -148,7 +148,7 @@ class MetricsServer:
         return bound
 
     async def stop(self) -> None:
-        """Listen no more; who is not answered yet is cut off."""
+        """Stop listening; open connections are closed."""
         self._stopping = True
         self._server.close()
         for writer in self._open:
@@ -166,7 +166,7 @@ class MetricsServer:
             writer.close()
             await asyncio.wait_for(writer.wait_closed(), _CLIENT_DEADLINE_S)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.TimeoutError, ConnectionError):
-            writer.transport.abort()  # no request, or nobody who reads the answer: there is nobody to tell
+            writer.transport.abort()  # invalid request, or the client does not read the answer
         finally:
             self._open.discard(writer)
             writer.close()

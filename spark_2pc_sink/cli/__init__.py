@@ -38,8 +38,8 @@ from spark_2pc_sink.extras import MissingExtraError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The module of each command. Only that of the command at hand is loaded: the coordinator is ready in a fraction of a
-#: second, and needs neither SQLAlchemy nor Arrow.
+#: The module of each command. Only the requested one is loaded: the coordinator starts in a fraction of a second, and
+#: needs neither SQLAlchemy nor Arrow.
 _HOMES: Final = {
     "check": "check",
     "status": "status",
@@ -80,7 +80,7 @@ def _main(words: Sequence[str]) -> int:
     try:
         given = command_parser(words).parse_args(words)
         command = given.command
-        # Whatever a command prints by the way must not stand in the JSON.
+        # Other output of a command must not get into the JSON.
         with redirect_stdout(sys.stderr) if as_json else nullcontext(), logging_to_stderr(given):
             result = _run(given)
     except CommandLineError as error:
@@ -94,7 +94,7 @@ def _main(words: Sequence[str]) -> int:
 
 
 def command_parser(words: Sequence[str]) -> CommandParser:
-    """A parser that knows the command in ``words``, or all of them where there is none, for help and errors."""
+    """A parser for the command in ``words``, or for all of them if there is none, for help and errors."""
     parser = CommandParser(prog=PROGRAM, description="Look after exactly-once writes to Kafka and PostgreSQL.")
     parser.add_argument("--version", action="version", version=f"spark-2pc-sink {__version__}")
     parser.add_argument("--json-schema", action=_PrintSchema, help="print the JSON Schema of all that --json prints")
@@ -116,7 +116,7 @@ class _PrintSchema(argparse.Action):
 
 
 def _run(given: argparse.Namespace) -> CommandResult:
-    """The command's own result, or that of an error which has an exit code."""
+    """The command's own result, or the result for an error that has an exit code."""
     try:
         with _commands_as_given(given), _errors_name_the_file(given):
             result: CommandResult = given.run(given)

@@ -135,7 +135,7 @@ def _rows(schema: str | None) -> Iterator[DataFrame | None]:
             .config("spark.sql.warehouse.dir", folder)
             .getOrCreate()
         )
-        # It logs each expression that it does not understand, with the stack; the check says it in a line.
+        # It logs each expression that it does not support, with a stack trace; the check reports it in one line.
         session.sparkContext.setLogLevel("OFF")
         try:
             yield rows_with(parsed)

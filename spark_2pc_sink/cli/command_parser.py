@@ -11,7 +11,7 @@ PROGRAM: Final = "spark-2pc"
 
 
 class CommandLineError(Exception):
-    """Words that are no command, or that the command does not take. `usage` says which it takes."""
+    """Words that are not a command, or that the command does not accept. `usage` lists those that it accepts."""
 
     def __init__(self, message: str, *, command: str | None, usage: str) -> None:
         super().__init__(message, command, usage)
@@ -24,11 +24,11 @@ class CommandLineError(Exception):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Each command gets ``--json`` and the options of the log, which may stand before its name too."""
+    """Gives each command ``--json`` and the log options, which may also precede its name."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
-        # A default would take the place of what was said before the command's name.
+        # A default would override a value given before the command's name.
         self.add_argument(
             "--json",
             action="store_true",

@@ -1,7 +1,7 @@
-"""The sources of connection arguments beside the flags: a file and the environment, where no list of processes looks.
+"""The sources of connection arguments in addition to flags: a file and the environment, hidden from process lists.
 
-The command line is flags and the files that they name; what it says twice must be the same. The environment fills in
-what the command line leaves out. What a command prints for people to run names the same sources, and no secret.
+The command line is flags and the files that they name; values given twice must be equal. The environment supplies what
+the command line omits. Commands printed for people name the same sources, and contain no secrets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 #: The tables in the database, for every command that looks into them.
 TABLES: Final = ("state_schema", "state_table", "history_table", "history_batches")
-#: Each variable that a flag stands for too, and that flag. Every option and Kafka property has one beside these.
+#: Environment variables of flags. Every option and Kafka property has one in addition.
 ENVIRONMENT: Final = {
     f"{PREFIX}{CONFIG}": "--config",
     f"{PREFIX}DATABASE": "--database",
@@ -32,7 +32,7 @@ ENVIRONMENT: Final = {
     f"{PREFIX}{COMMAND_CONFIG}": "--command-config",
 }
 BOOTSTRAP: Final = "bootstrap.servers"
-#: What it is called where it may be said: the second is librdkafka's.
+#: Accepted names; the second is librdkafka's.
 BOOTSTRAP_NAMES: Final = frozenset({BOOTSTRAP, "metadata.broker.list"})
 _SECRETS: Final = frozenset(
     ["sasl.jaas.config"]
@@ -51,16 +51,16 @@ def file_of(given: argparse.Namespace) -> SourcedOptions:
 
 
 def environment_options() -> SourcedOptions:
-    """The options of the environment. A variable that is none of these is left alone: the job's own start refuses it.
+    """The options in the environment. Other variables are ignored: the job's own start refuses them.
 
     Raises:
-        ConfigurationError: as `read_environment`.
+        ConfigurationError: see `read_environment`.
     """
     return read_environment(os.environ, strict=False)
 
 
 def warn_of_secrets(given: argparse.Namespace) -> None:
-    """Log a warning for each secret that stands on the command line, where every user of the machine can read it."""
+    """Log a warning for each secret on the command line, where every user of the machine can read it."""
     url = getattr(given, "database", None)
     if url is not None and has_secret(url):
         _log.warning(
@@ -74,9 +74,9 @@ def warn_of_secrets(given: argparse.Namespace) -> None:
 
 
 def connection_as_given(given: argparse.Namespace) -> str | None:
-    """The flags that name both sides, as they were given and without a secret; None where the command has none.
+    """The flags that name both sides, as given and without secrets; None if the command has none.
 
-    What comes from the environment is not among them: a person who runs the printed command has it there.
+    Values of the environment are omitted: the environment of the printed command has them too.
     """
     if not hasattr(given, "database"):
         return None

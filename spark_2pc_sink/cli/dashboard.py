@@ -50,10 +50,10 @@ def _run(given: argparse.Namespace) -> CommandResult:
 
 
 def _access(given: argparse.Namespace, host: str) -> Access:
-    """Who may come in; a token that is made here is printed, this once.
+    """The access rules; a generated token is printed, this once.
 
     Raises:
-        ConfigurationError: the file cannot be read, or what it has is too short.
+        ConfigurationError: the file cannot be read, or its token is too short.
     """
     from spark_2pc_sink.monitoring.dashboard.access import Access, is_loopback, new_token  # noqa: PLC0415 - optional
 

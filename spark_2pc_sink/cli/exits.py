@@ -7,7 +7,7 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_IN_DOUBT: Final = 3
 EXIT_NOT_KNOWN: Final = 4
-#: Of `verify`: no difference was found, but too much could not be compared.
+#: For `verify`: no difference was found, but too much could not be compared.
 EXIT_INCONCLUSIVE: Final = 5
-#: What a shell shows of a program that Ctrl-C ended: 128 and the number of SIGINT.
+#: What a shell reports for a program that Ctrl-C ended: 128 plus the number of SIGINT.
 EXIT_INTERRUPTED: Final = 130

@@ -21,7 +21,7 @@ _EXITS: Final = (
     "4 there are none: no sink of that name has run, or none since then"
 )
 _COLUMNS: Final = ("Time", "TransactionalId", "What", "Batch", "Who", "Reason", "Detail")
-#: Of the partitions of a batch, how many a line names; JSON has all.
+#: How many of a batch's partitions a line names; JSON has all.
 _PARTITIONS_MAX: Final = 3
 
 
@@ -59,7 +59,7 @@ def _history(given: argparse.Namespace) -> CommandResult:
 
 
 def _table(entries: Sequence[Entry]) -> str:
-    """A line for each; without a column that says nothing in any of them, or the same sink in all."""
+    """One line for each; columns that are always empty are omitted, and the sink if it is always the same."""
     if not entries:
         return "no entries\n"
     lines = [_line(entry) for entry in entries]
@@ -70,7 +70,7 @@ def _table(entries: Sequence[Entry]) -> str:
 
 def _moment(text: str) -> datetime:
     try:
-        # Python 3.10 knows no Z.
+        # Python 3.10 does not accept Z.
         moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith(("Z", "z")) else text)
     except ValueError as error:
         rule, remedy = "it is a time as ISO 8601 has it", "pass 2026-11-24T03:00, or 2026-11-24T04:00+01:00"

@@ -15,7 +15,7 @@ _DESTINATIONS: Final = ("bootstrap_server", "kafka", "command_config")
 
 
 def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None:
-    """Add the options; ``prefix`` tells those before the command's name from those behind it."""
+    """Add the options; ``prefix`` distinguishes those before the command's name from those after it."""
     parser.add_argument(
         "--bootstrap-server", dest=f"{prefix}bootstrap_server", metavar="HOST:PORT", help="brokers, with commas between"
     )
@@ -36,11 +36,11 @@ def add_connection(parser: argparse.ArgumentParser, *, prefix: str = "") -> None
 
 
 def read_connection(given: argparse.Namespace, *prefixes: str) -> dict[str, Any]:
-    """All that flags and the file of the sink say, and the environment where these leave something out.
+    """All values of flags and the sink's file, and the environment's for the rest.
 
     Args:
         given: the command line.
-        prefixes: of options beside those without one.
+        prefixes: prefixes of options, in addition to none.
 
     Raises:
         ConfigurationError: a file cannot be read, a property has no value, two sources of the command line contradict

@@ -1,4 +1,4 @@
-"""What commands that serve pages or figures have in common: where they listen, and what they look at."""
+"""Common parts of commands that serve pages or metrics: the address they listen on, and the systems they read."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
 
 
 def add_host_names(command: argparse.ArgumentParser, *, option: str, reader: str) -> None:
-    """Add the names of this server, against DNS rebinding.
+    """Add the flag for the names of this server, against DNS rebinding.
 
     Args:
-        command: takes the flag.
+        command: receives the flag.
         option: its name.
-        reader: who uses the names, with its verb.
+        reader: user of the names, with its verb.
     """
     command.add_argument(
         option,
@@ -73,7 +73,7 @@ def read_token(path: Path) -> str:
     """The token in the file of --token-file.
 
     Raises:
-        ConfigurationError: it cannot be read, or what it has is too short.
+        ConfigurationError: it cannot be read, or its token is too short.
     """
     try:
         token = path.read_text(encoding="utf-8").strip()
@@ -92,12 +92,12 @@ def read_token(path: Path) -> str:
 
 
 def watched(given: argparse.Namespace) -> Watched:
-    """What the command line names.
+    """The systems named on the command line.
 
     Raises:
         ConfigurationError: an option is wrong.
     """
-    # Loaded for these commands alone.
+    # Imported for these commands only.
     from spark_2pc_sink.monitoring.watched import Watched  # noqa: PLC0415
 
     if given.timeout < 1:

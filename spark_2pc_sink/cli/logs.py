@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, Final
 
-#: From the quietest to the one that says most.
+#: From the quietest to the most verbose.
 LEVELS: Final = ("ERROR", "WARNING", "INFO", "DEBUG")
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a record: ``time``, ``level``, ``logger``, ``message``, ``transactional_id`` and ``exception``.
+    """One object per record: ``time``, ``level``, ``logger``, ``message``, ``transactional_id`` and ``exception``.
 
     Args:
-        transactional_id: of the sink that the command is about; None where it is about none, or several.
+        transactional_id: id of the command's sink; None if it has none, or several.
     """
 
     def __init__(self, transactional_id: str | None) -> None:
@@ -41,7 +41,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def add_log_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options; none has a default, so that they may stand before the command's name and behind it."""
+    """Add the options; none has a default, so that they may precede or follow the command's name."""
     parser.add_argument(
         "--log-level", choices=LEVELS, default=argparse.SUPPRESS, help="what is logged (default: WARNING)"
     )

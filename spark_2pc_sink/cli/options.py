@@ -12,7 +12,7 @@ from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.options.settings import setting_of
 from spark_2pc_sink.options.sourced_options import SourcedOptions, add_once
 
-#: Of flags that were not given, those that a file or the environment may give.
+#: Options that a file or the environment may supply if the flags are missing.
 _NAMED_ELSEWHERE: Final = ("database", "transactional_id")
 _DECLARED: Final = {item.name: item for item in fields(RecoveryOptions)}
 
@@ -97,7 +97,7 @@ def given_options(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _known_here(found: SourcedOptions, given: argparse.Namespace) -> dict[str, Any]:
-    """Of a sink's options those that the command takes. What is for one start only is never taken from a file."""
+    """The sink options that the command accepts. Options for one start only are never read from a file."""
     names = {"database", "password_command", "require_tls", *TABLES}
     if hasattr(given, "sink_required") and getattr(given, "match", None) is None:
         names.add("transactional_id")

@@ -1,7 +1,7 @@
-"""The output of every command: text for people, or with ``--json`` one JSON object of a documented form.
+"""The output of every command: text for people, or with ``--json`` one JSON object with a documented schema.
 
-A command returns a `CommandResult`, and nothing else writes to standard output. The form of the object is described in
-``schema.json`` beside this module, with an entry for each command under ``$defs``.
+Commands return a `CommandResult`; only this module writes to standard output. The object's schema is ``schema.json`` in
+this directory, with an entry for each command under ``$defs``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ FORMAT: Final = "spark-2pc/1"
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """What a command found or did, in both forms of output.
+    """Result of a command, for both forms of output.
 
     Attributes:
         exit_code: one of `spark_2pc_sink.cli.exits`.
-        fields: for programs; plain values that JSON has, by the names in ``schema.json``.
-        text: for people, on standard output; whole lines, or nothing.
-        notes: for people, on standard error, whatever form the output has: one line each.
-        remedies: for people too, under a line of their own: what can be done, as the remedies of an error.
-        error: why the command ended with this code, where an error ended it.
+        fields: for programs; JSON values, by the names in ``schema.json``.
+        text: for people, on standard output; whole lines, or empty.
+        notes: for people, on standard error in both forms: one line each.
+        remedies: for people too, in a separate section: possible actions, as in the remedies of an error.
+        error: why the command ended with this code, if an error ended it.
     """
 
     exit_code: int
@@ -45,9 +45,9 @@ def write_result(result: CommandResult, *, command: str | None, as_json: bool) -
     """Print a result.
 
     Args:
-        result: of the command.
-        command: its words, such as ``transactions list``; None where the command line names none.
-        as_json: the form.
+        result: result of the command.
+        command: its words, such as ``transactions list``; None if the command line names none.
+        as_json: print JSON.
 
     Returns:
         The exit code.
@@ -64,7 +64,7 @@ def write_result(result: CommandResult, *, command: str | None, as_json: bool) -
 
 
 def envelope(result: CommandResult, command: str | None) -> dict[str, Any]:
-    """The object that ``--json`` prints: the same four fields of every command, and those of this one."""
+    """The object that ``--json`` prints: four fields that all commands share, and this command's own."""
     return {
         "format": FORMAT,
         "command": command,
@@ -87,7 +87,7 @@ def error_fields(error: BaseException) -> dict[str, Any]:
 
 
 def as_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table as Kafka's tool prints it: columns of one width, a tab behind each; None for what is not there."""
+    """A table in the format of Kafka's tool: padded columns, each followed by a tab; None for missing values."""
     cells = [list(headers), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[index]) for line in cells) for index in range(len(headers))]
     return "".join(

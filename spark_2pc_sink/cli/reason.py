@@ -12,14 +12,14 @@ _RULE: Final = "it says why, in the record of what people did (spark-2pc history
 
 
 def reason_for(given: argparse.Namespace, decided: str) -> str:
-    """The reason that was given, or that the person types now.
+    """The given reason, or one that the person types now.
 
     Args:
         given: the command line.
-        decided: what is decided, as a flag or a command.
+        decided: the decision, as a flag or a command.
 
     Raises:
-        ConfigurationError: none was given, and nobody can be asked, or says one.
+        ConfigurationError: none was given, and there is no terminal, or the answer is empty.
     """
     reason: str | None = getattr(given, "reason", None)
     if reason is not None:

@@ -112,7 +112,7 @@ def _run(given: argparse.Namespace) -> CommandResult:
     conversation = Conversation(sides, Terminal(), protocol, told=given.cause, automatic=given.yes)
     ending = conversation.run(transactional_id)
     fields = {"ending": ending.name.lower(), "protocol": protocol.as_json()}
-    # What the conversation has said of the side stands in the protocol.
+    # The dialogue's messages about the side are in the protocol.
     error = ConnectionError(ending.value) if ending is Ending.OUT_OF_REACH else None
     return CommandResult(exit_code=_EXITS[ending], fields=fields, error=error)
 
@@ -149,7 +149,7 @@ class Terminal:
         """Ask, and read one line.
 
         Raises:
-            NoAnswerError: the input has ended, or Ctrl-C came.
+            NoAnswerError: the input has ended, or Ctrl-C was pressed.
         """
         try:
             answer = input(f"{question} ")
@@ -157,6 +157,6 @@ class Terminal:
             sys.stdout.write("\n")
             raise NoAnswerError from None
         if not sys.stdin.isatty():
-            # A terminal shows what is typed; elsewhere the answers would be missing in what is kept of the output.
+            # A terminal echoes the input; in other output the answers would be missing.
             self.say(answer)
         return answer

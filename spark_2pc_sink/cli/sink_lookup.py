@@ -21,11 +21,11 @@ def look_up_sinks(given: argparse.Namespace, kafka: Mapping[str, str]) -> KnownS
 
     Args:
         given: the command line.
-        kafka: of the cluster; options have it, and it is not asked.
+        kafka: the cluster, used only in options.
 
     Returns:
-        None where no database is named, or it cannot be read: what is asked of Kafka is answered all the same, and the
-        log says that the database was not.
+        None if no database is named, or it cannot be read: the request to Kafka is answered nevertheless, and the log
+        says that the database was not read.
     """
     said = {name: value for name, value in given_options(given).items() if name not in ("transactional_id", "reason")}
     if "database" not in said:

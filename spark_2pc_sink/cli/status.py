@@ -32,10 +32,10 @@ _EXITS: Final = (
 
 
 class IncompleteStatusError(Exception):
-    """A side could not be read, or a sink could not be understood. The rest of the status is printed all the same.
+    """A side could not be read, or a sink's data is invalid. The rest of the status is still printed.
 
     Attributes:
-        remedies: what a person can do.
+        remedies: possible actions.
     """
 
     def __init__(self, found: StatusReport) -> None:
@@ -86,7 +86,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def exit_code_of(found: StatusReport) -> int:
-    """What a status comes to. A picture that lacks a side is no answer, whatever the rest shows."""
+    """The exit code of a status. A picture that lacks a side is not an answer, even if the rest is fine."""
     if found.kafka_problem or found.database_problem:
         return EXIT_FAILED
     if found.in_doubt:
@@ -123,17 +123,17 @@ def wait_until_settled(
     now_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> StatusReport:
-    """Look again and again until both sides are read and nothing is in doubt, or the time is over.
+    """Look repeatedly until both sides are read and nothing is in doubt, or the time is over.
 
     Args:
         look: one look.
-        limit_s: for so long; the last look may begin then.
-        say: is told what is waited for, each time that it is something else.
+        limit_s: time limit; the last look may begin then.
+        say: called with the reason of the wait, whenever it changes.
         now_s: the time.
         sleep: waits.
 
     Returns:
-        What the last look has found.
+        The result of the last look.
     """
     end_s = now_s() + limit_s
     told = ""

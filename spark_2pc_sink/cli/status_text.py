@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import Condition, RecoveryReport
     from spark_2pc_sink.recovery.status import StatusReport
 
-#: Sinks that are listed; of more, those that are well are counted only.
+#: Maximum of listed sinks; beyond it, fine sinks are only counted.
 ROWS_MAX: Final = 20
 #: Sinks in doubt whose details are printed below the list without being asked for.
 DETAILS_MAX: Final = 2
@@ -27,12 +27,12 @@ _SIDE: Final = {"database": "the database", "kafka": "Kafka"}
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a person wants to see.
+    """The parts to show.
 
     Attributes:
-        in_doubt: only those that a person has to look after.
+        in_doubt: only those that need a person.
         everything: every sink.
-        details: of each that is shown.
+        details: details of each shown sink.
     """
 
     in_doubt: bool = False

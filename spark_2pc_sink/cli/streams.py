@@ -14,9 +14,9 @@ _MODES: Final = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 def make_usable() -> None:
-    """Give a stream that was closed before the start a file without content; say any character of any encoding.
+    """Replace a stream that was closed before the start with the null device; allow any character in any encoding.
 
-    A descriptor that stays free would be that of the next connection, and what is printed would go there.
+    Otherwise the next connection would get the free descriptor, and output would be written to it.
     """
     for name, mode in _MODES.items():
         if getattr(sys, name) is None:
@@ -28,11 +28,11 @@ def make_usable() -> None:
 def print_out(text: str, code: int) -> int:
     """Print a text on standard output, all of it, and return the exit code.
 
-    A reader that has gone, as ``head`` does, has seen what it wanted: that is no failure.
+    A reader that has closed the pipe, as ``head`` does, is not a failure.
 
     Args:
         text: whole lines.
-        code: of the command.
+        code: exit code of the command.
     """
     try:
         sys.stdout.write(text)
@@ -47,7 +47,7 @@ def print_out(text: str, code: int) -> int:
 
 
 def leave_output() -> None:
-    """Let what is still to be written to standard output go nowhere: the interpreter writes it at its end."""
+    """Discard pending output to standard output, which the interpreter writes when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

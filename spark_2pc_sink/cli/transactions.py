@@ -38,7 +38,7 @@ _OPEN: Final = {
     "CoordinatorEpoch": "coordinator_epoch",
     "StartOffset": "start_offset",
 }
-#: Tells the connection's options before the command's name from those behind it.
+#: Distinguishes the connection's options before the command's name from those after it.
 _OUTER: Final = "outer_"
 
 _NOT_NOTED: Final = (
@@ -155,7 +155,7 @@ def _add_ending(within: Any) -> None:
         "have the coordinator abort what an id has open, and fence its producer",
         aliases=["forceTerminateTransaction"],
     )
-    # The second spelling is that of Kafka's own command.
+    # The second spelling is used by Kafka's own command.
     terminating.add_argument("--transactional-id", "--transactionalId", required=True, metavar="ID")
     add_options(terminating, "reason")
 
@@ -163,7 +163,7 @@ def _add_ending(within: Any) -> None:
 def _command(within: Any, name: str, run: Any, about: str, *, aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = within.add_parser(name, help=about, description=about, aliases=aliases)
     add_connection(parser)
-    # By its state table an id is known as that of a sink, whose transactions `recover` ends.
+    # The state table shows whether an id is a sink's, whose transactions `recover` ends.
     add_database(parser, required=False)
     parser.set_defaults(run=run)
     return parser

@@ -123,7 +123,7 @@ def _verify(given: argparse.Namespace) -> CommandResult:
 
 
 def _registry(given: argparse.Namespace) -> dict[str, Any]:
-    """The schema registry of the command line, else that of the sink's file."""
+    """The command line's schema registry, or else that of the sink's file."""
     if given.schema_registry is not None:
         return {"schema_registry": {"url": given.schema_registry}}
     from_file = file_of(given).options.get("schema_registry")
@@ -135,7 +135,7 @@ def _without_none(named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _ProgressBar:
-    """A bar on standard error for each part of the work; nothing where that is no terminal. A context manager."""
+    """A progress bar on standard error for each part of the work, if that is a terminal. A context manager."""
 
     def __init__(self) -> None:
         self._what = ""

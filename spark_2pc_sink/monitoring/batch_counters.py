@@ -1,8 +1,8 @@
 """Batch counters: sums over the lines of the history, each line counted once.
 
-The history is trimmed, so a sum over what it has would shrink, which Prometheus takes for a restart of the counter.
-Counting therefore begins at the newest line at the first look, with zero: a restart of the exporter counts no batch
-twice, and forgets those that came while it was away.
+The history is trimmed, so a sum over it would shrink, which Prometheus would take for a restart of the counter.
+Counting therefore begins with zero at the newest line of the first look: a restart of the exporter counts no batch
+twice, and omits batches written while it was down.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BATCH_EVENTS: Final = frozenset({history.DECIDED, history.EMPTY, history.ACCEPT
 
 @dataclass
 class Sum:
-    """How often something was measured, and what the measurements add up to."""
+    """Number and sum of measurements."""
 
     count: int = 0
     total: float = 0.0
@@ -33,18 +33,18 @@ class Sum:
 
 @dataclass
 class SinkCounts:
-    """What a sink has done since the first look at it.
+    """Totals of a sink since the first look at it.
 
     Attributes:
-        batches: that both sides have, empty ones among them.
-        resends: of batches that Kafka had lost.
-        rows: of those batches in the table.
-        records: of them in Kafka.
-        record_bytes: of their record batches, compressed, as far as the history has it.
-        bad_rows: that went to the dead letters in their place, likewise.
-        seconds: of a batch, from Spark's call until Kafka's commit, likewise.
+        batches: batches that both sides have, including empty ones.
+        resends: batches that were resent because Kafka had lost them.
+        rows: rows of those batches in the table.
+        records: records of those batches in Kafka.
+        record_bytes: compressed bytes of their record batches, as far as the history has them.
+        bad_rows: rows sent to the dead letters instead, as far as the history has them.
+        seconds: time from Spark's call until Kafka's commit, as far as the history has it.
         steps: the same by the names of `spark_2pc_sink.recipe.steps.Step` in lower case.
-        source_lag, event_delay_s: of the newest batch, see `BatchReport`; None where its line has none.
+        source_lag, event_delay_s: values of the newest batch, see `BatchReport`; None if its line has none.
     """
 
     batches: int = 0
@@ -94,7 +94,7 @@ class BatchCounters:
         counted = self._counted.setdefault(row.transactional_id, settled)
         self._counts.setdefault(row.transactional_id, SinkCounts())
         if row.decision < counted:
-            # The row and its history are gone, and the sink has begun anew.
+            # The row and its history are gone, and the sink has started over.
             self._counted[row.transactional_id] = counted = 0
         return row.decision - counted if settled > counted else 0
 

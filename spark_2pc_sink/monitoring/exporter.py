@@ -1,4 +1,4 @@
-"""The exporter: Prometheus' metrics of all sinks of a database, made anew for each scrape."""
+"""The exporter: Prometheus metrics of all sinks of a database, read for each scrape."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SinkCollector(Collector):
         """All metrics.
 
         Raises:
-            DualWriteError: a side refused what it was asked; the scrape fails, and says so in the log.
+            DualWriteError: a side refused a request; the scrape fails, and the error is logged.
         """
         asked_s = time.monotonic()
         with self._looking:
@@ -79,11 +79,11 @@ class SinkCollector(Collector):
 def serve(watched: Watched, access: MetricsAccess, host: str, port: int) -> None:
     """Serve ``/metrics`` until SIGTERM or SIGINT.
 
-    Prints one line, ``listening on HOST:PORT``, when it is there.
+    Prints one line, ``listening on HOST:PORT``, when it is ready.
 
     Args:
         watched: both sides.
-        access: who may read the figures.
+        access: access rules.
         host: a name or an address.
         port: 0 lets the system choose one.
 

@@ -1,7 +1,7 @@
-"""Metric families: a look at all sinks as Prometheus' metrics.
+"""Metric families: a look at all sinks as Prometheus metrics.
 
-Names follow Prometheus' conventions: seconds and bytes, ``_total`` for what only grows. A series has the sink's
-transactional id as its label; besides that only `cause` and `step`, which have few values, are labels.
+Names follow Prometheus' conventions: seconds and bytes, ``_total`` for counters. A series is labelled with the sink's
+transactional id; the only other labels are `cause` and `step`, which have few values.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _COUNTERS: Final[tuple[tuple[str, str, Callable[[SinkCounts], int]], ...]] = (
     ),
     ("spark_2pc_sink_bad_rows", "Bad rows of these batches, in the dead letters.", lambda done: done.bad_rows),
 )
-#: Of the newest batch.
+#: Figures of the newest batch.
 _LAGS: Final[tuple[tuple[str, str, Callable[[SinkCounts], float | None]], ...]] = (
     (
         "spark_2pc_sink_source_lag_records",
@@ -93,9 +93,9 @@ def families(found: StatusReport, counts: Mapping[str, SinkCounts], *, took_s: f
     """All metrics of one look.
 
     Args:
-        found: what `status` has found.
-        counts: of batches, by transactional id.
-        took_s: how long the look took.
+        found: result of `status`.
+        counts: batch totals, by transactional id.
+        took_s: duration of the look.
     """
     yield from _sides(found, took_s)
     here = [sink for sink in found.sinks if sink.known and not sink.elsewhere]
@@ -123,7 +123,7 @@ def families(found: StatusReport, counts: Mapping[str, SinkCounts], *, took_s: f
 
 
 def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
-    """Both sides, and what was found there."""
+    """Both sides, and the findings there."""
     database, kafka = not found.database_problem, not found.kafka_problem
     yield GaugeMetricFamily("spark_2pc_database_up", "1 where the database answered, else 0.", value=float(database))
     yield GaugeMetricFamily("spark_2pc_kafka_up", "1 where Kafka answered, else 0.", value=float(kafka))
@@ -144,7 +144,7 @@ def _sides(found: StatusReport, took_s: float) -> Iterator[Metric]:
 
 
 def _batches(counts: Mapping[str, SinkCounts]) -> Iterator[Metric]:
-    """What the history says of batches since the first look."""
+    """Totals of the history's batches since the first look."""
     for name, text, newest in _LAGS:
         gauge = GaugeMetricFamily(name, text, labels=[_SINK])
         for sink, done in counts.items():

@@ -1,4 +1,4 @@
-"""What is watched: the sinks of one database and the Kafka that they write to, each look within a bound."""
+"""The monitored systems: the sinks of one database and their Kafka, each look with a time limit."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from spark_2pc_sink.recovery.status import StatusReport
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """Both sides, and how long a look at them may take.
+    """Both sides, and the time limit of a look at them.
 
     Args:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
-        timeout_s: of one look.
-        tables: names of the state table and its history, and who knows the password, as keywords of `recover`.
+        timeout_s: limit of one look.
+        tables: names of the state table and its history, and the source of the password, as keywords of `recover`.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -38,16 +38,16 @@ class Watched:
         self.options()
 
     def options(self) -> RecoveryOptions:
-        """The same, checked; of no sink in particular."""
+        """The same, validated; not for a particular sink."""
         return RecoveryOptions.parse(
             transactional_id="monitoring", kafka=self.kafka, database=self.database, **self.tables
         )
 
     def look(self, transactional_id: str | None = None) -> StatusReport:
-        """Both sides of one sink, or of all; what cannot be reached within the time is named in the report.
+        """Both sides of one sink, or of all; parts that cannot be read in time are named in the report.
 
         Raises:
-            KafkaError, StateStoreError, RemoteProtocolError: a side refused what it was asked.
+            KafkaError, StateStoreError, RemoteProtocolError: a side refused a request.
         """
         return status(
             kafka=self.kafka,

@@ -1,13 +1,13 @@
-"""What the user asks for, validated once, as frozen values that can be pickled.
+"""The user's options, validated once, as frozen values that can be pickled.
 
-Each option is declared once, as a field with its type, default, unit, bounds and reason. Error texts and the page of
-the documentation are made of that declaration. The signatures of `DualWriteSink`, `recover` and `status` are written
-out, for IDEs and type checkers, and a test compares them.
+Each option is declared once, as a field with its type, default, unit, bounds and reason. Error texts and the
+documentation page are generated from that declaration. The signatures of `DualWriteSink`, `recover` and `status` are
+written out, for IDEs and type checkers, and a test compares them.
 
 Reading order: ``settings`` (how one option is declared), ``common`` (what a sink and recovery share), ``sink``,
 ``outputs`` with ``row_source`` (its topics and tables), ``recovery``, ``service`` (a service without Spark), ``kafka``
 with ``kafka_security`` (the mapping of Kafka client properties), ``database`` (the SQLAlchemy URL), ``names`` (tables),
-``keywords`` (unknown and missing ones), ``reference_page``. Nothing here does I/O but ``properties_file``.
+``keywords`` (unknown and missing ones), ``reference_page``. Only ``properties_file`` does I/O.
 """
 
 from spark_2pc_sink.options.common import CommonOptions

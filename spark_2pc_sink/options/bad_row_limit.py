@@ -9,17 +9,17 @@ from typing import Final
 
 from spark_2pc_sink.errors import ConfigurationError
 
-#: Of one batch, whatever the limit is. Their list is held by the driver, and compared with each row of the next
-#: attempt; and to find so many in the database takes minutes.
+#: Maximum for one batch, whatever the option. The driver holds their list, and compares it with each row of the next
+#: attempt; and finding that many in the database takes minutes.
 BAD_ROWS_MAX: Final = 10_000
-#: Unless the user says otherwise: what a person can look at. A change that makes every row bad is beyond it.
+#: Default: what a person can inspect. A change that makes every row bad exceeds it.
 BAD_ROWS_DEFAULT: Final = 100
 _PERCENT: Final = 100
 
 
 @dataclass(frozen=True, repr=False)
 class BadRowLimit:
-    """A number of rows, or a share of the rows of the batch. Its repr is what a user writes.
+    """A number of rows, or a share of the rows of the batch. Its repr is the user's notation.
 
     Attributes:
         rows: the number; `BAD_ROWS_MAX` for a share.
@@ -48,7 +48,7 @@ class BadRowLimit:
         return cls(rows=BAD_ROWS_MAX, share=share)
 
     def of(self, rows: int) -> int:
-        """How many may be bad of so many rows: a share is rounded down."""
+        """The limit for this many rows: a share is rounded down."""
         return self.rows if self.share is None else min(self.rows, math.floor(self.share * rows))
 
     def __str__(self) -> str:

@@ -20,16 +20,16 @@ from spark_2pc_sink.options.settings import HIDDEN, check_settings, milliseconds
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Stand behind the name of the state table in those of its history, and of what drivers and people did.
+#: Suffixes of the state table's name for the tables of its history, and of what drivers and people did.
 HISTORY_SUFFIX = "_history"
 ACTIONS_SUFFIX = "_actions"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """What a sink and recovery both need to know: where both sides are, whose sink it is, and how long to wait.
+    """The options that a sink and recovery share: the location of both sides, the sink's id, and time-outs.
 
-    Frozen, can be pickled, and shows no secret in its repr. Time-outs have no hidden second default anywhere else.
+    Frozen, can be pickled, and has no secret in its repr. Time-outs have no hidden second default elsewhere.
 
     Raises:
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
@@ -164,7 +164,7 @@ class CommonOptions:
         self._check_tables()
 
     def _check_password(self) -> None:
-        """One place that a password comes from."""
+        """One source of a password."""
         given: object = self.database_password
         if given is not None and not callable(given):
             rule = "it is a function without arguments that returns the password"
@@ -179,7 +179,7 @@ class CommonOptions:
             raise contradiction(named, HIDDEN, "the URL of database has a password as well", "take it out of the URL")
 
     def _check_kafka_tls(self) -> None:
-        """What a connection to a broker has is what security.protocol says, unlike with PostgreSQL."""
+        """Whether a broker connection uses TLS depends only on security.protocol, unlike with PostgreSQL."""
         protocol = self.kafka.security_protocol
         elsewhere = [server for server in self.kafka.bootstrap_servers if not _is_here(server)]
         if self.require_tls and elsewhere and not protocol.endswith("SSL"):
@@ -189,7 +189,7 @@ class CommonOptions:
 
     @property
     def password_source(self) -> Callable[[], str] | None:
-        """Who is asked for the password of a new connection, in the process that makes it; None: nobody."""
+        """Provider of each new connection's password, in the process that makes it; None for none."""
         if self.password_command is not None:
             return PasswordCommand(self.password_command, self.connect_timeout_s)
         return self.database_password
@@ -230,7 +230,7 @@ class CommonOptions:
         return given
 
     def store_settings(self) -> dict[str, Any]:
-        """Keywords of ``jdbc_state.StoreSettings``: names, time-outs, history, and who knows the password."""
+        """Keywords of ``jdbc_state.StoreSettings``: names, time-outs, history, and the password provider."""
         names = (
             "state_schema state_table history_batches connect_timeout_s connect_deadline_ms "
             "claim_lock_timeout_ms claim_deadline_ms lock_timeout_ms statement_timeout_ms "

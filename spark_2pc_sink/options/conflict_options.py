@@ -1,6 +1,6 @@
-"""The options of a table that say what becomes of rows by their keys: which of them go together, and why.
+"""The options of a table that say what happens to rows by their keys: which can be combined, and why.
 
-Options are named as those of a sink with one topic and one table are.
+Options are named as for a sink with one topic and one table.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ KEYED_MODES: Final = ("upsert", "insert_ignore")
 
 @dataclass(frozen=True, kw_only=True)
 class ConflictOptions:
-    """What was given; see `Rows` for each.
+    """The given options; see `Rows` for each.
 
     Attributes:
-        columns: what is written, by column; None for every column of the batch.
+        columns: columns that are written; None for every column of the batch.
     """
 
     mode: str
@@ -105,13 +105,13 @@ class ConflictOptions:
 
 
 def check_superseded(mode: str, order_by: str | None, superseded: str, *, unchanged: bool) -> None:
-    """Refuse to leave records out where nobody knows in time which.
+    """Refuse to omit records if it is not known in time which.
 
     Args:
-        mode: of the table.
-        order_by: of its rows.
-        superseded: of the records.
-        unchanged: some rows carry only some values (``unchanged_when``).
+        mode: mode of the table.
+        order_by: order of its rows.
+        superseded: handling of superseded records.
+        unchanged: some rows contain only some values (``unchanged_when``).
 
     Raises:
         ConfigurationError: there is no order; or only the database could tell, after the records are sent.

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 #: psycopg 3 is SQLAlchemy's default from 2.1 on, and its URLs name the same database; the sink drives psycopg2.
 _DRIVERS = ("postgresql", "postgresql+psycopg2", "postgresql+psycopg")
-#: What the names of libpq's parameters with a secret have in them: password, sslpassword, oauth_client_secret.
+#: Substrings of the names of libpq parameters that hold a secret: password, sslpassword, oauth_client_secret.
 _SECRET_WORDS = ("password", "secret")
-#: JDBC may leave out the host; any other scheme has two slashes behind it.
+#: JDBC may omit the host; any other scheme is followed by two slashes.
 _SCHEME = re.compile(r"(?P<scheme>(?:jdbc:)?[a-z][\w+.-]*):(?P<slashes>//)|(?P<jdbc>jdbc:postgresql):", re.IGNORECASE)
 _WITHOUT_SCHEME = re.compile(r"[^@/\s]+@[\w.-]+(?::\d+)?/[\w-]+(?:\?\S*)?|[\w.-]+:\d+/[\w-]+(?:\?\S*)?")
 _ENCODED = "encode special characters as %XX"
@@ -29,13 +29,13 @@ _EXAMPLE = "pass 'postgresql+psycopg2://user:password@host:5432/database'"
 
 
 def parse_database_url(text: object) -> str:
-    """The URL with its driver spelt out.
+    """The URL with an explicit driver.
 
     Args:
         text: an SQLAlchemy URL; whether it names psycopg2, psycopg or no driver, connections are psycopg2's.
 
     Raises:
-        ConfigurationError: not a URL, another dialect or another driver; of another form of a URL of PostgreSQL, the
+        ConfigurationError: not a URL, another dialect or another driver; for another form of a PostgreSQL URL, the
             remedy has this one. A password is never part of the message.
     """
     if not isinstance(text, str) or not text.strip():
@@ -44,16 +44,16 @@ def parse_database_url(text: object) -> str:
     url = _read_url(text.strip())
     if url is None:
         _refuse(HIDDEN, "it cannot be read as a SQLAlchemy URL", f"{_EXAMPLE}; {_ENCODED}")
-    # Of what the text says as it is, and of what it says as %00.
+    # Both literal NULs and %00.
     check_texts("database", [*url.translate_connect_args().values(), dict(url.query)])
     if url.host is not None and (" " in url.host or not url.host.isprintable()):
         _refuse(HIDDEN, "a host has no space, line break or other character that cannot be seen", _EXAMPLE)
     if url.host is not None and "@" in url.host:
-        # What stands before it is the end of a password, and errors of connections name the host.
+        # The text before it is the end of a password, and errors of connections name the host.
         rule = "a host has no @, and a password with one is encoded"
         _refuse(HIDDEN, rule, f"{_EXAMPLE}, and write %40 for an @ in a user or a password")
     if url.database is not None and "@" in url.database:
-        # A password with a '/' that stands as it is: the rest of it would be shown as the name of a database.
+        # A password with a literal '/': the rest of it would be shown as the name of a database.
         _refuse(HIDDEN, "behind the host is an '@', as where a password has a '/'", f"{_EXAMPLE}; {_ENCODED}")
     if url.database is not None and url.database != url.database.strip():
         # It would be another name where the text is read once more, as its end is the end of the text.
@@ -90,7 +90,7 @@ def _refuse_other_form(text: str) -> None:
 
 
 def _read_several_hosts(rest: str) -> URL | None:
-    """The URL of what is behind the slashes; several hosts with commas between them are parameters for SQLAlchemy."""
+    """The URL for the part after the slashes; several comma-separated hosts are parameters for SQLAlchemy."""
     place, slash, name = rest.partition("/")
     user, at, hosts = place.rpartition("@")
     if "," not in hosts:

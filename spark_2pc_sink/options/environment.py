@@ -23,8 +23,8 @@ from spark_2pc_sink.options.text_values import value_of_text
 from spark_2pc_sink.options.toml_file import read_toml_file
 
 PREFIX: Final = "SPARK_2PC_"
-#: Behind the prefix, and for no option: the TOML file of the sink, a file of Kafka's properties, and the brokers, by
-#: the name of the flag in Kafka's own tools.
+#: Names after the prefix that are not options: the TOML file of the sink, a file of Kafka properties, and the brokers,
+#: named after the flag of Kafka's own tools.
 CONFIG: Final = "CONFIG"
 COMMAND_CONFIG: Final = "COMMAND_CONFIG"
 BOOTSTRAP_SERVER: Final = "BOOTSTRAP_SERVER"
@@ -33,23 +33,23 @@ _PROPERTIES: Final = {f"KAFKA_{name.upper().replace('.', '_')}": name for name i
     BOOTSTRAP_SERVER: "bootstrap.servers"
 }
 _FILES: Final = (CONFIG, COMMAND_CONFIG)
-#: Behind the usual prefix: they tell `spark_2pc_sink.testing` where servers are.
+#: Names after the usual prefix that tell `spark_2pc_sink.testing` where servers are.
 _OF_TESTING: Final = frozenset(
     {"FLINK", "KAFKA_LIBS", "KAFKA_STREAMS", "KAFKA_TOOLS", "POSTGRES_BIN", "REGISTRY_HOME", "SPARK_JARS"}
 )
 
 
 def read_environment(environment: Mapping[str, str], *, prefix: str = PREFIX, strict: bool = True) -> SourcedOptions:
-    """Read the variables of a sink. Their values are checked by whoever takes them; an empty one counts as not set.
+    """Read the variables of a sink. Their values are validated by the caller; an empty one counts as not set.
 
     Args:
         environment: all variables of the process.
-        prefix: of those that are meant.
-        strict: refuse a variable with the prefix that is none of these.
+        prefix: prefix of the variables to read.
+        strict: refuse unknown variables with the prefix.
 
     Raises:
-        ConfigurationError: a variable that there is not (with the nearest), a text that is no value of its option, a
-            file that cannot be read, or two that contradict each other.
+        ConfigurationError: an unknown variable (the nearest is named), an invalid value of an option, a file that
+            cannot be read, or contradictory variables.
     """
     given = {name.removeprefix(prefix): text for name, text in environment.items() if name.startswith(prefix) and text}
     found = read_toml_file(given[CONFIG], environment) if CONFIG in given else SourcedOptions()

@@ -164,15 +164,15 @@ class KafkaOptions(SecurityOptions):
 
     @classmethod
     def parse(cls, properties: object) -> KafkaOptions:
-        """Read the user's mapping, all of it, or refuse it. Options that are parsed already are returned as they are.
+        """Parse the user's whole mapping, or refuse it. Parsed options are returned unchanged.
 
         Args:
-            properties: lower-case names as librdkafka or Java spell them, to texts, numbers or booleans. Two
-                spellings of one thing are fine while they agree.
+            properties: lower-case names as in librdkafka or Java, to texts, numbers or booleans. Two spellings of one
+                property are accepted if they agree.
 
         Raises:
-            ConfigurationError: a name that does not exist (with the nearest that does), a value that cannot be read,
-                two that contradict each other, or something that the sink decides by itself.
+            ConfigurationError: an unknown name (the nearest is named), an invalid value, contradictory values, or a
+                property that only the sink may set.
         """
         if isinstance(properties, KafkaOptions):
             return properties
@@ -235,7 +235,7 @@ def property_names() -> tuple[str, ...]:
 
 
 def _without_fixed(properties: Mapping[str, object]) -> dict[str, object]:
-    """Drop what the user may say but not change; refuse what must not be said here, and what does not exist."""
+    """Drop fixed properties that have the fixed value; refuse other values, misplaced and unknown properties."""
     kept: dict[str, object] = {}
     for name, value in properties.items():
         if name in FIXED:

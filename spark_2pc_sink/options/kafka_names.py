@@ -1,7 +1,7 @@
 """Kafka property names that have no field: those the sink fixes, and those that belong elsewhere.
 
 Sources: Java's ``ProducerConfig`` (Kafka 4.x) and librdkafka's CONFIGURATION.md. A name is listed here when a user
-who copies a working producer configuration is likely to bring it along; each gets the reason and a way out.
+who copies a working producer configuration is likely to use it; each gets the reason and an alternative.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SPARK_PREFIX = "kafka."
 _ACKS = "a transactional producer waits for all in-sync replicas (KIP-98)"
 _IDEMPOTENCE = "a transactional producer is idempotent (KIP-98)"
 
-#: name -> the values that say what is the case anyway, and why there is no other.
+#: name -> the values that match the sink's behaviour, and why it cannot be changed.
 FIXED: dict[str, tuple[tuple[str, ...], str]] = {
     "acks": (("all", "-1"), _ACKS),
     "request.required.acks": (("all", "-1"), _ACKS),
@@ -28,7 +28,7 @@ _PARTITIONER = (
 _PEM_FILE = "write the PEM text to a file that driver and executors can read, and give the ...location property"
 _PEM_STORE = "PEM files have no store password; convert the store to PEM and leave this out"
 
-#: Where a Kerberos login comes from instead.
+#: Other places to configure a Kerberos login.
 KERBEROS_TICKETS = (
     "set KRB5_CLIENT_KTNAME (a keytab) or KRB5CCNAME (tickets that something renews) in the environment of driver and "
     "executors; see docs/logins.md"

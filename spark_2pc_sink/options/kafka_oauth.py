@@ -30,7 +30,7 @@ _OTHERS: Final = {
     "oauth_cb": "oauth_cb",
     "oauth_config": "sasl.oauthbearer.config",
 }
-#: RFC 7628, section 3.1 (kvpairs): what a SASL extension may consist of.
+#: RFC 7628, section 3.1 (kvpairs): valid characters of a SASL extension.
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]*")
 _NAMED_FUNCTION: Final = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
@@ -50,7 +50,7 @@ class TokenFunction:
     key: str
 
     def __repr__(self) -> str:
-        # Not that of the function: the arguments of a functools.partial may be secrets.
+        # Not the function's repr: the arguments of a functools.partial may be secrets.
         return f"TokenFunction({getattr(self.function, '__qualname__', type(self.function).__qualname__)})"
 
 
@@ -115,10 +115,10 @@ class OAuthOptions:
 
 
 def read_token_function(given: object) -> TokenFunction:
-    """The function itself, or the one that ``'module:function'`` names.
+    """The function itself, or the one named by ``'module:function'``.
 
     Raises:
-        ConfigurationError: it is neither, or there is no such function here.
+        ConfigurationError: it is neither, or the function does not exist here.
     """
     if isinstance(given, TokenFunction):
         return given

@@ -28,7 +28,7 @@ _JAAS_MODULES = {
     "OAuthBearerLoginModule": ("OAUTHBEARER",),
 }
 _PASSWORD_JAAS: Final = {"username": "sasl_username", "password": "sasl_password"}
-#: Of OAuthBearerLoginModule (KIP-768), beside its extensions.
+#: Options of OAuthBearerLoginModule (KIP-768), in addition to its extensions.
 _TOKEN_JAAS: Final = {"clientId": "oauth_client_id", "clientSecret": "oauth_client_secret", "scope": "oauth_scope"}
 _EXTENSION: Final = "extension_"
 #: Field -> the properties that may say the same.
@@ -92,10 +92,10 @@ class SecurityOptions(OAuthOptions):
 
 
 def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Translate what has no field of its own.
+    """Translate properties without a field.
 
     Returns:
-        Values by field name, and the properties that are left to read as they are.
+        Values by field name, and the properties that remain to be read normally.
 
     Raises:
         ConfigurationError: a store that is not PEM, or a JAAS text that cannot be read or contradicts the rest.
@@ -133,7 +133,7 @@ def read_security(properties: Mapping[str, object]) -> tuple[dict[str, object], 
 
 
 def _read_jaas(text: str, mechanism: str) -> dict[str, object]:
-    """What JAAS text says, by field."""
+    """The values in a JAAS text, by field."""
     match = _JAAS.fullmatch(text)
     module = match["module"].rpartition(".")[2] if match else ""
     if module == "Krb5LoginModule":
@@ -210,7 +210,7 @@ def check_security(options: SecurityOptions) -> None:
 def _check_mechanism(
     options: SecurityOptions, login: Mapping[str, object], tokens: Mapping[str, object], kerberos: Mapping[str, object]
 ) -> None:
-    """Each mechanism has what it needs, and nothing that only another one would use."""
+    """Check that each mechanism has the options it needs, and none that only another would use."""
     mechanism = options.sasl_mechanism
     if mechanism is None:
         rule = "it needs sasl.mechanism, and what that needs in turn"

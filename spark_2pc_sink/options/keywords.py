@@ -45,15 +45,15 @@ KNOWN_ELSEWHERE = {
 
 
 def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> None:
-    """Refuse what would be a ``TypeError`` of Python, before anything is done with one of the values.
+    """Refuse calls that would be a Python ``TypeError``, before any value is used.
 
     Args:
         given: the keywords of a call. A required one that is None counts as missing.
         known: the keywords that exist, and whether each is required.
 
     Raises:
-        ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, or a text that nothing can
-            hold (see `check_texts`).
+        ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, or an invalid text (see
+            `check_texts`).
     """
     for name in given:
         if name not in known:
@@ -68,7 +68,7 @@ def check_keywords(given: Mapping[str, object], known: Mapping[str, bool]) -> No
 
 
 def checks_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Let calls of a function with explicit keywords fail as `check_keywords` says.
+    """Let calls of a function with explicit keywords fail like `check_keywords`.
 
     IDEs, type checkers and ``inspect.signature`` see the function's own signature.
     """

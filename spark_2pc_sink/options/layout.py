@@ -1,7 +1,7 @@
-"""Layout of a sink: where its records and rows are, and how both are made of a batch.
+"""Layout of a sink: the places of its records and rows, and how both are made from a batch.
 
-A job leaves it with its claim in the database, so that whoever compares both sides needs no arguments. Connections are
-no part of it, so it has no secret but one that a person has written into an expression.
+A job stores it in the database with its claim, so that comparing both sides needs no arguments. Connections are not
+part of it, so it has no secret unless a person has written one into an expression.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkLayout:
-    """The options of a sink that say what a reader of either side finds; see `SinkOptions` for each.
+    """The options of a sink that determine its data on either side; see `SinkOptions` for each.
 
-    Expressions are as the user wrote them, and None where the sink chose by the columns of the batch.
+    Expressions are as the user wrote them, and None if the sink chose by the columns of the batch.
 
     Attributes:
-        table: None where the rows go to no table.
-        records: False where no records are made of the rows.
-        rows: of an output, see `Rows`; None for the rows of the batch.
-        where: of an output, see `Rows`; None for all rows.
-        lanes: of a sink with several outputs one layout for each lane, and nothing beside it but where dead letters
-            are; empty for one topic and one table.
-        dead_letter_topic: None where dead letters go to no topic.
-        dead_letter_table: as SQL spells it; None where dead letters go to no topic, and nothing is compared.
+        table: None if the rows go to no table.
+        records: False if no records are made from the rows.
+        rows: rows of an output, see `Rows`; None for the rows of the batch.
+        where: filter of an output, see `Rows`; None for all rows.
+        lanes: for a sink with several outputs, one layout for each lane, with only the dead letters' places in
+            addition; empty for one topic and one table.
+        dead_letter_topic: None if dead letters go to no topic.
+        dead_letter_table: as quoted SQL; None if dead letters go to no topic, and they are not compared.
     """
 
     table: str | None = None
@@ -59,11 +59,11 @@ class SinkLayout:
 
     @classmethod
     def of(cls, lanes: tuple[Lane, ...], *, dead_letters: tuple[str, str] | None = None) -> SinkLayout:
-        """That of a sink.
+        """The layout of a sink.
 
         Args:
-            lanes: of the sink.
-            dead_letters: the topic and the table of its dead letters; None where they go to no topic.
+            lanes: the sink's lanes.
+            dead_letters: the topic and the table of its dead letters; None if they go to no topic.
         """
         one = len(lanes) == 1 and lanes[0].alone
         layout = cls._of_lane(lanes[0]) if one else cls(lanes=tuple(map(cls._of_lane, lanes)))

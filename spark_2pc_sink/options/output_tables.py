@@ -18,7 +18,7 @@ def outputs_of_tables(given: object) -> tuple[Records | Rows, ...]:
     """Each table as the output that it describes.
 
     Raises:
-        ConfigurationError: it is no list of tables, a ``kind`` is missing or unknown, or an output refuses an option.
+        ConfigurationError: it is not a list of tables, a ``kind`` is missing or unknown, or an option is refused.
     """
     if not isinstance(given, list):
         raise ConfigurationError(

@@ -138,7 +138,7 @@ class Records:
 @_checks_keywords
 @dataclass(frozen=True)
 class Rows:
-    """A table of a sink, and what is written there for each row of its source.
+    """A table of a sink, and the columns written to it for each row of its source.
 
     Raises:
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
@@ -292,13 +292,13 @@ def named_as_in(*outputs: Records | Rows) -> Iterator[None]:
 
 
 def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
-    """Bring outputs with the same rows together: the first topic of a source with its first table, and so on.
+    """Group outputs with the same rows: the first topic of a source with its first table, and so on.
 
     Args:
         outputs: in the order in which tables are written.
 
     Raises:
-        ConfigurationError: there are none, two of them are the same, or one asks for what its lane does not have.
+        ConfigurationError: there are none, two are the same, or one needs an option that its lane does not have.
     """
     if not outputs:
         raise _refused_writes((), "there is no output", "pass writes=[Records('orders'), Rows('orders')]")
@@ -311,7 +311,7 @@ def lanes_of(outputs: Sequence[Records | Rows]) -> tuple[Lane, ...]:
         else:
             rows.append(output)
     pairs = [(source, *pair) for source, (records, rows) in sources.items() for pair in zip_longest(records, rows)]
-    # Tables in the order in which the user has written them: one that refers to another comes behind it.
+    # Tables in the user's order: a table that refers to another follows it.
     places = {id(output): place for place, output in enumerate(outputs)}
     pairs.sort(key=lambda pair: places[id(pair[2] or pair[1])])
     lanes = tuple(Lane(index, records, rows, source) for index, (source, records, rows) in enumerate(pairs))
@@ -354,10 +354,10 @@ def _refused_writes(outputs: Sequence[Records | Rows], rule: str, remedy: str) -
 
 
 def check_formats(value_format: str, schema: str | None, name: str | None, strategy: str) -> None:
-    """Refuse what says something of a schema where the value has none.
+    """Refuse schema options if the value has no schema.
 
     Raises:
-        ConfigurationError: the value is no Avro and no Protobuf.
+        ConfigurationError: the value is neither Avro nor Protobuf.
     """
     given = {"value_schema": schema, "value_schema_name": name}
     given["value_subject_name_strategy"] = None if strategy == "topic" else strategy
@@ -411,7 +411,7 @@ def checked_names(option: str, given: object) -> tuple[str, ...]:
 
 
 def ended(expression: str) -> str:
-    """An expression that something may stand behind: a comment at its end would take that for its own."""
+    """An expression that can be followed by more SQL: a comment at its end would swallow it."""
     return f"{expression}\n" if "--" in expression else expression
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import HIDDEN
 
-#: Of what a program says on its standard error, so many characters are told.
+#: How many characters of a program's standard error are shown.
 _TOLD_MAX: Final = 300
 
 

@@ -17,11 +17,11 @@ def read_properties_file(path: Path, *, option: str) -> list[tuple[str, str]]:
         option: the option that named it, for errors.
 
     Returns:
-        Names and values in their order; a name that stands twice is there twice.
+        Names and values in their order; duplicate names are kept.
 
     Raises:
-        ConfigurationError: the file cannot be read, has an escape that Java would refuse, or a line that names no
-            value. Of its content, which may be secret, only the line's number is told.
+        ConfigurationError: the file cannot be read, has an escape that Java would refuse, or a line without a value.
+            The message has only the number of the line, as its content may be secret.
     """
     try:
         with path.open("rb") as file:

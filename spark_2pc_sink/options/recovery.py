@@ -1,4 +1,4 @@
-"""The options of recovery and of a status, beside those that they share with a sink."""
+"""The options of recovery and of a status, in addition to those that they share with a sink."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_2pc_sink.options.settings import check_settings, setting
 
 
 class OperatorDecision(Enum):
-    """What a person has decided about a batch that the database has and Kafka may lack."""
+    """A person's decision on a batch that the database has and Kafka may lack."""
 
     ACCEPT_REPLAY = "send to Kafka what Spark replays, whatever its digest"
     DROP = "leave Kafka without the batch"
@@ -19,7 +19,7 @@ class OperatorDecision(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryOptions(CommonOptions):
-    """Everything that ``recover(...)`` takes beside :class:`CommonOptions`; what a person says is for one call."""
+    """Everything that ``recover(...)`` takes in addition to :class:`CommonOptions`; decisions are for one call."""
 
     dry_run: bool = setting(default=False, why="only say what would be done; nothing is claimed or changed")
     take_over: bool = setting(
@@ -72,7 +72,7 @@ class RecoveryOptions(CommonOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions:
-    """What ``status(...)`` takes beside the connections and the names of tables.
+    """What ``status(...)`` takes in addition to the connections and the names of tables.
 
     Raises:
         ConfigurationError: a value is out of bounds.

@@ -69,7 +69,7 @@ librdkafka and of Java are both accepted. A number may be given as text. Java's 
 
 {properties}
 """
-#: What a reader wants to do, and the options for it.
+#: Reader's tasks, and the options for each.
 _SINK_GROUPS: Final[Mapping[str, str]] = {
     "Name the sink and connect it": "transactional_id kafka database database_password password_command require_tls "
     "accept_database",
@@ -103,22 +103,22 @@ _KAFKA_GROUPS: Final[Mapping[str, str]] = {
     "Limit waiting and retries": "request.timeout.ms delivery.timeout.ms max.block.ms retry.backoff.ms "
     "retry.backoff.max.ms transaction.timeout.ms",
 }
-#: Of options that are in no group: a test says that there is none.
+#: Title for options without a group; a test verifies that there are none.
 UNGROUPED: Final = "Other options"
 _HELP_WIDTH: Final = 100
 
 
 @dataclass(frozen=True)
 class OptionRow:
-    """One option, as a reader of the documentation needs it.
+    """One option, as documented.
 
     Attributes:
         names: the keyword, or the names of a Kafka property, the preferred one first.
-        type: as a user passes it, in Python's notation.
-        default: in Python's notation; None for a required option.
+        type: the user's type, in Python notation.
+        default: in Python notation; None for a required option.
         range: the smallest and the largest number with their unit, or ''.
         why: what it does, and the reason for the default.
-        since: the version of the package that has it first.
+        since: first version of the package that has it.
     """
 
     names: tuple[str, ...]
@@ -149,16 +149,16 @@ def reference(options: type[Any]) -> tuple[OptionRow, ...]:
 
 
 def service_reference() -> tuple[OptionRow, ...]:
-    """The options of `DualWrite`: what a person decides about one of its ids is said to ``spark-2pc recover``."""
+    """The options of `DualWrite`; decisions about one of its ids are options of ``spark-2pc recover``."""
     return tuple(row for row in reference(ServiceOptions) if row.names[0] not in ("adopt", "accept_loss", "reason"))
 
 
 def grouped(rows: Iterable[OptionRow], groups: Mapping[str, str] = _SINK_GROUPS) -> dict[str, list[OptionRow]]:
-    """The options under what a reader wants to do; without a group, under `UNGROUPED`.
+    """The options grouped by the reader's tasks; those without a group under `UNGROUPED`.
 
     Args:
         rows: the options.
-        groups: the names of a group's options, by its title; none of them need be there.
+        groups: the names of a group's options, by its title; unknown names are ignored.
     """
     waiting = {row.names[0]: row for row in rows}
     found = {title: [waiting.pop(name) for name in names.split() if name in waiting] for title, names in groups.items()}

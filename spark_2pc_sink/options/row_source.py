@@ -23,18 +23,18 @@ _OTHER_GENERATORS: Final = {
 }
 _CALL: Final = re.compile(r"(?P<function>\w+)\s*\(")
 _ALIAS: Final = re.compile(r"\s*\bAS\s+(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<bare>[A-Za-z_]\w*))\s*", re.IGNORECASE)
-#: Stands before a star that means all columns.
+#: Pattern before a star that means all columns.
 _ANYTHING: Final = re.compile(r"[(,]\s*(?P<star>)\Z")
 _EXAMPLE: Final = "pass rows='explode(lines) AS line'"
 
 
 @dataclass(frozen=True)
 class Explosion:
-    """One row of a batch becomes as many as an array has elements.
+    """One row of a batch becomes one row for each element of an array.
 
     Attributes:
-        array: SQL over the batch for the array; a row where it is null or empty becomes no row.
-        name: of the element, beside the columns of the batch.
+        array: SQL over the batch for the array; rows where it is null or empty are omitted.
+        name: name of the element, in addition to the columns of the batch.
     """
 
     array: str
@@ -60,10 +60,10 @@ class RowSource:
 
     @property
     def explosion(self) -> Explosion | None:
-        """What `rows` says; None where the rows are those of the batch.
+        """Parse `rows`; None if the rows are those of the batch.
 
         Raises:
-            ConfigurationError: it is no ``explode(expression) AS name``.
+            ConfigurationError: it is not ``explode(expression) AS name``.
         """
         return None if self.rows is None else parse_rows(self.rows)
 
@@ -93,7 +93,7 @@ def parse_rows(text: str) -> Explosion:
 
 
 def with_columns_for_star(sql: str, columns: str) -> str:
-    """An expression in which a ``*`` that stands for all columns, as in ``struct(*)``, is these columns.
+    """Replace a ``*`` that means all columns, as in ``struct(*)``, with these columns.
 
     Args:
         sql: an expression.
@@ -103,11 +103,11 @@ def with_columns_for_star(sql: str, columns: str) -> str:
 
 
 def with_fields_for_star(sql: str, name: str, fields: str) -> str:
-    """An expression in which ``name.*`` is these fields.
+    """Replace ``name.*`` with these fields.
 
     Args:
         sql: an expression.
-        name: of a struct.
+        name: name of a struct.
         fields: SQL list.
     """
     spelled = "|".join(re.escape(form) for form in (name, "`" + name.replace("`", "``") + "`"))
@@ -134,7 +134,7 @@ def _closing(text: str, start: int) -> int | None:
 
 
 def unquoted(text: str, start: int = 0) -> Iterator[tuple[int, str]]:
-    """The characters of SQL that stand in no text and in no quoted name."""
+    """The characters of SQL outside literals and quoted names."""
     quote, escaped = "", False
     for place in range(start, len(text)):
         character = text[place]

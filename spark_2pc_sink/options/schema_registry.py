@@ -11,7 +11,7 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import nearest
 from spark_2pc_sink.options.text_checks import shown
 
-#: Of ``SchemaRegistryClient``.
+#: Options of ``SchemaRegistryClient``.
 _CLIENT: Final = frozenset(
     {
         "url",
@@ -35,13 +35,13 @@ _CLIENT: Final = frozenset(
         "retries.max.wait.ms",
     }
 )
-#: Of its serializers: (name, default).
+#: Options of its serializers: (name, default).
 _SERIALIZERS: Final[Mapping[str, bool]] = {
     "auto.register.schemas": True,
     "use.latest.version": False,
     "normalize.schemas": False,
 }
-#: The client has no bound of its own: a request takes at most so long, and so many more are tried.
+#: The client has no limits of its own: longest time of a request, and number of retries.
 _BOUNDS: Final[Mapping[str, int]] = {"timeout": 10, "max.retries": 2, "retries.max.wait.ms": 2_000}
 _SCHEMES: Final = ("http://", "https://", "mock://")
 
@@ -84,7 +84,7 @@ class SchemaRegistryOptions:
                 )
         flags = {name: _flag(name, given.get(name, default)) for name, default in _SERIALIZERS.items()}
         if flags["use.latest.version"]:
-            # As the client's own serializers ask for it: what is registered is what is used.
+            # Requested as the client's own serializers do: the registered schema is used.
             flags["auto.register.schemas"] = False
         return cls(
             client={**_BOUNDS, **{name: _value(name, given[name]) for name in given if name in _CLIENT}, **_url(given)},

@@ -1,4 +1,4 @@
-"""The options of a service's dual writes, beside those that they share with a sink."""
+"""The options of a service's dual writes, in addition to those that they share with a sink."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from spark_2pc_sink.options.common import CommonOptions, contradiction
 from spark_2pc_sink.options.names import IDENTIFIER_BYTES_MAX
 from spark_2pc_sink.options.settings import milliseconds, setting
 
-#: Stands behind the name of the state table in that of the kept records.
+#: Suffix of the state table's name for the table of kept records.
 RECORDS_SUFFIX = "_records"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceOptions(CommonOptions):
-    """Everything that ``DualWrite(...)`` takes beside :class:`CommonOptions`.
+    """Everything that ``DualWrite(...)`` takes in addition to :class:`CommonOptions`.
 
     Raises:
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
@@ -86,7 +86,7 @@ class ServiceOptions(CommonOptions):
 
     @property
     def owner(self) -> str:
-        """What a state row says in place of a query, so that no query takes it for its own."""
+        """Owner in a service's state rows in place of a query id, so that no query takes them for its own."""
         return f"service {self.transactional_id}"
 
     def store_settings(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import text_checks
 
-#: Stands in every message where a value may be a secret.
+#: Replaces values in messages that may be secret.
 HIDDEN = text_checks.HIDDEN
 #: The largest 32-bit integer: the type of most of Kafka's and PostgreSQL's integer settings.
 INT32_MAX = 2**31 - 1
@@ -26,18 +26,18 @@ _KEY = "spark_2pc_sink.setting"
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of one option beyond its type.
+    """Metadata of one option in addition to its type.
 
     Args:
         why: what it does and why the default is what it is, one or two sentences.
-        unit: of a number: 'ms', 's', 'bytes', or '' for a count or a text.
+        unit: unit of a number: 'ms', 's', 'bytes', or '' for a count or a text.
         at_least: smallest value of a number, inclusive.
         at_most: largest value of a number, inclusive.
         properties: for Kafka options, the names under which users know it, the preferred one first.
-        dotted: users know it by the field's name with dots, as the properties of a Kafka broker.
-        given: the type that a user passes, where the field holds another one.
+        dotted: users know it by the field's name with dots, like the properties of a Kafka broker.
+        given: the type that a user passes, if the field has another one.
         secret: never shown in a repr or a message.
-        since: the version of the package that has it first.
+        since: first version of the package that has it.
     """
 
     why: str
@@ -75,7 +75,7 @@ def setting_of(item: Field[Any]) -> Setting:
 
 
 def options_of(options: type[Any]) -> list[Field[Any]]:
-    """The fields of a class in the order for readers: required ones, its own, then those of its base."""
+    """The fields of a class in documentation order: required ones, its own, then those of its base."""
     own = options.__annotations__
     # Sorting is stable: within each of the three groups they stay as declared.
     return sorted(fields(options), key=lambda item: item.default is not MISSING and 1 + (item.name not in own))
@@ -107,7 +107,7 @@ def _choices(options: type[Any]) -> dict[str, tuple[str, ...]]:
     names = {item.name for item in fields(options)}
     hints: dict[str, Any] = {}
     for base in reversed(options.__mro__):
-        # Only those of fields: Python 3.10 takes the ``_: KW_ONLY`` of a dataclass for no type.
+        # Only those of fields: Python 3.10 cannot resolve the ``_: KW_ONLY`` of a dataclass.
         own = {name: hint for name, hint in vars(base).get("__annotations__", {}).items() if name in names}
         holder: Any = SimpleNamespace(__annotations__=own)
         hints |= get_type_hints(holder, vars(sys.modules[base.__module__]))
@@ -156,7 +156,7 @@ def nearest(name: str, valid: Iterable[str], *, known_elsewhere: Mapping[str, st
     Args:
         name: what the user wrote.
         valid: the words that exist.
-        known_elsewhere: words that other libraries use, lower case without punctuation, to ours.
+        known_elsewhere: other libraries' words, lower case without punctuation, mapped to ours.
     """
     words = {_folded(word): word for word in valid}
     folded = _folded(name)

@@ -27,7 +27,7 @@ from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.options.settings import milliseconds, same_setting, setting
 from spark_2pc_sink.options.sql_text import transaction_command
 
-#: Of the dead-letter table, behind the state table's name.
+#: Suffix of the state table's name for the dead-letter table.
 DEAD_LETTERS_SUFFIX = "_dead_letters"
 _PORT_MAX = 65_535
 #: Options of a sink that are one SQL expression each.
@@ -66,7 +66,7 @@ _OF_ROWS = {
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions(CommonOptions):
-    """Everything that ``DualWriteSink(...)`` takes beside :class:`CommonOptions`."""
+    """Everything that ``DualWriteSink(...)`` takes in addition to :class:`CommonOptions`."""
 
     topic: str | None = same_setting(Records, "topic")
     key: str | None = same_setting(Records, "key")

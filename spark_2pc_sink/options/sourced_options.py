@@ -12,14 +12,14 @@ from spark_2pc_sink.errors import ConfigurationError
 
 @dataclass
 class SourcedOptions:
-    """What files and variables have said so far.
+    """Options read from files and variables so far.
 
     Attributes:
         options: by keyword, without Kafka's properties. Values may be secret.
-        kafka: Kafka's properties by their names.
-        sources: of each option and property the file or the variable.
-        shown: of options and properties that a message shows otherwise than by their value: as they stand in the file,
-            with ``${NAME}``.
+        kafka: Kafka's properties by name.
+        sources: the file or variable of each option and property.
+        shown: options and properties that messages do not show by value: they show the original text in the file, with
+            ``${NAME}``.
     """
 
     options: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -29,7 +29,7 @@ class SourcedOptions:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """Those of `DualWriteSink`."""
+        """The options of `DualWriteSink`."""
         return {**self.options, "kafka": self.kafka} if self.kafka else dict(self.options)
 
     def add(self, options: Mapping[str, Any], *, source: str) -> None:
@@ -61,15 +61,15 @@ class SourcedOptions:
 
 
 def add_once(said: dict[str, Any], more: Iterable[tuple[str, Any]], *, source: str) -> None:
-    """Add what a source says to what others have said.
+    """Add the values of one source to those of others.
 
     Args:
-        said: names and values so far; added to.
-        more: of this source.
+        said: names and values so far; extended in place.
+        more: values of this source.
         source: the flag, file or variable, for the error.
 
     Raises:
-        ConfigurationError: it was said before, and differently. No value is shown.
+        ConfigurationError: another source has a different value. No value is shown.
     """
     for name, value in more:
         if said.setdefault(name, value) != value:

@@ -13,9 +13,9 @@ _OPAQUE: Final = re.compile(
 
 
 def bare_statements(text: str) -> list[str]:
-    """The statements of a text, in lower case, with a blank in place of each quoted text and comment; none is empty.
+    """The non-empty statements of a text, in lower case, with a blank in place of each quoted text and comment.
 
-    PostgreSQL decides what it takes. This is for what must be noticed before it is asked.
+    PostgreSQL validates SQL. This is for what must be detected before it is sent.
     """
     bare = _OPAQUE.sub(" ", text).lower().split(";")
     return [" ".join(statement.split()) for statement in bare if statement.strip()]

@@ -8,9 +8,9 @@ from pathlib import PurePath
 
 from spark_2pc_sink.errors import ConfigurationError
 
-#: Stands in every message where a value may be a secret.
+#: Replaces values in messages that may be secret.
 HIDDEN = "***"
-#: What a name has in it where its value is a secret, or may be one: misspelt too.
+#: Substrings of names whose value is a secret, or may be: even if misspelt.
 _SECRET_NAME = re.compile(
     r"pas+w|pa?s+phr|se?cr?e?t|tok(en|n)|jaas|cred|auth|login|private|database|command|(api|access|ssl)[._]?key|user.?info|"
     r"key.?(store|pass)|truststore|oauth|\bpem\b",
@@ -22,11 +22,11 @@ _NO_TEXT = re.compile("[\x00\ud800-\udfff]")
 
 
 def shown(name: str, value: object) -> object:
-    """A value for a message: as it is, unless its name or itself looks like a secret.
+    """A value for a message: unchanged, unless its name or itself looks like a secret.
 
     Args:
-        name: what it was given as, perhaps misspelt.
-        value: what was given.
+        name: the given name, perhaps misspelt.
+        value: the given value.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -43,15 +43,15 @@ def shown(name: str, value: object) -> object:
 
 
 def check_texts(option: str, value: object) -> None:
-    """Refuse texts that no database, broker or file name can hold, wherever they are in a value.
+    """Refuse texts that no database, broker or file name can contain, at any depth of a value.
 
     Args:
-        option: the name for the error; of an entry of a mapping, its key is put behind it.
-        value: a text, a path, or mappings and lists of such; everything else passes.
+        option: the name for the error; for an entry of a mapping, its key is appended.
+        value: a text, a path, or mappings and lists of such; other types are accepted.
 
     Raises:
-        ConfigurationError: a text has NUL in it, or half of a surrogate pair, which is no character. The value is not
-            shown: it may be a secret.
+        ConfigurationError: a text contains NUL, or half of a surrogate pair, which is not a character. The value is
+            not shown: it may be a secret.
     """
     if isinstance(value, PurePath):
         value = str(value)

@@ -1,4 +1,4 @@
-"""The value of an option as a text: in an environment variable, on a command line, or behind ``${NAME}`` in a file."""
+"""The value of an option as a text: in an environment variable, on a command line, or as ``${NAME}`` in a file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from spark_2pc_sink.options.kafka_values import as_boolean, as_number
 from spark_2pc_sink.options.settings import refusal, setting_of
 from spark_2pc_sink.options.text_checks import shown
 
-#: In the type of an option that is no single value.
+#: Parts of the types of options with more than a single value.
 _STRUCTURED = ("Mapping[", "Sequence[", "list[", "tuple[")
 
 
 def value_of_text(item: Field[Any], text: str) -> Any:
-    """The text as a value of the option's type; a text that stands for none of a number, a switch or a list is kept.
+    """Convert a text to the option's type; a text that is not a number, a switch or a list is kept.
 
     Args:
         item: the option's declaration.
-        text: a number, ``true`` or ``false``, names with commas between them, or JSON for a mapping or tables.
+        text: a number, ``true`` or ``false``, comma-separated names, or JSON for a mapping or tables.
 
     Raises:
-        ConfigurationError: the text has no such form. A secret is not shown.
+        ConfigurationError: the text is invalid. A secret is not shown.
     """
     kind = setting_of(item).given or str(item.type)
     if kind.startswith("int"):

@@ -1,7 +1,7 @@
-"""The TOML file of a sink: its options by their names, for the job and for ``spark-2pc`` alike.
+"""The TOML file of a sink: its options by name, for both the job and ``spark-2pc``.
 
-``${NAME}`` in a text is the environment's variable of that name, ``${NAME:-text}`` the same with a text for a variable
-that is not set or empty, as in a shell. ``$${`` stands for the two characters ``${``.
+In a text, ``${NAME}`` is the environment variable of that name; ``${NAME:-text}`` is the same with a default if the
+variable is unset or empty, as in a shell. ``$${`` is an escape for ``${``.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _REFERENCE: Final = re.compile(r"\$(?P<escaped>\$?)\{(?:(?P<name>[A-Za-z_]\w*)(?
 
 
 def read_toml_file(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> SourcedOptions:
-    """Read the options of a sink. Their values are checked by whoever takes them.
+    """Read the options of a sink. Their values are validated by the caller.
 
     Args:
-        path: of the file.
+        path: path of the file.
         environment: the variables; by default those of this process.
 
     Raises:
-        ConfigurationError: the file cannot be read or is no TOML, names an option that there is not, or a variable that
-            is not set.
+        ConfigurationError: the file cannot be read or is not TOML, names an unknown option, or a variable that is not
+            set.
     """
     shown = os.fspath(path)
     reader = _Reader(os.environ if environment is None else environment)
@@ -76,13 +76,13 @@ def _source_named(path: str) -> Iterator[None]:
 
 
 class _Reader:
-    """Puts the environment's texts into the values of one file.
+    """Substitutes environment variables in the values of one file.
 
     Args:
         environment: the variables.
 
     Attributes:
-        written: of each option and property that names a variable, what stands in the file.
+        written: for each option and property that names a variable, the original text in the file.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -118,7 +118,7 @@ class _Reader:
         return {name: self._filled(value, name) for name, value in _flat(given).items()}
 
     def _filled(self, given: Any, name: str) -> Any:
-        """A value, or each in a list or table; ``name`` is that of the option or property."""
+        """Convert a value, or each in a list or table; ``name`` is the name of the option or property."""
         if isinstance(given, Mapping):
             return {key: self._filled_part(part, name) for key, part in given.items()}
         if isinstance(given, list):

@@ -1,7 +1,7 @@
-"""Skipped batches: the job's function did not call the sink. They are no gap if they had no rows, else a halt.
+"""Skipped batches: the job's function did not call the sink. They are allowed if they had no rows, otherwise a halt.
 
-Spark counts every batch, also those without rows, and functions are fond of leaving these out. Spark is asked
-whether such a batch had rows; this module decides by the answer.
+Spark counts every batch, even without rows, and functions often skip those. Spark reports whether such a batch had
+rows; this module decides from that report.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What Spark shows of batches for which the sink was not called.
+    """Spark's report on batches for which the sink was not called.
 
     Attributes:
-        finished: those that the present run of the query has finished.
-        empty: those of them that had no rows, and not only none that anybody has read.
+        finished: batches that the current run of the query has finished.
+        empty: those of them that really had no rows, not only none that were read.
     """
 
     finished: frozenset[int] = frozenset()
     empty: frozenset[int] = frozenset()
 
 
-#: Of a Spark that shows nothing.
+#: Used if Spark reports nothing.
 NOTHING_SHOWN: Final = RunRecord()
 
 
 def missing_batches(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> range:
-    """The batches between that of the row and the one that came; none beside an owed batch, or for a replay.
+    """The batches between that of the row and the one received; empty for an owed batch or a replay.
 
     Args:
-        status: of the state row.
+        status: status of the state row.
         row_batch_id: the last batch in the row, None before the first.
-        batch_id: the one that came.
+        batch_id: the batch received.
     """
     first = 0 if row_batch_id is None else row_batch_id + 1
     return range(first, first if status is RowStatus.OWED else max(first, batch_id))
@@ -56,7 +56,7 @@ def place_beyond(missing: range, record: RunRecord, halt: Halt) -> Placement | H
     if not doubtful:
         return Placement.RUN
     if not record.finished.issuperset(missing):
-        # A restored database looks the same: what happened in earlier runs, nobody here has seen.
+        # A restored database looks the same, and earlier runs were not observed.
         earlier = f"{halt.reason}; or your function did not call the sink for batch {doubtful[0]} in an earlier run"
         return replace(halt, reason=earlier)
     return Halt(

@@ -1,10 +1,11 @@
-"""Lost records: a decided batch is compared with the topics and logs as they are now.
+"""Lost records: compare a decided batch with the current topics and logs.
 
-A transaction can be committed whose records are gone: EndTxn asks no log. A topic that was deleted and made anew takes
-the old one's name and not its id (KIP-516), and a log may have lost its tail. Such a batch must not be noted as done.
+A transaction can be committed after its records are gone: EndTxn does not check the logs. A topic that was deleted and
+re-created has the same name but another id (KIP-516), and a log may have lost its tail. Such a batch must not be noted
+as done.
 
-A batch that is done already is not compared: readers had it, and what its topic loses later is Kafka's own history, by
-retention or because somebody has deleted it.
+A batch that is already done is not compared: consumers could read it, and later losses are Kafka's own history, by
+retention or deletion.
 """
 
 from __future__ import annotations
@@ -18,19 +19,18 @@ from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recipe.remedies import accept_replay, compare, drop
 from spark_2pc_sink.recipe.resolve import Halt
 
-#: Of the partitions of a batch, how many a message names: there may be hundreds.
+#: How many of a batch's partitions a message names: there may be hundreds.
 _SHOWN_PARTITIONS_MAX = 8
 
 
 @dataclass(frozen=True)
 class WrittenRecords:
-    """Where the records of a batch went.
+    """Offsets of a batch's records.
 
     Attributes:
-        batch_id: Spark's id.
+        batch_id: Spark's batch id.
         offsets: the first and the last offset in each partition.
-        topic_ids: of its topics, as they were when it was written; a topic that is not among them had none, or none is
-            known.
+        topic_ids: ids of its topics when it was written; a missing topic had no id, or it is unknown.
     """
 
     batch_id: int | None
@@ -45,12 +45,12 @@ class WrittenRecords:
 
 @dataclass(frozen=True)
 class LogsView:
-    """What Kafka says of some topics now.
+    """Kafka's current description of some topics.
 
     Attributes:
-        topic_ids: of the topics that exist; '' where the broker has no ids.
+        topic_ids: ids of the topics that exist; '' if the broker has no ids.
         ends: one past the last offset of each partition that exists.
-        starts: the first offset of each, where that was asked for.
+        starts: the first offset of each, if requested.
     """
 
     topic_ids: Mapping[str, str]
@@ -59,16 +59,16 @@ class LogsView:
 
 
 def find_lost_records(written: WrittenRecords, logs: LogsView, *, committed: bool) -> Halt | None:
-    """Say what Kafka lacks of a decided batch.
+    """Say which records of a decided batch Kafka lacks.
 
     Args:
         written: the batch.
-        logs: its topics now.
-        committed: False while its transaction is open. What was deleted from the start of a log until then, no reader
-            could ever read; afterwards that is retention, as with any record.
+        logs: the current state of its topics.
+        committed: False while its transaction is open. Records deleted from the start of a log until then could never
+            be read by a consumer; afterwards that is retention, as with any record.
 
     Returns:
-        None where Kafka has all of it, as far as can be seen.
+        None if Kafka has all of it, as far as can be seen.
     """
     damaged = {
         topic: found
@@ -99,7 +99,7 @@ def missing_id_topics(written: WrittenRecords) -> list[str]:
 
 
 def _damages(topic: str, written: WrittenRecords, logs: LogsView, *, committed: bool) -> Iterator[str]:
-    """What is wrong with one topic, one sentence each; the first that explains all others ends it."""
+    """The problems of one topic, one sentence each; stops after one that explains all others."""
     offsets = {each: at for each, at in sorted(written.offsets.items()) if each.topic == topic}
     was, now = written.topic_ids.get(topic, ""), logs.topic_ids.get(topic)
     if now is None:

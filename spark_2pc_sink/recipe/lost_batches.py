@@ -1,12 +1,12 @@
-"""Lost batches: Kafka has them and the database lacks them. A person names them, and the sink goes on without.
+"""Lost batches: Kafka has them and the database lacks them. A person names them, and the sink continues without.
 
-A database that was restored from a backup, or that failed over to a standby which lagged, has an old state row. What
-Kafka has committed since shows in the logs: every transaction of this sink's producer that is newer than the row's pair
-was a batch. Their ids are not written there. Spark counts them, so they follow that of the row; but a batch without
-records leaves no transaction, so that a count of transactions is a least number, and each id "this one or a later".
+A database that was restored from a backup, or failed over to a standby that lagged, has an old state row. The logs show
+what Kafka has committed since: every transaction of this sink's producer newer than the row's was a batch. Logs do not
+contain batch ids. Spark counts batches, so the ids follow that of the row; but a batch without records leaves no
+transaction, so a count of transactions is a minimum, and each id means "this one or a later".
 
-The person has to name the batches. A flag that says "go on" would be given at night to a database that lacks more than
-the person thinks. A range is refused that does not begin at the row, or is shorter than the logs show.
+The person must name the batches. A flag without ids could be given at night to a database that lacks more than the
+person thinks. A range is refused if it does not begin after the row, or is shorter than the logs show.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recipe.remedies import ONE_START, RECOVER, compare, remedy
 from spark_2pc_sink.recipe.resolve import Halt
 
-#: How much of what was found a message lists.
+#: How many of the findings a message lists.
 SHOWN_TRANSACTIONS_MAX = 10
 SHOWN_PARTITIONS_MAX = 4
 
@@ -48,11 +48,11 @@ class CommittedTransaction:
 
 @dataclass(frozen=True)
 class FoundCommits:
-    """What the logs show of a sink since its row.
+    """A sink's transactions in the logs since its row.
 
     Attributes:
-        transactions: those that are committed, the oldest first.
-        unread: what was not read, and why: what is missing there is not known.
+        transactions: the committed ones, the oldest first.
+        unread: partitions that were not read, and why: batches missing there are unknown.
     """
 
     transactions: tuple[CommittedTransaction, ...] = ()
@@ -61,12 +61,12 @@ class FoundCommits:
 
 @dataclass(frozen=True)
 class LostBatches:
-    """What the database lacks, as far as it can be known.
+    """Batches that the database lacks, as far as it can be known.
 
     Attributes:
-        first: the batch after that of the row; that of the row where only Kafka was owed it.
-        found: in the logs.
-        came: the batch that Spark has passed; None before it has passed one.
+        first: the batch after that of the row; the row's own if only Kafka lacked it.
+        found: result from the logs.
+        came: the batch that Spark has passed; None before the first.
     """
 
     first: int
@@ -83,20 +83,20 @@ class LostBatches:
         return BatchRange(self.first, self.first + count - 1) if count else None
 
     def explain(self, halt: Halt) -> Halt:
-        """The halt, with what is lost among its reasons, and to compare both sides as the first remedy.
+        """Add the lost batches to a halt's reasons, and comparing both sides as the first remedy.
 
         Args:
-            halt: because of a commit in Kafka that the row does not know, or of a gap before the batch that came.
+            halt: halt for a commit in Kafka that the row lacks, or for a gap before the batch received.
         """
         remedies = self._for_recovery() if self.came is None else self._for_gap(halt.remedies)
         found = compare("which of these records have their row in the table, and which batches it lacks")
         return replace(halt, reason=". ".join((halt.reason, *self._said())), remedies=(found, *remedies))
 
     def check(self, named: BatchRange) -> None:
-        """Refuse a range that does not name what is lost.
+        """Refuse a range that is not the range of lost batches.
 
         Raises:
-            ConfigurationError: it begins elsewhere, is too short, or does not end where Spark goes on.
+            ConfigurationError: it begins elsewhere, is too short, or does not end where Spark continues.
         """
         rule = self._broken_rule(named)
         if rule is None:

@@ -1,8 +1,8 @@
-"""Commands in the remedies of halts: lines that a shell takes as they are, with what they change behind ``#``.
+"""Commands in the remedies of halts: shell lines, each with its effect as a comment.
 
-They stand bare here. Where they are shown they get the sink's name and its connections
-(`spark_2pc_sink.recovery.recover_command`). The remedies of a halt go from the safest to the last, and each holds under
-a condition that rules out the others.
+They are incomplete here. When shown, they get the sink's name and its connections
+(`spark_2pc_sink.recovery.recover_command`). The remedies of a halt are ordered from the safest to the last resort, and
+their conditions exclude each other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 RECOVER: Final = "spark-2pc recover"
 VERIFY: Final = "spark-2pc verify"
 STATUS: Final = "spark-2pc status"
-#: For those who start the job in place of the command.
+#: For users who start the job instead of running the command.
 ONE_START: Final = "on the sink, for one start"
 
 
@@ -21,16 +21,16 @@ def remedy(command: str, change: str) -> str:
 
     Args:
         command: without the sink's name and connections.
-        change: what the command does to which side, and when it is the right one.
+        change: the command's effect on each side, and when it is the right one.
     """
     return f"{command}  # {change}"
 
 
 def compare(what: str, *, batch_id: int | None = None) -> str:
-    """The first remedy where a person must know more: it changes nothing.
+    """The first remedy if a person needs more information: it changes nothing.
 
     Args:
-        what: what is to be found out.
+        what: what to find out.
         batch_id: the batch in question; None for all.
     """
     only = "" if batch_id is None else f" --batch {batch_id}"

@@ -1,8 +1,8 @@
-"""The placement of a batch: its id and the state row decide whether it is run, skipped, sent again, or refused.
+"""The placement of a batch: its id and the state row decide whether it is run, skipped, resent, or refused.
 
 Spark calls ``foreachBatch`` with ids 0, 1, 2, … of one query, and after a crash calls again with an id that it has
-not recorded as finished. So the only ids that may come are the row's own (a replay) and the one after it. Any other
-id means that a checkpoint or a database was replaced, which no code can repair by itself.
+not recorded as finished. So the only valid ids are the row's own (a replay) and the one after it. Any other id means
+that a checkpoint or a database was replaced, which cannot be repaired automatically.
 """
 
 from __future__ import annotations
@@ -72,20 +72,20 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -
 def place_by_hand(
     *, status: RowStatus, row_batch_id: int | None, batch_id: int, noted: bool
 ) -> Placement | Halt | None:
-    """Say what to do with a batch to which a person has given its id: ids ascend, and may leave numbers out.
+    """Place a batch whose id was given by a person: ids ascend, and may skip numbers.
 
     Args:
         status: status of the claimed state row after recovery; never ``DECIDED``, which recovery settles.
         row_batch_id: the last batch in the row, None before the first.
-        batch_id: the id that came, 0 or more.
+        batch_id: the id of the batch received, 0 or more.
         noted: the history has a batch of this id, before that of the row.
 
     Returns:
-        The placement; a halt beside an owed batch; None for an id that the row has passed and nobody has noted: whether
-        it was written cannot be told.
+        The placement; a halt for an owed batch; None for an id that the row has passed and the history lacks: whether
+        it was written is unknown.
 
     Raises:
-        ValueError: the row is ``DECIDED``; recovery must come first.
+        ValueError: the row is ``DECIDED``; run recovery first.
     """
     if status is RowStatus.DECIDED:
         message = "a decided row must be recovered before a batch is placed beside it"

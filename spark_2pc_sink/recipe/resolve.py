@@ -1,27 +1,27 @@
-"""The table of recovery: one pure function decides by the state row and by what Kafka's coordinator shows.
+"""The table of recovery: a pure function decides from the state row and the view of Kafka's coordinator.
 
-``resolve(row, kafka)`` takes the state row that a claim has just returned and the coordinator's view of the
-transactional id. It answers with one verdict, or that a person has to decide. The package ``recovery`` carries it out.
+``resolve(row, kafka)`` takes the state row returned by a claim, and the coordinator's view of the transactional id. It
+returns a verdict, or a halt if a person has to decide. The package ``recovery`` carries it out.
 
-Three facts carry the table:
+The table rests on three facts:
 
 * The row is written in the transaction that writes the data, so a pair in a *decided* row must be committed, and a
   pair that no row ever named was never decided and must be aborted (KIP-939, "Recovery recipe").
 * On transaction.version 2 the coordinator bumps the epoch at the end of each transaction, so (P, E+1) in a Complete
   state is the outcome of exactly the transaction (P, E) (KIP-890, "Bump epoch on each transaction"). Below version 2
   the outcome is shown at (P, E) itself, and an abort there cannot be told from a later one.
-* Where the coordinator no longer shows that transaction, the control marker in the log of any partition that it
-  wrote still does.
+* If the coordinator no longer shows that transaction, the control marker in the log of any partition that it wrote
+  still shows the outcome.
 
 A commit that Kafka shows belongs to a decision of the newest claim, because every recovery ends with
-InitProducerId, which takes the commits before it from view. A row that knows no such decision is therefore behind
-Kafka, in every status, and halts. Counter-example without that rule: the first batch is decided and committed in
-Kafka, the database fails over to a standby that lacks the decision, the row says *none* again (or *owed*, where the
-batch was a resend), nothing is ongoing, and Spark's replay is written to Kafka a second time. A row *decided* may be
-older than Kafka too: its marker in the log says COMMIT, and the decision after it is the one that was lost.
+InitProducerId, which hides the earlier commits. A row without such a decision is therefore older than Kafka, in every
+status, and halts. Counter-example without that rule: the first batch is decided and committed in Kafka, the database
+fails over to a standby that lacks the decision, the row says *none* again (or *owed*, if the batch was a resend), no
+transaction is ongoing, and Spark's replay is written to Kafka a second time. A row *decided* may be older than Kafka
+too: its marker in the log says COMMIT, and the decision after it was lost.
 
-A row that is gone is made again from its history, before this is asked. Where the history is gone too, an open
-transaction halts, whatever a person adopts: see `spark_2pc_sink.recipe.resolve`.
+A lost row is rebuilt from its history before this function is called. If the history is lost too, an open transaction
+halts, even with ``adopt``: see `spark_2pc_sink.recipe.resolve`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ ABORT = "abort"
 
 @dataclass(frozen=True)
 class OpenTransactionEnd:
-    """How a person says that an open transaction ends whose decision is lost, after a look into the table.
+    """An operator's choice of how to end an open transaction whose decision is lost, after inspecting the table.
 
-    Row and history are gone, and Kafka shows an open transaction. It may be a batch that nobody decided, whose rows are
-    nowhere; or one that was decided, whose rows are in the table: to abort it and to write the batch again would have
-    its rows twice there. Only the table tells, so a person is asked, whatever ``adopt`` says.
+    Row and history are lost, and Kafka shows an open transaction. Either the batch was not decided, and no table has
+    its rows; or it was decided, and the table has them: aborting it and writing the batch again would duplicate them.
+    Only the table tells, so a person is asked even with ``adopt``.
 
     Attributes:
-        batch_id: it is committed, as the table has the rows of this batch; None: it is aborted.
+        batch_id: commit it, as the table has the rows of this batch; None: abort it.
     """
 
     batch_id: int | None
@@ -65,17 +65,17 @@ class OpenTransactionEnd:
 def heed(
     row: RowView, kafka: KafkaView, found: Resolution | Halt, word: OpenTransactionEnd | None
 ) -> Resolution | Halt:
-    """What becomes of a verdict when a person has said how the open transaction ends.
+    """Apply an operator's choice of how to end the open transaction to a verdict.
 
     Args:
         row: as for `resolve`.
         kafka: as for `resolve`.
-        found: what `resolve` found.
-        word: what the person has said; None when nothing.
+        found: result of `resolve`.
+        word: the operator's choice; None if there is none.
 
     Returns:
-        ``found`` where the word is not needed: a row that names a decision, or that a recovery has finished with, tells
-        by itself. Else what the word leads to, or a halt where Kafka shows another end by now.
+        ``found`` if the choice is not needed: the row names a decision, or a recovery has finished with it. Otherwise
+        the verdict that the choice leads to, or a halt if Kafka now shows a different outcome.
     """
     if word is None or not row.fresh or kafka.state in ENDING_STATES:
         return found
@@ -152,16 +152,16 @@ class RowView:
 
 @dataclass(frozen=True)
 class KafkaView:
-    """What the coordinator says of a transactional id.
+    """What the coordinator shows for a transactional id.
 
     Attributes:
-        state: DescribeTransactions' state.
-        producer: the pair shown with it; None when unknown.
-        transaction_version: the finalised feature transaction.version, from 0 on.
+        state: state as DescribeTransactions names it.
+        producer: producer id and epoch shown with it; None when unknown.
+        transaction_version: finalised level of the feature transaction.version, from 0.
         cluster_id: the cluster that answered.
-        keeps_prepared: the cluster may have let a prepared transaction end with a pair other than its own (KIP-939).
-        began_ms: when its newest transaction began, since 1970 by the coordinator's clock; None if there was none.
-        never_expires: the coordinator does not end it by itself (two-phase commit).
+        keeps_prepared: the cluster may end a prepared transaction at another producer id and epoch (KIP-939).
+        began_ms: start of its newest transaction, in ms since 1970 by the coordinator's clock; None if there was none.
+        never_expires: the coordinator does not time it out (two-phase commit).
     """
 
     state: TransactionState
@@ -178,12 +178,10 @@ class KafkaView:
 
 @dataclass(frozen=True)
 class Resolution:
-    """A verdict, and why, as a sentence for the report.
+    """A verdict, and its reason as a sentence for the report.
 
     Attributes:
-        verdict: what to do.
-        reason: why.
-        from_log: a control marker said so, which tells nothing of later transactions.
+        from_log: the reason is a control marker, which does not show later transactions.
     """
 
     verdict: Verdict
@@ -193,13 +191,13 @@ class Resolution:
 
 @dataclass(frozen=True)
 class Halt:
-    """No verdict: code must not choose. Nothing is changed in Kafka.
+    """No safe automatic verdict. Kafka is left unchanged.
 
     Attributes:
-        cause: why, for programs.
-        reason: why, as a sentence.
-        remedies: what a person can do, one in each line.
-        lacking: the row lacks batches that came before the one which was passed.
+        cause: reason, for programs.
+        reason: reason, as a sentence.
+        remedies: what the operator can do, one per line.
+        lacking: the row lacks batches from before the one that was passed.
     """
 
     cause: HaltCause
@@ -224,11 +222,11 @@ def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost
     """Decide what recovery does next.
 
     Args:
-        row: the row as the claim returned it.
-        kafka: what the coordinator says now; asked for after the claim (a look before it may be stale, because an
-            older driver could still have decided in between).
-        adopt: the user has said that a row of another cluster may be taken over, and a new row an id that Kafka knows.
-        nothing_lost: the user has said that the commit which Kafka shows and the row does not know is none of a batch.
+        row: the row returned by the claim.
+        kafka: the coordinator's view, read after the claim (an earlier view may be stale: an older driver could still
+            have decided in between).
+        adopt: the operator allows taking over a row of another cluster, and a new row for an id that Kafka knows.
+        nothing_lost: the operator says that the commit which Kafka shows and the row lacks is not of a batch.
 
     Returns:
         The verdict, or why there is none.
@@ -284,8 +282,8 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
         )
     if kafka.state is TransactionState.ONGOING:
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
-    # A batch whose records were lost after their commit is owed by a person's decision; no other row that is undecided
-    # has a decision that Kafka has committed, whatever its pair. A new row that was adopted knows nothing.
+    # A person may have declared a batch owed whose records were lost after their commit. Any other undecided row has no
+    # decision that Kafka has committed, at any producer id and epoch. A new row that was adopted has none either.
     own = row.status is RowStatus.OWED and kafka.producer in _outcome_pairs(row, kafka)
     if kafka.state in _COMMITTED and not (own or row.fresh or nothing_lost):
         return behind_kafka()
@@ -308,7 +306,7 @@ def _resolve_done(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> Reso
 
 
 def behind_kafka() -> Halt:
-    """Kafka has what the row does not know, as its coordinator or its logs show."""
+    """The coordinator or the logs of Kafka show commits that the row lacks."""
     return Halt(
         HaltCause.DATABASE_BEHIND,
         "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
@@ -344,12 +342,12 @@ def _resolve_decided(row: RowView, kafka: KafkaView, *, nothing_lost: bool) -> R
 
 
 def may_hide_commits(row: RowView, kafka: KafkaView, resolution: Resolution) -> bool:
-    """Whether commits that the row does not know may be behind a verdict that leaves nothing in doubt.
+    """Whether commits that the row lacks may be hidden by a verdict that leaves nothing in doubt.
 
-    The coordinator shows the last transaction of an id alone. A pair that is neither that of the row's own end nor the
-    one answered to it was taken by a recovery since, or belongs to a later transaction. And a control marker in a log
-    says how one transaction ended, and nothing of those behind it. A new row knows no pair at all: where Kafka knows
-    the id, the row may be one that was lost.
+    The coordinator shows only the last transaction of an id. A producer id and epoch that is neither that of the row's
+    own transaction nor the one returned after it was taken by a recovery since, or belongs to a later transaction. A
+    control marker in a log shows how one transaction ended, and none of the later ones. A new row names no transaction:
+    if Kafka knows the id, the previous row may have been lost.
     """
     if resolution.from_log:
         return resolution.verdict is Verdict.MARK_DONE
@@ -360,10 +358,10 @@ def may_hide_commits(row: RowView, kafka: KafkaView, resolution: Resolution) -> 
 
 
 def is_next(kafka: KafkaView, producer: ProducerIdAndEpoch) -> bool:
-    """Whether nobody has used the id between a look at it at rest and the InitProducerId that answered this pair.
+    """Whether the id was unused between a look that showed no open transaction and the InitProducerId that followed.
 
-    It counts one epoch on, and begins with a new producer id where there was none, or no epoch was left. A transaction
-    that was open, or being ended, is ended by it first, and that counts too.
+    InitProducerId increments the epoch by one, and uses a new producer id if there was none or no epoch is left.
+    It first ends a transaction that is open or ending, which increments the epoch too.
     """
     before = kafka.producer
     if kafka.state is TransactionState.ONGOING or kafka.state in ENDING_STATES:

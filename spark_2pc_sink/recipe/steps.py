@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Step(IntEnum):
-    """A point that a driver has reached. Its value is its place in the order.
+    """A step that a driver has reached. Its value is its position in the order.
 
-    docs/how-it-works.md says of each who does it, and what a crash right after it leads to.
+    docs/how-it-works.md says for each who does it, and the effect of a crash right after it.
     """
 
-    #: The state row is claimed, what a crash left is settled, a fresh (producer id, epoch) is taken.
+    #: The state row is claimed, earlier crashes are settled, and a fresh (producer id, epoch) is taken.
     RECOVER = 0
     #: The claim is still ours, and the batch is known to be new, done already, or owed to Kafka.
     PLACE = 1
@@ -30,7 +30,7 @@ class Step(IntEnum):
     PRODUCE = 3
     #: All records are acknowledged: the prepared transaction is remembered as producerId:epoch.
     PREPARE = 4
-    #: One database transaction has written the rows, and the state row last. There is no way back from here on.
+    #: One database transaction has written the rows, and the state row last. The batch can no longer be aborted.
     DECIDE = 5
     #: The Kafka transaction is committed (EndTxn).
     COMPLETE = 6

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from jdbc_state import StateRow
     from jdbc_state.sessions import Liveness
 
-#: For so long a driver may be missing from the database and live: it looks after its session every second, and makes it
-#: anew where it broke (the database was started anew, a connection was cut).
+#: How long a live driver may be missing from the database: it checks its session every second, and reopens it if it
+#: broke (the database was restarted, a connection was cut).
 DRIVER_RETURN_MS: Final = 5_000
 _CLOCK: Final = SystemClock()
 #: In the place of a transactional id where all sinks are meant; it is checked, and not used.
@@ -73,18 +73,18 @@ def recover(  # noqa: D417 - the options are described where they are declared
     """Settle what a crashed job left, as the sink does before its first batch of a run. It is safe to run twice.
 
     It claims the sink's row, which stops a job that still runs with this transactional id: its next batch raises
-    `SupersededError`. So a row whose driver lives, or may, is left alone unless ``take_over`` is given. What Kafka is
-    owed of a service is sent again. docs/reference/options.md has all options with the reasons for their defaults.
+    `SupersededError`. So a row whose driver is alive, or may be, is left alone unless ``take_over`` is given. A
+    service's records that Kafka lacks are resent. docs/reference/options.md explains all options and their defaults.
 
     Args:
         transactional_id, kafka, database and those of the database: as for the sink.
-        dry_run: only say what would be done; nothing is claimed or changed.
-        take_over: also where the driver lives, or may.
-        decision, batch, open_transaction: what a person has decided, and about which batch; see `RecoveryOptions`.
+        dry_run: only report what would be done; nothing is claimed or changed.
+        take_over: also if the driver is alive, or may be.
+        decision, batch, open_transaction: the operator's decision, and the batch it is about; see `RecoveryOptions`.
 
     Raises:
         ConfigurationError: an option is wrong, or contradicts another. Nothing was changed.
-        TakeOverRefusedError: something is in doubt, and the driver lives, or may. Nothing was claimed or written.
+        TakeOverRefusedError: something is in doubt, and the driver is alive, or may be. Nothing was claimed or written.
         ClaimRefusedError, HaltError, InDoubtError, KafkaError, StateStoreError and others: see `Recovery.run`.
     """
     options = RecoveryOptions.parse(**locals())
@@ -102,7 +102,7 @@ def recover(  # noqa: D417 - the options are described where they are declared
 
 
 def _recovery(options: RecoveryOptions, kafka: TransactionClient, store: SqlStateStore) -> Recovery:
-    """The procedure, with what a person has said."""
+    """The procedure, with the operator's decision."""
     end = None if options.open_transaction is None else OpenTransactionEnd(options.batch)
     return Recovery(
         options,
@@ -140,10 +140,10 @@ def status(  # noqa: D417 - as above
     history_table: str | None = None,
     history_batches: int = 1_000,
 ) -> StatusReport:
-    """Look at both sides of one sink, or of every sink that has a state row or had one; nothing is claimed or changed.
+    """Look at both sides of one sink, or of every sink that has or had a state row; nothing is claimed or changed.
 
-    It answers within ``timeout_s``. What one side does not tell until then, or refuses, is said in the report, with
-    what the other side knows.
+    It returns within ``timeout_s``. If one side does not answer in time, or refuses, the report says so, and shows what
+    the other side knows.
 
     Args:
         kafka: Kafka client properties.
@@ -179,13 +179,13 @@ def _connected(options: RecoveryOptions) -> Iterator[tuple[Cluster, SqlStateStor
 
 
 def open_store(options: RecoveryOptions) -> SqlStateStore:
-    """The state store, for what a person does by this process."""
+    """The state store, for actions of a person in this process."""
     actor = Actor.of_this_process(reason=options.reason)
     return SqlStateStore(options.database, StoreSettings(**options.store_settings()), actor=actor)
 
 
 def _driver_of(store: SqlStateStore, row: StateRow) -> Liveness:
-    """Whether the row's driver lives. One that is not seen may be making its session anew: it is looked for longer."""
+    """Whether the row's driver is alive. A missing one may be reopening its session, so the check is repeated."""
     deadline = Deadline(_CLOCK, DRIVER_RETURN_MS)
     while True:
         driver = store.liveness(row)
@@ -219,7 +219,7 @@ def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options:
     remedies = (
         "wait for the job, or stop it, and run the same command again",
         *found.remedies,
-        # Taking over comes last: it stops a job, and where a person has to decide it decides nothing.
+        # Taking over is checked last: it stops a job, and is of no use if a person has to decide.
         *with_command((take_over,), options),
     )
     raise TakeOverRefusedError(

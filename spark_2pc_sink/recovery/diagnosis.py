@@ -1,6 +1,6 @@
-"""Diagnosis: what both sides show, and the verdict on it; Kafka's logs are asked where its coordinator cannot tell.
+"""Diagnosis: the state of both sides and its verdict; Kafka's logs are read if the coordinator cannot tell.
 
-The rules are pure (`spark_2pc_sink.recipe`). This module gets them what they decide by, and changes neither side.
+The rules are pure (`spark_2pc_sink.recipe`). This module collects their input, and changes neither side.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resol
 
 
 def explain_outcome_lost(kafka: KafkaSide, row: StateRow, halt: Halt) -> Halt:
-    """Why no log tells how the row's transaction ended: where a topic was made anew, because of that.
+    """Halt because no log tells how the row's transaction ended; if a topic was re-created, that is the cause.
 
     Args:
-        kafka: whom to ask.
+        kafka: reads topics and logs.
         row: the claimed row.
-        halt: what the logs came to; it stands where Kafka does not tell more.
+        halt: result of reading the logs; used unless Kafka tells more.
     """
     written = _written_by(row)
     try:
@@ -89,7 +89,7 @@ def _written_by(row: StateRow) -> WrittenRecords:
 
 #: A partition that is asked has at least this long, however many were asked before: one that is well answers at once.
 PARTITION_MS_MIN: Final = 1_000
-#: Of the partitions that did not tell, how many a message names: a row may have hundreds.
+#: How many undetermined partitions a message names: a row may have hundreds.
 SHOWN_PARTITIONS_MAX: Final = 20
 
 _UNREADABLE_REMEDY: Final = (
@@ -106,21 +106,21 @@ def ask_the_log(
     *,
     batch_id: int | None,
 ) -> Resolution | Halt:
-    """Ask one partition after the other until one tells how the transaction ended.
+    """Read one partition after another until one tells how the transaction ended.
 
     Args:
-        kafka: whom to ask.
-        producer: the pair of the transaction.
-        offsets: its first and its last offset in each ``topic-partition``.
-        deadline: after which no further partition is asked; the first one is, whatever it says.
-        batch_id: of the transaction, for the commands by which a person decides.
+        kafka: reads the logs.
+        producer: producer id and epoch of the transaction.
+        offsets: its first and last offset in each ``topic-partition``.
+        deadline: after it no further partition is read; the first one always is.
+        batch_id: batch of the transaction, for the commands shown to the operator.
 
     Returns:
-        What the first partition says that has a marker. Else to wait, where the transaction is open in one. Else to
-        halt, with what each of them said.
+        The verdict of the first partition with a marker. Otherwise wait, if the transaction is open in one; or halt,
+        with the result of each.
 
     Raises:
-        KafkaError, KafkaTimeoutError: no partition could be read, because the cluster cannot be used at all.
+        KafkaError, KafkaTimeoutError: no partition could be read because the cluster is unusable.
     """
     if producer is None or not offsets:
         reason = "the decided row names no partition whose log could be read"
@@ -176,7 +176,7 @@ class _Inquiry:
                 limit_ms=self._share_ms(last_one=last_one),
             )
         except (KafkaError, KafkaTimeoutError, RemoteProtocolError) as error:
-            # Where the coordinator is out of reach too, its error goes on from here: nobody need decide anything.
+            # If the coordinator is unreachable too, its error is raised: no decision by a person is needed.
             self._kafka.describe()
             self._said.append(f"{partition} cannot be read: {error}")
             self._unreadable = True
@@ -186,7 +186,7 @@ class _Inquiry:
         if marker is Marker.ABORT:
             return Resolution(Verdict.MARK_OWED, f"{where} is ABORT", from_log=True)
         if marker is Marker.OPEN:
-            # The others are asked all the same: what is open here may be another transaction.
+            # The others are still read: the open transaction here may be another one.
             self._open = where
         else:
             self._said.append(f"{where} is missing: the log was deleted or compacted")
@@ -208,7 +208,7 @@ class _Inquiry:
         return Halt(HaltCause.OUTCOME_LOST, reason, remedies)
 
 
-#: What `look` says of a verdict that leads to an action.
+#: What `look` reports for a verdict that leads to an action.
 _PLANNED: Final[dict[Verdict, ActionKind]] = {
     Verdict.COMMIT: "commit",
     Verdict.ABORT: "abort",
@@ -219,7 +219,7 @@ _PLANNED: Final[dict[Verdict, ActionKind]] = {
 }
 
 
-#: What can be done where a recovery would settle it by itself.
+#: Remedies if a recovery would settle it automatically.
 _SETTLING: Final = (
     "start the job: it does this before its first batch",
     remedy(RECOVER, "does it now, without the job"),
@@ -232,15 +232,15 @@ _DRIVER_LIVES: Final = (
 
 @dataclass(kw_only=True)
 class Diagnosis:
-    """Looks at both sides of one transactional id, as often as it is asked to.
+    """Reads both sides of one transactional id; may be used repeatedly.
 
     Attributes:
-        options: of the sink, or of `recover`; the logs of one transaction are read for ``settle_deadline_ms``.
+        options: options of the sink or of `recover`; a transaction's logs are read for ``settle_deadline_ms``.
         kafka: the coordinator and the logs.
         store: the state rows.
-        losses: what the database lacks that Kafka has.
+        losses: batches that Kafka has and the database lacks.
         clock: measures and waits.
-        open_transaction: how a person says that an open transaction ends whose decision is lost.
+        open_transaction: the operator's choice for an open transaction whose decision is lost.
     """
 
     options: CommonOptions
@@ -304,11 +304,11 @@ class Diagnosis:
         return check_kept(self.kafka, row, resolution)
 
     def look(self) -> RecoveryReport:
-        """Say what a recovery would do, without claiming and without changing either side.
+        """Report what a recovery would do, without claiming and without changing either side.
 
         Raises:
             KafkaError, KafkaTimeoutError, StateStoreError: one side cannot be read.
-            RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
+            RemoteProtocolError: Kafka shows a transaction state that this version does not know.
         """
         self.kafka.refresh()
         before = self.store.read(self.options.transactional_id)
@@ -316,12 +316,12 @@ class Diagnosis:
         return self.judge(before, row, self.view_kafka())
 
     def judge(self, before: StateRow | None, row: StateRow | None, kafka: KafkaView) -> RecoveryReport:
-        """The same with what was read already; Kafka's logs are asked where this does not tell.
+        """Like `look`, for state that was already read; Kafka's logs are read if it is not enough.
 
         Args:
-            before: the state row; None where there is none.
-            row: the same; or the line that a lost row would be made again from.
-            kafka: what the coordinator says.
+            before: the state row; None if there is none.
+            row: the same, or the history line from which a lost row would be rebuilt.
+            kafka: the coordinator's view.
 
         Raises:
             KafkaError, KafkaTimeoutError: the logs cannot be read.
@@ -376,7 +376,7 @@ def _told(verdict: Verdict, row: StateRow | None, kafka: KafkaView) -> str:
 
 
 def _unnamed(kafka: KafkaView, halt: Halt) -> str:
-    """What Kafka knows of an id of which the database knows nothing."""
+    """Report what Kafka knows about an id that the database does not know."""
     since = open_s(kafka)
     opened = "" if since is None else f", open for {duration(since)}"
     return f"the state table has no row of this id, and its history no line; Kafka has {kafka}{opened}: {halt.reason}"
@@ -388,7 +388,7 @@ def owed_remedies(row: StateRow) -> tuple[str, ...]:
 
 
 def with_ways_on(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
-    """The report of a look, with what a person can do about it also where nobody has to decide anything.
+    """Complete the report with what the operator can do, also if no decision is needed.
 
     Args:
         report: with the driver.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from jdbc_state import HistoryLine, StateStore
 
-#: How many entries are shown where nobody says how many, or since when.
+#: Default number of entries, if neither a number nor a time is given.
 LAST: Final = 50
 #: The most that can be asked for.
 LAST_MAX: Final = 1_000_000
@@ -34,14 +34,14 @@ _SETTLED_ONLY: Final = (EMPTY, PASSED, NOTED)
 
 @dataclass(frozen=True, kw_only=True)
 class BatchEntry:
-    """A batch that the database knows.
+    """A batch in the database.
 
     Attributes:
-        at: when it was decided; for a batch without rows of its own (`event`), when it was noted.
-        transactional_id: of the sink.
-        event: how it came into the database: ``decided``, ``resent`` (decided once more, as Kafka had lost it),
-            ``empty``, ``passed`` (gone on without it), ``accepted`` (a person found its rows), ``noted``.
-        status: what became of it, as of the state row.
+        at: when it was decided; for a batch without rows (`event`), when it was noted.
+        transactional_id: the sink's id.
+        event: how it was recorded: ``decided``, ``resent`` (decided again, as Kafka had lost it), ``empty``, ``passed``
+            (skipped), ``accepted`` (a person found its rows), ``noted``.
+        status: its outcome, as in the state row.
         batch_id, row_count, record_count, kafka_offsets, prepared_transaction_state, generation, decided_at,
             settled_at: see `jdbc_state.StateRow`.
     """
@@ -86,7 +86,7 @@ Entry: TypeAlias = BatchEntry | ActionLine
 
 @dataclass(frozen=True)
 class HistoryReport:
-    """What was found.
+    """The result.
 
     Attributes:
         entries: batches and actions, the newest last.
@@ -128,10 +128,10 @@ def history(  # noqa: D417 - the options are described where they are declared
         database: SQLAlchemy URL.
         database_password, password_command, require_tls: as for the sink.
         transactional_id: one sink; None for all.
-        last: at most so many entries, the newest; None: 50, or with ``since`` all that there are.
-        since: none before this; it has a time zone.
-        batches: with the batches.
-        actions: with what drivers and people did.
+        last: maximum number of entries, the newest; None: 50, or with ``since`` all.
+        since: none older than this; needs a time zone.
+        batches: include the batches.
+        actions: include the actions of drivers and people.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -181,7 +181,7 @@ def read_report(
         found += [entry for entry in entries if since is None or entry.at >= since]
     if actions:
         found += store.read_actions(transactional_id, last=last, since=since)
-    # What was done to a batch comes behind it, and two actions of one instant in their order.
+    # Actions on a batch follow it, and two actions of one instant keep their order.
     found.sort(key=lambda entry: (entry.at, entry.number if isinstance(entry, ActionLine) else -1))
     return HistoryReport(tuple(found[-last:]))
 

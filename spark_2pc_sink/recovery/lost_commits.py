@@ -1,7 +1,7 @@
-"""Lost commits: Kafka has batches that the database lacks. The logs that the state row names show them.
+"""Lost commits: Kafka has batches that the database lacks. The logs of the state row's topics show them.
 
-Recovery comes here when Kafka shows a commit that the row does not know, the driver when Spark's next batch does not
-follow the row's. Both end in a halt that says which batches are missing, or in what a person has decided about them.
+Recovery uses it when Kafka shows a commit that the row lacks, the driver when Spark's next batch does not follow the
+row's. Both end in a halt that names the missing batches, or in the operator's decision about them.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ SCAN_BYTES_MAX: Final = 512 * 1024 * 1024
 #: The same for a start at which nothing looks wrong. Most often nothing was written since but an end marker.
 LOOK_MS_MAX: Final = 5_000
 LOOK_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Records carry the clock of the driver that wrote them, the row that of the database.
+#: Records have timestamps of the driver's clock, the row those of the database.
 _CLOCKS_DIFFER_MS: Final = 600_000
 
 
 class LostCommits:
-    """The batches of one sink that the database lacks; looked up at each call.
+    """The batches of one sink that the database lacks; read at each call.
 
     Args:
-        options: of the sink; ``accept_loss`` has the batches that a person has named as lost. Logs are read for
-            ``settle_deadline_ms``, never longer than `SCAN_MS_MAX`.
+        options: the sink's options; ``accept_loss`` has the batches that the operator has named as lost. Logs are read
+            for ``settle_deadline_ms``, at most `SCAN_MS_MAX`.
         kafka: the coordinator and the logs.
         store: the state rows.
-        topics: of the sink, beside those that its row names.
+        topics: the sink's topics, in addition to those of its row.
     """
 
     def __init__(self, options: CommonOptions, kafka: KafkaSide, store: StateStore, *, topics: Iterable[str]) -> None:
@@ -57,7 +57,7 @@ class LostCommits:
         self.accepted: BatchRange | None = options.accept_loss
 
     def explain(self, row: StateRow, halt: Halt) -> Halt:
-        """A halt because of a commit that the row does not know, with what is lost."""
+        """A halt for a commit that the row lacks, with the lost batches."""
         return self._look(row).explain(halt)
 
     def name(self, error: HaltError) -> HaltError:
@@ -87,10 +87,10 @@ class LostCommits:
         return bool(found.transactions)
 
     def nothing_is_lost(self, row: StateRow) -> bool:
-        """Whether a person says that a commit which the row does not know is none of a batch.
+        """Whether the operator says that a commit which the row lacks is not of a batch.
 
         Raises:
-            ConfigurationError: the logs say that it is one.
+            ConfigurationError: the logs show that it is.
         """
         if self.accepted is None or len(self.accepted):
             return False
@@ -98,31 +98,31 @@ class LostCommits:
         return True
 
     def would_pass(self, row: StateRow) -> BatchRange | None:
-        """What a person has named, where `pass_over` would go on behind it.
+        """The named batches, if `pass_over` would continue after them.
 
         Raises:
-            ConfigurationError: as `pass_over`.
+            ConfigurationError: as for `pass_over`.
         """
         if self.accepted is not None:
             self._look(row).check(self.accepted)
         return self.accepted
 
     def pass_over(self, row: StateRow, actions: list[Action]) -> StateRow | None:
-        """Go on behind what a person has named; None where nobody has.
+        """Continue after the batches that the operator has named; None if there are none.
 
         Args:
             row: the claimed row.
-            actions: takes what was done.
+            actions: receives the actions.
 
         Raises:
-            ConfigurationError: what was named is not what is lost; nothing was changed.
+            ConfigurationError: the named batches are not the lost ones; nothing was changed.
         """
         return None if self.accepted is None else self._pass_over(row, self._look(row), self.accepted, actions)
 
     def pass_over_unread(self, row: StateRow, actions: list[Action]) -> StateRow:
-        """The same for a loss that only the job sees, as a gap: Kafka shows nothing of it, and the logs are unread.
+        """The same for a loss that only the job sees, as a gap: Kafka does not show it, and the logs are unread.
 
-        Where they were read and show nothing, nothing is lost, and a batch named all the same is still to come.
+        If they were read and show no loss, there is none, and a batch that was named nevertheless is still expected.
         """
         named = self.accepted
         # The database has a batch that Kafka is owed: it is not lost, and giving it up has a word of its own, to drop.
@@ -134,16 +134,16 @@ class LostCommits:
         return self._pass_over(row, lost, named, actions) if lost.found.unread else row
 
     def pass_gap(self, row: StateRow, batch_id: int, error: HaltError) -> StateRow:
-        """Go on behind the batches between the row's and the one that Spark has passed.
+        """Continue after the batches between the row's and the one that Spark has passed.
 
         Args:
             row: the claimed row.
             batch_id: the batch that Spark has passed.
-            error: what the driver halts with otherwise.
+            error: otherwise raised by the driver.
 
         Raises:
-            HaltError: nobody has named them; it says which they are.
-            ConfigurationError: what was named is not what is missing; nothing was changed.
+            HaltError: they were not named; it lists them.
+            ConfigurationError: the named batches are not the missing ones; nothing was changed.
         """
         known = row.batch_id is not None
         # A row without batches has no place in the logs from which they could be counted.
@@ -222,7 +222,7 @@ class LostCommits:
         try:
             return self._kafka.find_commits(query, topics, limit_ms=limit_ms, bytes_max=bytes_max)
         except (KafkaError, KafkaTimeoutError) as error:
-            # What a person decides must not wait for a topic; the message says that it was not read.
+            # An operator's decision must not wait for a topic; the message says that it was not read.
             return FoundCommits(unread=(f"{', '.join(sorted(topics))} ({error})",))
 
 
@@ -234,6 +234,6 @@ def _before(settled: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch | None:
 
 
 def _named(error: HaltError, lost: LostBatches) -> HaltError:
-    """A halt that says which batches are lost."""
+    """A halt that names the lost batches."""
     explained = lost.explain(Halt(error.cause, error.reason, error.remedies))
     return replace(error, reason=explained.reason, remedies=explained.remedies)

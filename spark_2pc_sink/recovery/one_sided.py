@@ -45,12 +45,12 @@ def by_the_database(row: StateRow, *, lost: bool, driver: Liveness | None) -> Re
 
 
 def by_kafka(transactional_id: str, kafka: KafkaView, *, open_s: float | None) -> RecoveryReport:
-    """The report of a transactional id where the database could not be read.
+    """The report on a transactional id if the database could not be read.
 
     Args:
-        transactional_id: the id; whether it is a sink's only the database could tell.
-        kafka: what its coordinator says.
-        open_s: seconds since its open transaction began; None where none is open.
+        transactional_id: the id; only the database could tell whether it is a sink's.
+        kafka: the coordinator's answer.
+        open_s: seconds since its open transaction began; None if none is open.
     """
     if kafka.state is TransactionState.ONGOING:
         reason = "Kafka has a transaction of it open"

@@ -1,4 +1,4 @@
-"""Open transactions whose decision is lost: where their records are, for a person who says how they end."""
+"""Open transactions whose decision is lost: the places of their records, and the operator's choice how to end them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recipe.resolve import Halt
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
-#: Of the partitions, how many a message names.
+#: How many of the partitions a message names.
 SHOWN_PARTITIONS_MAX: Final = 20
 #: A partition that is asked has at least this long.
 _PARTITION_MS_MIN: Final = 1_000
 
 
 def began_at(kafka: KafkaSide, deadline: Deadline) -> dict[TopicPartition, int | str]:
-    """First offset of the open transaction in each of its partitions, or why that cannot be had.
+    """First offset of the open transaction in each of its partitions, or why it is unknown.
 
     Args:
         kafka: shows the transaction as open.
-        deadline: of all questions together; once it has passed, no further partition is asked.
+        deadline: for all requests together; after it no further partition is read.
     """
     described = kafka.describe()
     found: dict[TopicPartition, int | str] = {}
@@ -58,26 +58,26 @@ def note_decision(
     found: Mapping[TopicPartition, int | str],
     did: Mapping[str, str],
 ) -> StateRow:
-    """Write down that the open transaction is decided, BEFORE it is committed: then a crash in between loses nothing.
+    """Record the open transaction as decided, BEFORE it is committed: then a crash in between loses nothing.
 
     Args:
-        store: of the state row.
-        row: claimed, and of no decision.
-        producer: the transaction's pair.
-        batch_id: of the batch whose rows are in the table.
-        found: by :func:`began_at`; its end can be read in the log from there on.
-        did: what is written down of it, for people.
+        store: the state rows.
+        row: claimed, and without a decision.
+        producer: producer id and epoch of the transaction.
+        batch_id: the batch whose rows are in the table.
+        found: result of :func:`began_at`; its end can be read in the log from there on.
+        did: description for the action log.
     """
     offsets = {str(partition): (at, at) for partition, at in found.items() if isinstance(at, int)}
     return store.accept_open(row.transactional_id, row.generation, str(producer), batch_id, offsets, detail=did)
 
 
 def explained(halt: Halt, found: Mapping[TopicPartition, int | str]) -> Halt:
-    """The halt with where to look, and with the commands that settle it.
+    """The halt with the places to look at, and with the commands that settle it.
 
     Args:
-        halt: of the cause OPEN_TRANSACTION.
-        found: by :func:`began_at`.
+        halt: with the cause OPEN_TRANSACTION.
+        found: result of :func:`began_at`.
     """
     shown = [
         f"{partition} from offset {began}" if isinstance(began, int) else f"{partition} ({began})"

@@ -28,7 +28,7 @@ class NamedConnection:
     """Both sides as words of a command.
 
     Args:
-        words: the flags, for a shell; '' where the environment says all.
+        words: the flags, for a shell; '' if the environment has all values.
         database: whether they, or the environment, name a database.
     """
 
@@ -36,14 +36,14 @@ class NamedConnection:
     database: bool
 
 
-#: How the command line has named both sides, where it is the command line that prints. A person then gets the same
-#: words back, with the same file or variable for what is secret.
+#: How the command line has named both sides, if a command prints. Printed commands then use the same words, with the
+#: same file or variable for secrets.
 _AS_GIVEN: ContextVar[NamedConnection | None] = ContextVar("connection as given", default=None)
 
 
 @contextmanager
 def connection_named(connection: NamedConnection) -> Iterator[None]:
-    """In the block, commands name both sides in these words, and not by what the options say."""
+    """In the block, commands name both sides in these words, and not by the options."""
     before = _AS_GIVEN.set(connection)
     try:
         yield
@@ -52,11 +52,10 @@ def connection_named(connection: NamedConnection) -> Iterator[None]:
 
 
 def recover_command(options: CommonOptions) -> str:
-    """The command that recovers one sink, without what it is to do.
+    """The command that recovers one sink, without a choice.
 
-    It shows no password: PostgreSQL's client takes that from PGPASSWORD or ~/.pgpass, or the command calls the sink's
-    ``password_command``. Where brokers want credentials,
-    it names the flag for the file that has them.
+    It shows no password: PostgreSQL's client reads it from PGPASSWORD or ~/.pgpass, or the command calls the sink's
+    ``password_command``. If brokers require credentials, it names the flag for their file.
     """
     return f"{RECOVER} {sink_words(options)}"
 

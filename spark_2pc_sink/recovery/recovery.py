@@ -1,18 +1,18 @@
 """Recovery: one procedure for every case: claim, look at both sides, resolve, act, and take a fresh pair.
 
-A start, a driver that was fenced or stuck in mid-run, a COMMIT whose outcome is unknown, a batch that is tried
-again, and the command line all come through here (KIP-939, "Recovery recipe"). The order is fixed:
+A start, a driver that was fenced or stuck mid-run, a COMMIT whose outcome is unknown, a retried batch, and the command
+line all use it (KIP-939, "Recovery recipe"). The order is fixed:
 
-1. **claim** the state row. From here on no older driver can decide, whatever it still does.
+1. **claim** the state row. From here on no older driver can decide, even if it is still running.
 2. **look** at what Kafka's transaction coordinator says. A look before the claim could be stale.
 3. **resolve** both with the pure table of `spark_2pc_sink.recipe.resolve` (`diagnosis`), and act on the verdict, until
    nothing is in doubt.
-4. **InitProducerId**, always and last. Only the pair that it answers is used next: a zombie may know every pair that
-   was handed out before (it learns (P, E+1) by repeating its EndTxn, and tasks of a dead driver still hold its pair).
+4. **InitProducerId**, always and last. Only the producer id and epoch that it returns are used next: a zombie may know
+   every earlier epoch (it learns (P, E+1) by repeating its EndTxn, and tasks of a dead driver still have its epoch).
 
-The claim makes a lost state row again from the history that the deciding transaction has written. That is the one
-thing for which recovery reads the history. Without it a decided transaction would look like one that nobody has
-decided, and be aborted, while the table has its rows.
+The claim rebuilds a lost state row from the history that the deciding transaction has written. Recovery reads the
+history only for this. Without it a decided transaction would look undecided, and be aborted, while the table has its
+rows.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
 
-#: What a broker answers that does not keep prepared transactions (every released Kafka), or not for this principal:
-#: INVALID_REQUEST where keeping takes two-phase commit (apache/kafka#22704).
+#: Answers of a broker that does not keep prepared transactions (every released Kafka), or not for this principal:
+#: INVALID_REQUEST if keeping requires two-phase commit (apache/kafka#22704).
 _KEEP_PREPARED_REFUSED: Final = frozenset(
     {Code.UNSUPPORTED_VERSION, Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, Code.INVALID_REQUEST}
 )
@@ -67,12 +67,12 @@ def commit_prepared(
 
     Args:
         kafka: shows the transaction as ongoing.
-        transactional_id: of the sink.
-        prepared: the row's pair.
-        take_over: keep the transaction first, where the broker does that.
+        transactional_id: the sink's id.
+        prepared: the row's producer id and epoch.
+        take_over: keep the transaction first, if the broker supports that.
 
     Returns:
-        The pair at which Kafka shows the end; None when the answer was anything but success: look again.
+        The producer id and epoch at which Kafka shows the end; None if the answer was not success: look again.
 
     Raises:
         InDoubtError: there was no answer in time.
@@ -121,8 +121,8 @@ class Recovered:
 
     Attributes:
         row: the claimed state row, never ``decided``.
-        initialized: the pair to use next, whether it never times out (2PC), and its timeout otherwise.
-        report: what was done.
+        initialized: the producer id and epoch to use next, whether it never times out (2PC), and its timeout otherwise.
+        report: report of the recovery.
     """
 
     row: StateRow
@@ -141,7 +141,7 @@ class _Findings:
     reason: str = ""
 
     def did(self, kind: ActionKind, text: str) -> dict[str, str]:
-        """Keep it for the report; what is written down of it in the database."""
+        """Keep it for the report, with the details logged in the database."""
         self.actions.append(Action(kind, text))
         return {"did": text}
 
@@ -162,11 +162,11 @@ class _LookAgain:
 
 @dataclass(frozen=True)
 class OperatorChoice:
-    """What a person has decided where neither side can tell.
+    """A person's decision if neither side can tell.
 
     Attributes:
         decision: for a batch that is owed, or whose outcome Kafka can no longer tell.
-        batch_id: the batch that was decided about; no other is touched. Needed where Kafka cannot tell the outcome.
+        batch_id: the batch that the decision is about; required if Kafka cannot tell the outcome.
         open_transaction: how an open transaction ends whose decision is lost; see
             `spark_2pc_sink.recipe.resolve`.
     """
@@ -180,15 +180,15 @@ NO_CHOICE: Final = OperatorChoice()
 
 
 class Recovery:
-    """Recovers one transactional id, as often as it is asked to.
+    """Recovers one transactional id; may be used repeatedly.
 
     Args:
-        options: of the sink, or of `recover`.
+        options: options of the sink, or of `recover`.
         kafka: the coordinator and the log.
         store: the state rows.
         clock: measures and waits.
-        topics: of the sink, as far as they are known: where lost batches are looked for, beside the row's own.
-        choice: what a person has decided.
+        topics: known topics of the sink, searched for lost batches in addition to the row's own.
+        choice: the operator's decision.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Recovery:
         self._kafka = kafka
         self._store = store
         self._clock = clock
-        #: What the database lacks that Kafka has.
+        #: Batches that Kafka has and the database lacks.
         self.losses: LostCommits = LostCommits(options, kafka, store, topics=topics)
         #: What both sides show, without changing either.
         self.diagnosis: Diagnosis = Diagnosis(
@@ -233,11 +233,11 @@ class Recovery:
         Raises:
             ClaimRefusedError: the row belongs to another query or cluster; nothing was changed.
             SupersededError: a newer driver has claimed since.
-            HaltError: the two sides differ, and there is no safe automatic answer; Kafka was left as it was.
-            InDoubtError: a decision could not be settled within the deadline; the next recovery goes on from there.
-            KafkaTimeoutError: Kafka did not end a transaction that no decision waits for, or does not answer.
+            HaltError: the two sides differ, and there is no safe automatic answer; Kafka was left unchanged.
+            InDoubtError: a decision could not be settled within the deadline; the next recovery continues from there.
+            KafkaTimeoutError: Kafka did not end a transaction without a decision, or does not answer.
             KafkaError, StateStoreError: one side cannot be used.
-            RemoteProtocolError: Kafka shows the transaction in a state that this version does not know.
+            RemoteProtocolError: Kafka shows a transaction state that this version does not know.
         """
         with self.explaining(), at_work_for(self._transactional_id):
             return self._run(query_id, run_id, expected_generation)
@@ -266,12 +266,12 @@ class Recovery:
             row = self.losses.pass_over_unread(row, findings.actions)
         initialized = self._kafka.usable_producer()
         if findings.kafka_last is not None and not is_next(findings.kafka_last, initialized.producer):
-            # Somebody was there since the look, or an answer was lost. A driver that stood still may have missed both
-            # batches and the restored backup that lacks them, and has its claim.
-            # With the claim only: drivers that look again without it would fence each other without end.
+            # Another process has acted since the look, or an answer was lost. A driver that was paused may have missed
+            # both batches and the restored backup that lacks them, and still have its claim.
+            # With the claim only: drivers that look again without it would fence each other endlessly.
             self._store.check_generation(self._transactional_id, row.generation)
             row = self._settle(row, findings)
-        # A command knows no topics, so it cannot have looked into their logs: the job is still to do that.
+        # A command does not know the topics, so their logs were not read: the job still has to do that.
         if query_id is not None and view_of(row).fresh:
             row = self._store.mark_initialized(self._transactional_id, row.generation, str(initialized.producer))
         report = self._report(findings, row)
@@ -296,7 +296,7 @@ class Recovery:
             raise
 
     def explain(self, error: HaltError) -> HaltError:
-        """A halt of the driver or the state store with what the database has lost, complete commands and a report."""
+        """Complete a halt of the driver or the state store with the lost batches, commands and a report."""
         if error.report is not None:
             return error
         named = self.losses.name(error)
@@ -354,7 +354,7 @@ class Recovery:
         if isinstance(resolution, Halt):
             return _unless_decided(self._decided_by_operator(row, kafka, resolution, findings))
         verdict = resolution.verdict
-        # A marker says how one transaction ended, and nothing of later ones.
+        # A marker shows how one transaction ended, and none of the later ones.
         again = resolution.from_log
         if verdict is Verdict.WAIT:
             return _LookAgain(row)
@@ -377,10 +377,10 @@ class Recovery:
         return _LookAgain(row) if again else _unless_decided(row)
 
     def _abort(self, kafka: KafkaView) -> bool:
-        """Abort the open transaction at the epoch that was shown; False where it is no longer the open one.
+        """Abort the open transaction at the epoch that was shown; False if it is no longer the open one.
 
-        The InitProducerId that ends every recovery would abort it too (KIP-98). But its answer is the same where a
-        commit that was still under way has come first, which a database restored from a backup does not know.
+        The InitProducerId that ends every recovery would abort it too (KIP-98). But its answer is the same if a commit
+        was still in progress and has won, which a database restored from a backup does not know.
         """
         if kafka.producer is None:
             message = "an open transaction has a producer"
@@ -397,14 +397,14 @@ class Recovery:
         # A broker of apache/kafka#22704 keeps no transaction that may time out, and aborts it if it is asked to.
         take_over = self._kafka.offers_keep_prepared and kafka.never_expires
         if take_over:
-            # Keeping the transaction takes its epoch from whoever is about to end it: only with the claim.
+            # Keeping the transaction fences the producer that is about to end it: only with the claim.
             self._store.check_generation(self._transactional_id, row.generation)
         prepared = PreparedTxnState(row.prepared_transaction_state)
         settled = commit_prepared(self._kafka, self._transactional_id, prepared, take_over=take_over)
         if settled is None:
             return _LookAgain(row)
         did = findings.did("commit", f"committed {row.prepared_transaction_state} in Kafka: {resolution.reason}")
-        # The records may have gone between the look before and the commit, which asks no log.
+        # The records may have been lost between the earlier look and the commit, which does not check the logs.
         kept = check_kept(self._kafka, row, Resolution(Verdict.MARK_DONE, resolution.reason))
         if isinstance(kept, Halt):
             self._note(row, COMMIT, did)
@@ -422,22 +422,22 @@ class Recovery:
         return note_decision(self._store, row, producer, word.batch_id, found=began, did=did)
 
     def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
-        """Carry out what a person has decided about a halt, or raise it."""
-        # To a driver that stood still since its claim, what a newer one did looks like a contradiction.
+        """Carry out the operator's decision about a halt, or raise it."""
+        # To a driver that was paused since its claim, the work of a newer one looks like a contradiction.
         self._store.check_generation(self._transactional_id, row.generation)
         if halt.cause is HaltCause.DATABASE_BEHIND:
             passed = self.losses.pass_over(row, findings.actions)
             if passed is None:
                 raise self._halt(row, kafka, self.losses.explain(row, halt), findings)
             return passed
-        # The halt asks to compare first. Who names the batch has read that; a flag from another night has not.
+        # The halt asks to compare first. Naming the batch shows that it was read; an old flag does not.
         named = self._batch_id is not None or row.batch_id is None
         if self._decision is None or row.status != RowStatus.DECIDED or not named:
             raise self._halt(row, kafka, halt, findings)
         return self._apply_decision(row, findings)
 
     def _decide_owed(self, row: StateRow, findings: _Findings) -> StateRow:
-        """Carry out what a person has decided about an owed batch, unless that is done."""
+        """Carry out the operator's decision about an owed batch, unless that is done."""
         done = any(action.kind in ("accept_replay", "drop") for action in findings.actions)
         if self._decision is None or done or row.status != RowStatus.OWED:
             return row

@@ -75,12 +75,12 @@ def problem_of(row: StateRow) -> str:
 
 
 #: What a recovery can do:
-#: ``rebuild_row`` makes a lost state row again from its history; ``take_open`` notes an open transaction as the
-#: decision of the batch that the operator has named; ``commit`` and ``abort`` end the transaction in Kafka;
-#: ``note_done`` and ``note_owed`` write down how it had ended; ``accept_loss`` goes on without batches that the
-#: operator has named as lost; ``drop`` gives up the Kafka half of a batch; ``accept_replay`` lets Spark's replay of a
-#: batch be sent whatever it is; ``resend`` sends what Kafka is owed of a service from the records that were kept;
-#: ``wait`` waits for an end that is under way, and is only ever planned.
+#: ``rebuild_row`` rebuilds a lost state row from its history; ``take_open`` records an open transaction as the decision
+#: of the batch that the operator has named; ``commit`` and ``abort`` end the transaction in Kafka; ``note_done`` and
+#: ``note_owed`` record how it had ended; ``accept_loss`` continues without batches that the operator has named as lost;
+#: ``drop`` gives up the Kafka half of a batch; ``accept_replay`` allows Spark's replay of a batch to be sent with any
+#: content; ``resend`` sends a service's records that Kafka lacks, from its kept records; ``wait`` waits for the
+#: transaction to end, and is only ever planned.
 ActionKind = Literal[
     "rebuild_row",
     "take_open",
@@ -95,11 +95,11 @@ ActionKind = Literal[
     "wait",
 ]
 
-#: What a report comes to:
-#: ``fine`` nothing is in doubt; ``at_work`` the driver lives and its transaction is open, not decided; ``in_doubt`` a
-#: person or a recovery has to do something; ``owed`` the database has a batch that Kafka has aborted; ``elsewhere`` the
-#: row belongs to another Kafka cluster; ``not_known`` nothing is known of the id; ``unclear`` the database, which
-#: alone could tell, was not read.
+#: Overall condition in a report:
+#: ``fine`` nothing is in doubt; ``at_work`` the driver is running and its transaction is open, not decided;
+#: ``in_doubt`` a person or a recovery must act; ``owed`` the database has a batch that Kafka has aborted; ``elsewhere``
+#: the row belongs to another Kafka cluster; ``not_known`` the id is unknown; ``unclear`` the answer depends on the
+#: database, which was not read.
 Condition = Literal["fine", "at_work", "in_doubt", "owed", "elsewhere", "not_known", "unclear"]
 
 _LIFE: Final = {True: "it lives", False: "no driver is running", None: "not known whether it lives"}
@@ -116,7 +116,7 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 @dataclass(frozen=True)
 class Action:
-    """One thing that a recovery did, or that a dry run says it would do.
+    """One thing that a recovery did, or that a dry run reports it would do.
 
     Attributes:
         kind: for programs.
@@ -137,21 +137,21 @@ class RecoveryReport:
     Attributes:
         transactional_id: the sink's id.
         settled: True when nothing is in doubt any more.
-        known: False where no state row has this id: the sink has never run, or is looked for in the wrong place. None
-            where the database was not read.
-        dry_run: True when nothing was claimed or changed: `actions` would be done.
-        before: the state row as the claim returned it; None where there is none, or it is lost.
-        row: the state row afterwards; of a dry run as it is, or would be made again. It has the batch id, the status,
-            the prepared state, the counts of rows and records, and the offsets of each topic partition.
-        kafka: what the coordinator said first.
-        actions: what was done, in order; empty when nothing was in doubt.
-        cause: why code must not settle it, where that is so.
-        driver: whether the driver with the newest claim lives, by its database sessions; None where it was not asked.
+        known: False if no state row has this id: the sink has never run, or this is the wrong database. None if the
+            database was not read.
+        dry_run: True if nothing was claimed or changed: `actions` would be done.
+        before: the state row as the claim returned it; None if there is none, or it is lost.
+        row: the state row afterwards; in a dry run the current or rebuilt row. It has the batch id, the status, the
+            prepared state, the counts of rows and records, and the offsets of each topic partition.
+        kafka: the coordinator's first answer.
+        actions: what was done, in order; empty if nothing was in doubt.
+        cause: why it has no safe automatic answer, if that is so.
+        driver: whether the driver with the newest claim lives, by its database sessions; None if not checked.
         prepared_s: seconds for which Kafka has had a transaction open, or prepared, that the database has not decided;
-            None where it has none. From the coordinator's clock to ours.
-        elsewhere: True where the row belongs to another Kafka cluster than the one that was asked.
+            None if there is none. Measured from the coordinator's clock to the local one.
+        elsewhere: True if the row belongs to a Kafka cluster other than the one that was asked.
         reason: for people, why the last verdict was reached.
-        remedies: for people, what they can do when it is not settled.
+        remedies: for people, what they can do if it is not settled.
     """
 
     transactional_id: str
@@ -171,7 +171,7 @@ class RecoveryReport:
 
     @property
     def condition(self) -> Condition:
-        """What it comes to, in one word."""
+        """The overall condition, in one word."""
         if self.elsewhere:
             return "elsewhere"
         if self.known is None:
@@ -180,7 +180,7 @@ class RecoveryReport:
             return "fine" if self.known else "not_known"
         if self.cause is None and self.row is not None and self.row.status == OWED:
             return "owed"
-        # A row that was lost, or that has a decision, is no batch at work.
+        # A row that was lost, or that has a decision, is not a batch in progress.
         at_work = self.cause is None and self.before is not None and self.in_doubt_s is None
         return "at_work" if at_work and self.driver is not None and self.driver.alive else "in_doubt"
 
@@ -215,7 +215,7 @@ class RecoveryReport:
         return self.prepared_s if self.in_doubt_s is None else self.in_doubt_s
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them, the same names whatever was found: null for what is not there.
+        """The fields as JSON. All names are always present, with null for missing values.
 
         =================== ==========================================================================================
         transactional_id    text
@@ -234,7 +234,7 @@ class RecoveryReport:
                             query_id, run_id, cluster_id, claimed_at, decided_at, settled_at (ISO 8601)
         kafka               state, producer_id, producer_epoch, transaction_version, cluster_id; or null
         driver              alive (null where sessions do not tell), pid and host of its database session, role, claim
-                            and since (ISO 8601); or null where it was not asked
+                            and since (ISO 8601); or null if it was not checked
         reason, remedies    text and list of texts, for people: not to be parsed
         =================== ==========================================================================================
         """
@@ -313,7 +313,7 @@ class RecoveryReport:
         return "no state row" if self.row is None else f"no state row; {shown(self.row)}"
 
     def _transaction_lines(self) -> list[str]:
-        """What the numbers mean that database and Kafka name transactions by."""
+        """Explain the numbers by which database and Kafka identify transactions."""
         pair = "" if self.row is None else self.row.prepared_transaction_state
         if not pair and self.kafka is not None and self.kafka.producer is not None:
             pair = str(self.kafka.producer)
@@ -322,7 +322,7 @@ class RecoveryReport:
 
     @property
     def headline(self) -> str:
-        """What it comes to, in one line for people."""
+        """The overall condition, in one line for people."""
         condition, batch = self.condition, None if self.row is None else self.row.batch_id
         since = "" if self.waits_s is None else f" for {age(self.waits_s)}"
         if condition in _HEALTHY:

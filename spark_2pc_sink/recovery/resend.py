@@ -1,8 +1,8 @@
-"""Resending: what Kafka is owed of a service's transaction, from the records that the database has kept.
+"""Resending: the records of a service's transaction that Kafka lacks, from the copies in the database.
 
-A micro-batch comes again from Spark; nobody sends a service's transaction again. So its records are kept in the
-transaction that decides it, where Kafka may abort it after the decision: without two-phase commit a broker ends every
-transaction that lasts too long, also one whose driver has died between the two commits.
+Spark replays micro-batches, but a service's transactions are not replayed. So a decided transaction also stores its
+records, if Kafka may abort it after the decision: without two-phase commit a broker ends every transaction that lasts
+too long, even if its driver has died between the two commits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class KeepingStore(Protocol):
     """The operations of a state store that has kept records; `jdbc_state.SqlStateStore` is the real one."""
 
     def read_kept(self, transactional_id: str) -> KeptRecords | None:
-        """The kept records of the newest decision that came with some."""
+        """The kept records of the newest decision that has some."""
 
     def deciding(self, transactional_id: str, generation: int) -> AbstractContextManager[DecidingTransaction]:
         """One database transaction with a decision."""
@@ -48,9 +48,9 @@ def has_kept(store: KeepingStore, row: StateRow) -> bool:
 
 
 def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send: SendBatches) -> Recovered:
-    """Send the owed batch of a row that was just recovered, decide it once more under the new pair, and complete it.
+    """Resend the owed batch of a row that was just recovered, decide it again at the new epoch, and complete it.
 
-    Whatever it raises, the next recovery goes on from there: the row is owed still, or decided under the new pair.
+    After any error the next recovery continues from there: the row is still owed, or decided at the new epoch.
 
     Args:
         recovered: with a row that is owed.
@@ -59,12 +59,12 @@ def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send:
         send: sends the batches of one transaction.
 
     Returns:
-        The same with the row as it is then, and the pair to use next.
+        The same with the resulting row, and the producer id and epoch to use next.
 
     Raises:
-        HaltError: the records that are kept are not those of the batch, or none are.
+        HaltError: the kept records are not those of the batch, or there are none.
         BatchRetryError: Kafka could not commit it.
-        Everything that `BatchListSender.send` raises.
+        Everything else: raised by `BatchListSender.send`.
         SupersededError, CommitUnknownError, StateStoreError, OutcomeUnknownError: as in any batch.
     """
     row, producer = recovered.row, recovered.initialized.producer

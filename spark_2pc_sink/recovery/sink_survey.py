@@ -1,8 +1,8 @@
-"""Survey of sinks: both sides of one or of many within one time-out, whatever one of the two does.
+"""Survey of one or many sinks on both sides within one time-out, even if one side does not answer.
 
-Each side is asked in a thread of its own. What hangs there (a name that no resolver answers for, a port that accepts
-and says nothing) is left behind when the time is over, and what the other side has said is shown all the same. Such a
-thread ends when its system call does; it holds up neither the caller nor the end of the process.
+Each side is read in its own thread. A thread that hangs (an unresolved host name, a port that accepts and does not
+answer) is abandoned at the time-out, and the other side's answer is still shown. It ends when its system call does, and
+blocks neither the caller nor the exit of the process.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import CommonOptions, KafkaOptions
     from spark_2pc_sink.recovery.report import RecoveryReport
 
-#: Of the time, in hundredths: the database has this much, so that Kafka can still be asked for what it knows alone.
+#: Percentage of the time-out for the database; the rest is for asking Kafka about ids that only it knows.
 _DATABASE_PERCENT: Final = 60
-#: The same until Kafka gives up: then its own reason is there before nobody waits for it any more.
+#: The same until Kafka's own time-out: its reason must arrive before the survey stops waiting.
 _KAFKA_PERCENT: Final = 90
 #: libpq waits no shorter for a connection.
 _CONNECT_S_MIN: Final = 2
@@ -78,7 +78,7 @@ class TimedCluster(Cluster):
 
 @dataclass
 class _Sinks:
-    """What the database has said, sorted by what is to be done about it."""
+    """Answer of the database, grouped by the next action."""
 
     rows: dict[str, tuple[StateRow, bool]] = field(default_factory=dict)
     unreadable: list[UnreadableSink] = field(default_factory=list)
@@ -88,10 +88,10 @@ class SinkSurvey:
     """One look at the sinks of a database and a cluster.
 
     Args:
-        options: of both sides; its transactional id is not used.
+        options: options for both sides; their transactional id is not used.
         transactional_id: one sink; None for all.
-        match: of all, those whose ids fit this glob; None for all.
-        timeout_s: for everything.
+        match: glob for the ids; None for all.
+        timeout_s: time limit for everything.
         clock: measures.
     """
 
@@ -111,17 +111,17 @@ class SinkSurvey:
         self._clock = clock
         self._end = self._until(100)
         self._store = SqlStateStore(options.database, self._store_settings())
-        #: What was found with both sides, while the thread that asks Kafka is at it.
+        #: Findings that used both sides, while the Kafka thread is still running.
         self._reports: dict[str, RecoveryReport] = {}
         self._unreadable: dict[str, UnreadableSink] = {}
         self._note = ""
 
     def run(self) -> StatusReport:
-        """Ask both sides, and put together what they have said when the time is over.
+        """Read both sides, and combine the answers at the time-out.
 
         Raises:
-            ConfigurationError: a file of TLS cannot be read, or the database is reached by a pooler that lets nobody
-                decide anything.
+            ConfigurationError: a TLS file cannot be read, or the database is behind a pooler in a mode that does not
+                support deciding.
         """
         end_of_database = self._until(_DATABASE_PERCENT)
         survey = _in_thread("database of a status", self._read_database)
@@ -203,7 +203,7 @@ class SinkSurvey:
             try:
                 found = survey.result(end_of_database.remaining_s)
             except (StateStoreError, WaitedTooLongError):
-                # Why that is so is said by who waits for the database.
+                # The reason is reported by the wait for the database.
                 self._look_at_kafka_alone(cluster)
                 return
             self._look_at_both(cluster, found, end)
@@ -292,7 +292,7 @@ class SinkSurvey:
 
 
 def _in_thread(name: str, ask: Callable[[], _Answer]) -> Future[_Answer]:
-    """Ask in a thread that nobody has to wait for."""
+    """Ask in a daemon thread, which is not waited for."""
     future: Future[_Answer] = Future()
 
     def run() -> None:
@@ -301,18 +301,18 @@ def _in_thread(name: str, ask: Callable[[], _Answer]) -> Future[_Answer]:
         except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for
             future.set_exception(error)
 
-    # What is known of the caller, such as how commands for people name both sides, holds there too.
+    # The caller's context applies there too, such as the names of both sides in commands for people.
     threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True).start()
     return future
 
 
 def _problem_of(future: Future[Any], end: Deadline, side: str, refusals: tuple[type[Exception], ...]) -> str:
-    """Why a side has not answered, '' where it has.
+    """Why a side has not answered; '' if it has.
 
     Args:
-        future: of the answer.
-        end: until when it is waited for.
-        side: for the reason.
+        future: future of the answer.
+        end: when to stop waiting.
+        side: name for the reason.
         refusals: errors that are reasons; others are raised.
     """
     try:

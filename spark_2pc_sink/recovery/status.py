@@ -11,7 +11,7 @@ from spark_2pc_sink.recovery.report import duration
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import Condition, RecoveryReport
 
-#: In the order of a summary: what is well comes first, as most sinks are.
+#: Order of a summary: fine sinks are first, as most are.
 _SUMMED_UP: Final[tuple[Condition, ...]] = (
     "fine",
     "at_work",
@@ -21,18 +21,18 @@ _SUMMED_UP: Final[tuple[Condition, ...]] = (
     "not_known",
     "elsewhere",
 )
-#: What a person has to look after, and exit code 3 is about.
+#: Conditions that need a person, which exit code 3 reports.
 IN_DOUBT: Final[frozenset[Condition]] = frozenset({"in_doubt", "owed"})
 
 
 @dataclass(frozen=True)
 class UnreadableSink:
-    """A sink of which one side cannot be understood.
+    """A sink whose data on one side is invalid.
 
     Attributes:
         transactional_id: its id.
         side: which side.
-        problem: what is wrong there, for people.
+        problem: the problem there, for people.
     """
 
     transactional_id: str
@@ -46,16 +46,16 @@ class UnreadableSink:
 
 @dataclass(frozen=True, kw_only=True)
 class StatusReport:
-    """What `status` found. Programs read the fields; `summary` is for people.
+    """Result of `status`. Programs read the fields; `summary` is for people.
 
     Attributes:
         sinks: one report for each sink, by transactional id.
-        unreadable: sinks that cannot be understood. Where that is so in Kafka alone, they are among ``sinks`` too, as
-            the database shows them.
-        kafka_problem: why Kafka could not be read; then the reports say what the database alone knows. '' if it could.
+        unreadable: sinks with invalid data. If only Kafka's is invalid, they are also among ``sinks``, as the database
+            shows them.
+        kafka_problem: why Kafka could not be read; then the reports have only what the database knows. '' if it could.
         database_problem: why the database could not be read; then ``sinks`` are the transactions that Kafka shows. ''
             if it could.
-        note: where there are no sinks, what there is in their place. '' where there are.
+        note: if there are no sinks, what was found instead. '' if there are some.
     """
 
     sinks: tuple[RecoveryReport, ...] = ()
@@ -66,9 +66,9 @@ class StatusReport:
 
     @property
     def in_doubt(self) -> tuple[RecoveryReport, ...]:
-        """The sinks that a person has to look after: in doubt for some other reason than a batch at work, or owed.
+        """The sinks that need a person: in doubt for a reason other than a batch in progress, or owed.
 
-        Those of other clusters are not among them.
+        Sinks of other clusters are not included.
         """
         return tuple(report for report in self.sinks if report.condition in IN_DOUBT)
 

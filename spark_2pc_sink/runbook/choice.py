@@ -1,4 +1,4 @@
-"""A choice: one thing that can be done about a symptom, with what it changes on either side."""
+"""A choice: one possible action for a symptom, with the changes it makes on either side."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.options import OperatorDecision
 
-#: Stands for a reason in a command that is shown before one was given.
+#: Placeholder for the reason in a command that is shown before a reason was given.
 REASON: Final = "TEXT"
-#: What a choice says of a side that it leaves alone.
+#: Text of a choice for a side that it leaves unchanged.
 UNCHANGED: Final = "nothing changes"
 
 
 class Act(Enum):
-    """Who carries a choice out, and how."""
+    """How a choice is carried out."""
 
     RECOVER = "the runbook calls recover"
     COMPARE = "the runbook calls verify"
@@ -30,16 +30,16 @@ class Act(Enum):
 
 @dataclass(frozen=True)
 class Input:
-    """One thing that a person has to name.
+    """One value that a person has to enter.
 
     Attributes:
-        option: of `recover` or of the sink, that it becomes.
-        question: for it.
-        placeholder: stands for the answer in a command that is shown before.
-        parse: checks the answer, and makes of it what the option takes.
+        option: the option of `recover` or of the sink that receives it.
+        question: prompt for it.
+        placeholder: used in place of the answer in a command that is shown earlier.
+        parse: checks the answer and converts it to the option's type.
 
     Raises:
-        ConfigurationError: by ``parse``, where the answer cannot be one.
+        ConfigurationError: raised by ``parse`` if the answer is not valid.
     """
 
     option: str
@@ -50,20 +50,20 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One thing that can be done.
+    """One possible action.
 
     Attributes:
-        name: the answer that chooses it.
+        name: the answer that selects it.
         title: what it does; the first words of its explanation.
-        kafka: what it changes in Kafka.
-        database: what it changes in the database.
-        act: who carries it out.
+        kafka: changes in Kafka.
+        database: changes in the database.
+        act: how it is carried out.
         options: keywords of `recover` for it.
-        inputs: what a person has to name, each one more keyword.
-        accepts: the difference between both sides that remains; '' where none does. Needs a reason.
-        automatic: True where it is always safe: both sides are ended as the database has decided.
-        steps: what a person does, in order, where it is done by hand.
-        on_sink: True where the keywords are for one start of the sink, because only the job can carry it out.
+        inputs: values that a person has to enter, one more keyword each.
+        accepts: the difference between both sides that remains; '' if none does. Needs a reason.
+        automatic: True if it is always safe: both sides end as the database has decided.
+        steps: the manual steps, in order.
+        on_sink: True if the keywords are for one start of the sink, because only the job can carry it out.
     """
 
     name: str
@@ -80,21 +80,21 @@ class Choice:
 
     @property
     def effects(self) -> tuple[str, ...]:
-        """What it changes, a line for each side; one line where it leaves both alone."""
+        """The changes, one line for each side; a single line if it changes neither."""
         if self.kafka == self.database == UNCHANGED:
             return (f"{UNCHANGED} on either side",)
         return f"Kafka:    {self.kafka}", f"database: {self.database}"
 
     def keywords(self, named: Mapping[str, object]) -> dict[str, Any]:
-        """All keywords, with what a person has named."""
+        """All keywords, including the values that a person has entered."""
         return {**self.options, **named}
 
     def command(self, recover_command: str, named: Mapping[str, object]) -> str:
-        """The same on the command line, or the keywords of the sink; '' where there is nothing to paste.
+        """The command line, or the keywords of the sink; '' if there is nothing to paste.
 
         Args:
             recover_command: ``spark-2pc recover`` with the connections of the sink.
-            named: what a person has named.
+            named: values that a person has entered.
         """
         if self.on_sink:
             given = ", ".join(f"{name}={value!r}" for name, value in self.keywords(named).items())
@@ -130,7 +130,7 @@ def a_batch(text: str) -> int:
     """A batch id.
 
     Raises:
-        ConfigurationError: the text is no number, or below 0.
+        ConfigurationError: the text is not a number, or is below 0.
     """
     if not text.isascii() or not text.isdigit():
         raise ConfigurationError(

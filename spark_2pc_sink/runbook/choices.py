@@ -1,4 +1,4 @@
-"""Choices: what can be done about each symptom, the safest first. Those of halts are in ``halt_choices``."""
+"""Choices: the possible actions for each symptom, the safest first. Those for halts are in ``halt_choices``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EFFECTS: Final[dict[ActionKind, tuple[str, str]]] = {
     "note_owed": (UNCHANGED, "the state row says owed, as Kafka has aborted the batch: the job sends it again"),
     "wait": ("the end that is under way is waited for", "the state row says how it ended"),
 }
-#: What says where the state rows are.
+#: Options that locate the state rows.
 PLACES: Final = "--state-schema, --state-table and --database"
 #: A step that begins so gets the cluster when it is shown (`BothSides.with_cluster`).
 FORCE_TERMINATE: Final = "spark-2pc transactions force-terminate"
@@ -41,17 +41,17 @@ _START: Final = Choice(
 
 
 def choices_of(symptom: Symptom, picture: Picture) -> tuple[Choice, ...]:
-    """What can be done, the safest first; nothing where nothing is wrong.
+    """The possible actions, the safest first; empty if there is no problem.
 
     Args:
-        symptom: of the picture.
+        symptom: the picture's symptom.
         picture: has the batch that a choice is about, and what a recovery would do.
     """
     return (HALT_CHOICES.get(symptom) or _CHOICES[symptom])(picture)
 
 
 def settling(picture: Picture, name: str, title: str) -> Choice:
-    """The recovery that needs no decision, with what it would change by what status has planned."""
+    """The recovery that needs no decision, with the changes that status has planned."""
     planned = () if picture.report is None else picture.report.actions
     effects = [EFFECTS[action.kind] for action in planned if action.kind in EFFECTS]
     kafka, database = (
@@ -108,7 +108,7 @@ def _out_of_reach(what: str, check: str) -> Callable[[Picture], tuple[Choice, ..
         steps=(check, "call the runbook again"),
     )
     again = Choice(name="again", title="look again in a moment", act=Act.LOOK_AGAIN)
-    # Sinks that are seen then are no longer this picture.
+    # Sinks that are found then are not part of this picture.
     return lambda picture: (repair,) if picture.transactional_id == EVERY_SINK else (repair, again)
 
 

@@ -1,7 +1,7 @@
-"""The conversation: look, name the symptom, show the choices, ask, act, look again, verify; and note every step.
+"""The dialogue: look, name the symptom, show the choices, ask, act, look again, verify; and log every step.
 
-Nothing is done that was not chosen and confirmed. With ``automatic`` nobody is asked: only choices are carried out that
-are always safe, and the rest is left to a person. A driver that lives is taken over only by a word of its own.
+Actions are only carried out if chosen and confirmed. With ``automatic``, no questions are asked: only choices that are
+always safe are carried out, and the rest is left to a person. Taking over from a live driver needs its own consent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.runbook.sides import Compared
     from spark_2pc_sink.verification.report import Verdict
 
-#: So often one sink is looked at, at most: whoever has not come to an end by then begins again.
+#: Limit of looks at one sink; after that the dialogue must be restarted.
 ROUNDS_MAX: Final = 20
 #: A batch under way has this long to end before it is looked at again.
 LOOK_AGAIN_S: Final = 5.0
@@ -43,7 +43,7 @@ class Sides(Protocol):
         """End the transactions that hang in the topics of a sink; a line for each."""
 
     def written_down(self, transactional_id: str) -> list[str]:
-        """What was done last to a sink, as the table of actions has it."""
+        """The last action on a sink, from the table of actions."""
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table."""
@@ -67,7 +67,7 @@ class Ending(Enum):
     OUT_OF_REACH = "a side is out of reach"
 
 
-#: Of what is left as it is; of every other symptom something is left to a person.
+#: Symptoms that need no action; every other symptom leaves something to a person.
 _ENDINGS: Final = {
     Symptom.NOTHING_WRONG: Ending.SETTLED,
     Symptom.NOT_KNOWN: Ending.NOT_KNOWN,
@@ -78,14 +78,14 @@ _ENDINGS: Final = {
 
 
 class Conversation:
-    """Walks a person through what is wrong with one sink after the other.
+    """Walks a person through the problems of one sink after another.
 
     Args:
         sides: Kafka and the database.
-        asker: the person.
-        protocol: takes what was seen, answered and done.
-        told: the cause that the error of the job names, where that is known from the start.
-        automatic: ask nobody, and do only what is always safe.
+        asker: asks the person.
+        protocol: logs observations, answers and actions.
+        told: the cause in the job's error, if it is known from the start.
+        automatic: ask no questions, and do only what is always safe.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class Conversation:
         self._accepted: list[str] = []
 
     def run(self, transactional_id: str | None) -> Ending:
-        """Look at one sink, or at all, and see each that is not well through.
+        """Look at one sink, or at all, and handle each that has a problem.
 
         Args:
             transactional_id: the sink; None for all.
 
         Raises:
-            DualWriteError: a side cannot be used, or refused. What was done until then is in the protocol.
+            DualWriteError: a side cannot be used, or refused. Earlier actions are in the protocol.
         """
         pictures = self._sides.look(transactional_id)
         every = len(pictures)
@@ -123,7 +123,7 @@ class Conversation:
             self._say(f"No sink has a state row here. Compare with the options of the job: {PLACES}")
         elif not pictures:
             self._say("If a job has stopped with an error: spark-2pc runbook --transactional-id with the id in it")
-        # In another database than that of the jobs nothing is in doubt either.
+        # A database other than that of the jobs has nothing in doubt either.
         well = Ending.SETTLED if every else Ending.NOT_KNOWN
         ending = max((self._one(picture) for picture in pictures), key=list(Ending).index, default=well)
         self._say(f"The end: {ending.value}")
@@ -149,7 +149,7 @@ class Conversation:
         return self._left(f"Looked {ROUNDS_MAX} times; begin again", symptom_of(picture))
 
     def _round(self, picture: Picture, symptom: Symptom) -> Ending | None:
-        """Show one look at the sink, and do what is chosen; None to look again."""
+        """Show one look at the sink, and carry out the choice; None to look again."""
         self._show(picture, symptom)
         if symptom is Symptom.NOTHING_WRONG:
             return self._nothing_wrong(picture, symptom)
@@ -174,7 +174,7 @@ class Conversation:
 
     def _show(self, picture: Picture, symptom: Symptom) -> None:
         about = ABOUT[symptom]
-        # Choices take the place of the remedies, which are those of all ways on at once.
+        # Choices replace the remedies, which list all of them at once.
         report = None if picture.report is None else replace(picture.report, remedies=())
         problems = (picture.database_problem, picture.kafka_problem, picture.unreadable, picture.readers.problem)
         seen = "\n".join([*([] if report is None else [str(report)]), *(text for text in problems if text)])
@@ -210,7 +210,7 @@ class Conversation:
     # --- acting --------------------------------------------------------------------------------------------------
 
     def _carry_out(self, choice: Choice, picture: Picture, symptom: Symptom) -> Ending | None:
-        """Do what was chosen; None to look again."""
+        """Carry out the choice; None to look again."""
         if choice.act is Act.LOOK_AGAIN:
             self._sides.wait(LOOK_AGAIN_S)
             return None
@@ -236,7 +236,7 @@ class Conversation:
         return self._left("\n".join(todo), symptom)
 
     def _recover(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Symptom) -> Ending | None:
-        """Dry run, confirmation, recovery. What is refused is said, and the sink is looked at again."""
+        """Dry run, confirmation, recovery. A refusal is shown, and the sink is looked at again."""
         keywords = choice.keywords(named)
         try:
             if self._automatic or self._dry_run(choice, keywords, picture):
@@ -251,10 +251,10 @@ class Conversation:
         return None
 
     def _dry_run(self, choice: Choice, keywords: dict[str, Any], picture: Picture) -> bool:
-        """Show what would be done, and have it confirmed; with the reason in ``keywords`` where one is needed.
+        """Show the planned changes, and ask for confirmation; with the reason in ``keywords`` if one is needed.
 
         Raises:
-            ConfigurationError: what was named does not fit what both sides show.
+            ConfigurationError: an entered value does not fit the state of both sides.
         """
         planned = self._sides.recover(picture.transactional_id, **keywords, dry_run=True)
         if planned.cause is HaltCause.OPEN_TRANSACTION and "open_transaction" not in keywords:
@@ -319,7 +319,7 @@ class Conversation:
         return found.verdict
 
     def _left(self, text: str, symptom: Symptom) -> Ending:
-        """Leave what is left to a person."""
+        """Report what is left to a person."""
         self._say(text)
         self._say(f"More: RUNBOOK.md#{symptom.value}")
         self._protocol.note("left", text, symptom=symptom.value)
@@ -327,7 +327,7 @@ class Conversation:
 
 
 def needs_care(picture: Picture) -> bool:
-    """Whether a sink needs somebody: none that is well, at work with a batch, or of another cluster."""
+    """Whether a sink needs a person: not if it is fine, working on a batch, or belongs to another cluster."""
     at_work = picture.report is not None and picture.report.condition == "at_work"
     return not at_work and symptom_of(picture) not in {Symptom.NOTHING_WRONG, Symptom.ELSEWHERE}
 

@@ -1,4 +1,4 @@
-"""Choices about halts: what a person can decide for each `HaltCause`, the safest first."""
+"""Choices for halts: what a person can decide for each `HaltCause`, the safest first."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _restore(title: str, *steps: str) -> Choice:
 
 
 def _pass_over(when: str) -> Choice:
-    """To leave batches out by name, which only the job can carry out, as it knows the batch that comes next."""
+    """To skip batches by name, which only the job can carry out, as it knows the next batch."""
     return Choice(
         name="pass_over",
         title=f"go on without the batches, by one start of the sink: {when}",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.transactions import HangingTransaction
 
-#: Stands for a transactional id where all sinks were asked for and none could be read.
+#: Replaces the transactional id if all sinks were requested and none could be read.
 EVERY_SINK: Final = "every sink"
 #: A driver that no database session tells of may live when its row was touched later than this ago: so `recover`
 #: decides.
@@ -21,12 +21,12 @@ MAY_LIVE_S: Final = RecoveryOptions.takeover_grace_s
 
 @dataclass(frozen=True, kw_only=True)
 class OpenElsewhere:
-    """An open transaction of another producer in a topic of the sink, which its coordinator knows.
+    """Another producer's open transaction in a topic of the sink, known to its coordinator.
 
     Attributes:
         transactional_id: its owner.
-        producer_id: of the transaction.
-        partitions: of the sink's topics, in which it is open.
+        producer_id: producer id of the transaction.
+        partitions: partitions of the sink's topics in which it is open.
         never_expires: True with two-phase commit: only its owner ends it.
     """
 
@@ -38,12 +38,12 @@ class OpenElsewhere:
 
 @dataclass(frozen=True)
 class Readers:
-    """What holds up readers of committed records in the topics of a sink.
+    """The open transactions that block read_committed consumers of a sink's topics.
 
     Attributes:
         hanging: open transactions that no coordinator will end.
         waiting: open transactions of other producers that a coordinator knows.
-        problem: why it was not looked up, or not everywhere; '' where it was.
+        problem: why the search failed, completely or for some partitions; '' if it succeeded.
     """
 
     hanging: tuple[HangingTransaction, ...] = ()
@@ -53,16 +53,16 @@ class Readers:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What was seen of one sink.
+    """The observed state of one sink.
 
     Attributes:
-        transactional_id: of the sink.
-        report: of status; None where nothing could be read of the sink.
-        kafka_problem: why Kafka could not be read; '' where it was.
-        database_problem: why the database could not be read; '' where it was.
-        unreadable: what of the sink cannot be understood; '' where all is.
-        readers: what holds up readers of its topics; only looked up where the sink itself is well.
-        told: the cause that the error of the job names, where a person has told it.
+        transactional_id: the sink's id.
+        report: report of status; None if nothing could be read.
+        kafka_problem: why Kafka could not be read; '' if it could.
+        database_problem: why the database could not be read; '' if it could.
+        unreadable: the part of the sink's data that is invalid; '' if none is.
+        readers: transactions that block consumers of its topics; only searched for if the sink itself is fine.
+        told: the cause in the job's error, if a person has entered it.
     """
 
     transactional_id: str
@@ -75,7 +75,7 @@ class Picture:
 
     @property
     def batch_id(self) -> int | None:
-        """The batch of the state row; None where there is no row, or no batch in it."""
+        """The batch of the state row; None if there is no row, or it has no batch."""
         return None if self.report is None or self.report.row is None else self.report.row.batch_id
 
     @property

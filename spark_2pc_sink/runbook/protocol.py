@@ -1,4 +1,4 @@
-"""The protocol of a conversation: what was seen, chosen, done and left, in order and with the time."""
+"""The log of a dialogue: observations, choices, actions and open points, in order and with the time."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Step:
 
 @dataclass
 class Protocol:
-    """The steps of one conversation.
+    """The steps of one dialogue.
 
     Args:
-        who: the person, as the system knows them, and the program.
-        save: called after each step, so that what is written down is never behind what was done.
+        who: user name and program.
+        save: called after each step, so that the log is complete at any time.
         now: the time.
     """
 
@@ -64,7 +64,7 @@ class Protocol:
         """Add a step.
 
         Args:
-            kind: what it is.
+            kind: kind of step.
             text: for people.
             fields: for programs; JSON values.
         """
@@ -72,7 +72,7 @@ class Protocol:
         self.save(self)
 
     def as_json(self) -> dict[str, Any]:
-        """The protocol as JSON has it: who, where, and the list ``steps``, each with ``at``, ``kind`` and ``text``."""
+        """The log as JSON: who, where, and the list ``steps``, each with ``at``, ``kind`` and ``text``."""
         who = {"os_user": self.who.os_user, "host": self.who.host, "program": self.who.program}
         return {**who, "steps": [step.as_json() for step in self.steps]}
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.runbook.choice import Choice
     from spark_2pc_sink.runbook.protocol import Protocol as WrittenProtocol
 
-#: So often one question is asked: whoever has not answered by then gets no further.
+#: How often one question is asked before giving up.
 ANSWERS_MAX: Final = 5
 STOP: Final = "stop"
 YES: Final = "yes"
@@ -51,7 +51,7 @@ class Questions:
         self._protocol = protocol
 
     def choose(self, offered: Sequence[Choice]) -> Choice | None:
-        """Which of the choices; None to stop.
+        """Ask for one of the choices; None to stop.
 
         Raises:
             NoAnswerError: there is no answer.
@@ -65,7 +65,7 @@ class Questions:
         raise NoAnswerError
 
     def name_inputs(self, choice: Choice) -> dict[str, object]:
-        """What a person names for a choice.
+        """Ask for a value that a choice needs.
 
         Raises:
             NoAnswerError: there is no answer.
@@ -73,10 +73,10 @@ class Questions:
         return {each.option: self._parsed(each.question, each.option, each.parse) for each in choice.inputs}
 
     def reason(self, choice: Choice) -> str:
-        """Why a difference between both sides is accepted.
+        """Ask why a difference between both sides is accepted.
 
         Raises:
-            NoAnswerError: nobody says.
+            NoAnswerError: there is no answer.
         """
         self.say(f"This accepts a difference: {choice.accepts}")
         for _ in range(ANSWERS_MAX):
@@ -86,7 +86,7 @@ class Questions:
         raise NoAnswerError
 
     def confirm(self, choice: Choice) -> bool:
-        """Whether a choice is to be carried out.
+        """Ask whether to carry out a choice.
 
         Raises:
             NoAnswerError: there is no answer.
@@ -95,7 +95,7 @@ class Questions:
         return self._ask(f"Do it? [{YES}/no]", "confirmation") == YES
 
     def take_over(self) -> bool:
-        """Whether a driver that lives, or may, is to be stopped.
+        """Ask whether to stop a driver that is alive, or may be.
 
         Raises:
             NoAnswerError: there is no answer.

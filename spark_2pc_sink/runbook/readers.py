@@ -1,7 +1,7 @@
-"""Readers of the topics of a sink: which transactions of other producers hold them up.
+"""Readers of a sink's topics: which transactions of other producers block them.
 
-A reader of committed records stands still at the oldest open transaction of a partition. One that hangs is ended by
-nobody; one that its coordinator knows is ended by its owner, or by its timeout unless it has two-phase commit.
+read_committed consumers are blocked at the oldest open transaction of a partition. A hanging one never ends; one that
+its coordinator knows is ended by its owner, or by its timeout unless it has two-phase commit.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ OPEN_MS_MIN: Final = 60_000
 
 
 def look_at_readers(tool: TransactionTool, topics: Collection[str], *, transactional_id: str) -> Readers:
-    """Look for transactions of other producers that hold up the readers of some topics; changes nothing.
+    """Look for transactions of other producers that block consumers of some topics; changes nothing.
 
     Args:
         tool: asks the cluster.
-        topics: of the sink.
-        transactional_id: of the sink, whose own transaction is left out.
+        topics: the sink's topics.
+        transactional_id: the sink's id, whose own transaction is excluded.
     """
     hanging: tuple[HangingTransaction, ...] = ()
     waiting: list[OpenElsewhere] = []
@@ -35,7 +35,7 @@ def look_at_readers(tool: TransactionTool, topics: Collection[str], *, transacti
             hanging += tool.find_hanging(topic=topic)
         waiting += _waiting(tool, topics, transactional_id)
     except (KafkaError, KafkaTimeoutError) as error:
-        # The sink itself was looked at; what Kafka does not tell about others is said, and stops nobody.
+        # The sink itself was read; a failure to read the other transactions is reported, and is not fatal.
         return Readers(hanging, tuple(waiting), problem=f"whether readers stand still was not looked up: {error}")
     return Readers(hanging, tuple(waiting))
 

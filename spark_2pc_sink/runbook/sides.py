@@ -23,7 +23,7 @@ from spark_2pc_sink.transactions.remedies import with_cluster
 from spark_2pc_sink.verification.api import verify
 from spark_2pc_sink.verification.report import Verdict
 
-#: So many lines of the table of actions are shown after an act: a claim, what it led to, and what was decided.
+#: How many lines of the table of actions are shown after an action: a claim, its outcome, and the decision.
 WRITTEN_SHOWN: Final = 3
 
 
@@ -46,11 +46,11 @@ class BothSides:
     Args:
         kafka: Kafka client properties.
         database: SQLAlchemy URL.
-        timeout_s: each look takes no longer, whatever one side does.
-        record_columns: how a record becomes a row, for `verify`; None where the value is the row's JSON.
-        schema_registry: where the schemas of values are, for `verify`; None where there are none.
+        timeout_s: limit of each look, even if one side does not answer.
+        record_columns: how a record becomes a row, for `verify`; None if the value is the row's JSON.
+        schema_registry: registry of the values' schemas, for `verify`; None if there is none.
         clock: waits.
-        tables: the names of the state tables, as `recover` takes them.
+        tables: the names of the state tables, as for `recover`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class BothSides:
         return lines
 
     def written_down(self, transactional_id: str) -> list[str]:
-        """What was done last to a sink, as the table of actions has it; a line for each, the newest last."""
+        """The last actions on a sink, from the table of actions; one line each, the newest last."""
         database = {name: given for name, given in self._connections.items() if name != "kafka"}
         lines = history(transactional_id=transactional_id, batches=False, last=WRITTEN_SHOWN, **database).as_json()
         return [
@@ -114,10 +114,10 @@ class BothSides:
         ]
 
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
-        """Compare topic and table, as the newest claim of the job has noted them.
+        """Compare topic and table, as noted by the job's newest claim.
 
         Args:
-            transactional_id: of the sink.
+            transactional_id: the sink's id.
             open_transaction: also the records of the open transaction.
         """
         try:
@@ -128,7 +128,7 @@ class BothSides:
                 **self._connections,
             )
         except (DualWriteError, MissingExtraError) as error:
-            # What was done before stands, whether or not it can be compared.
+            # Earlier actions are valid, whether or not the comparison is possible.
             return Compared("inconclusive", f"topic and table of {transactional_id} could not be compared: {error}")
         return Compared(found.verdict, str(found))
 

@@ -1,7 +1,7 @@
-"""Symptoms: the names of what can be wrong with a sink, and which of them a picture shows.
+"""Symptoms: names for the problems of a sink, and which of them a picture shows.
 
-Each `HaltCause` is one. Some of those only a job meets, because they are about the batch that Spark has passed; its
-error names the cause, and a person tells it. What both sides show comes before what a person tells.
+Each `HaltCause` is one. Some occur only in a job, because they concern the batch that Spark has passed; the job's error
+names the cause, and a person enters it. The state of both sides takes precedence over what a person enters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Symptom(str, Enum):
-    """What is wrong; the value is its name on the command line and its heading in RUNBOOK.md."""
+    """A problem; the value is its name on the command line and its heading in RUNBOOK.md."""
 
     NOTHING_WRONG = "nothing_wrong"
     DRIVER_ALIVE = "driver_alive"
@@ -48,19 +48,19 @@ class Symptom(str, Enum):
 
 
 class About(NamedTuple):
-    """A symptom for people.
+    """A symptom's description for people.
 
     Attributes:
-        title: in a few words.
-        meaning: what has happened, and what it does to both sides.
+        title: a few words.
+        meaning: what has happened, and the effect on both sides.
     """
 
     title: str
     meaning: str
 
 
-#: Causes that status cannot see, as they are about a batch that Spark has passed to the sink, or a claim that is gone;
-#: and what the error of the job says then. The words of a gap may end with those of a batch that was left out.
+#: Causes that status cannot see, as they concern a batch that Spark has passed to the sink, or a lost claim; and the
+#: text of the job's error. The text for a gap may end with that for a skipped batch.
 TOLD_CAUSES: Final[dict[HaltCause, str]] = {
     HaltCause.COMMITS_LOST: "the database has lost commits",
     HaltCause.NOT_THE_FIRST_BATCH: "the first batch is",
@@ -71,7 +71,7 @@ TOLD_CAUSES: Final[dict[HaltCause, str]] = {
     HaltCause.REPLAY_DIFFERS: "both sides have a batch of this id, and it is not the one that came now",
     HaltCause.NOT_HANDED_OVER: "your function did not call the sink for batch",
 }
-#: Those of them that are about an owed batch.
+#: Those of them that concern an owed batch.
 _OF_OWED: Final = frozenset({HaltCause.OTHER_BATCH_OWED, HaltCause.RESEND_DIFFERS})
 
 ABOUT: Final[dict[Symptom, About]] = {
@@ -200,10 +200,10 @@ def cause_in(text: str) -> HaltCause | None:
 
 
 def symptom_of(picture: Picture) -> Symptom:
-    """Name what is wrong with one sink.
+    """Name the problem of one sink.
 
     Args:
-        picture: what was seen of it.
+        picture: what was observed.
     """
     return _out_of_reach(picture) or _halted(picture) or _unfinished(picture) or _held_up(picture)
 
@@ -225,7 +225,7 @@ def _halted(picture: Picture) -> Symptom | None:
     if report.elsewhere and picture.told is not HaltCause.OTHER_CLUSTER:
         return Symptom.ELSEWHERE
     if report.cause is HaltCause.ID_IN_USE and picture.told is HaltCause.OPEN_TRANSACTION:
-        # Status sees that the id is in use; only who takes the id over is asked about the transaction.
+        # Status sees that the id is in use; the question about the transaction is only put when taking it over.
         return Symptom.OPEN_TRANSACTION
     if report.cause is not None:
         return Symptom(report.cause.value)

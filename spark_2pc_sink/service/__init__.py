@@ -1,4 +1,4 @@
-"""Dual writes of a service, without Spark: a session of SQLAlchemy's and Kafka in one decision.
+"""Dual writes of a service, without Spark: a SQLAlchemy session and Kafka in one decision.
 
 ::
 
@@ -8,12 +8,12 @@
         tx.send("orders", order.key, order.as_json())
 
 The recipe is that of a micro-batch: records are sent in a Kafka transaction, the database transaction with the rows
-writes the state row last, its COMMIT decides, and EndTxn completes. A service has many transactions at the same time,
-and Kafka has one for each transactional id. So a process holds several ids, each with a state row of its own, and a
+writes the state row last, its COMMIT decides, and EndTxn completes. A service runs many transactions at a time, and
+Kafka allows one for each transactional id. So a process holds several ids, each with its own state row, and a
 transaction takes one of them when its block has ended.
 
-Reading order: ``dual_write`` and ``async_dual_write`` (what a program uses), ``transaction`` (what a block may do),
-``enlisted`` (the database transaction that a block has joined), ``commitment`` (one transaction on its way through the
-recipe), ``id_writer`` (one transactional id), ``id_pool`` (all of a process), ``outgoing`` (records on their way into
-batches; pure).
+Reading order: ``dual_write`` and ``async_dual_write`` (the public classes), ``transaction`` (the operations of a
+block), ``enlisted`` (the database transaction that a block has joined), ``commitment`` (the steps of one transaction),
+``id_writer`` (one transactional id), ``id_pool`` (all of a process), ``outgoing`` (encoding records into batches;
+pure).
 """

@@ -27,7 +27,7 @@ from spark_2pc_sink.service.transaction import Phase, ServiceTransaction
 if TYPE_CHECKING:
     from spark_2pc_sink.service.commitment import Commitment
 
-#: What a block may have its rows in.
+#: Types that a block's rows may be written with.
 AsyncWritable: TypeAlias = "AsyncSession | async_scoped_session[Any] | AsyncConnection"
 
 _log = sink_log(__name__)
@@ -43,8 +43,8 @@ class AsyncDualWrite(ServiceBase):
             session.add(order)
             tx.send("orders", order.key, order.as_json())
 
-    The options are those of `DualWrite`, and so is the meaning of everything. The session's engine may be any of
-    PostgreSQL's with asyncpg or psycopg.
+    Options and behaviour are those of `DualWrite`. The session's engine may be any PostgreSQL engine with asyncpg
+    or psycopg.
 
     Args:
         transactional_id: the name of the service.
@@ -89,7 +89,7 @@ class AsyncDualWrite(ServiceBase):
             await self.start()
         block = self._blocks.enter()
         try:
-            # Its session is that of the task that asks, and the end of a block runs in a task of its own.
+            # Its session belongs to the calling task, and the end of a block runs in a separate task.
             session = session() if isinstance(session, async_scoped_session) else session
             connection = await _connection_of(session)
             enlisted = enlist(_under(connection), ASYNC_DRIVERS)
@@ -140,7 +140,7 @@ class AsyncDualWrite(ServiceBase):
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """One of as many turns as there are ids: who waited for an id in a thread would keep it from who has one."""
+        """One turn per id: waiting for an id in a thread could block the thread that its holder needs."""
         limit_ms = self._service.options.wait_for_id_ms
         if self._turns is None:
             self._turns = asyncio.Semaphore(self._service.options.ids)
@@ -200,10 +200,10 @@ class AsyncDualWrite(ServiceBase):
 
 
 async def _connection_of(session: object) -> AsyncConnection:
-    """The connection of a session, in a transaction from here on.
+    """The connection of a session, now in a transaction.
 
     Raises:
-        ConfigurationError: it is no asynchronous session.
+        ConfigurationError: it is not an asynchronous session.
     """
     if isinstance(session, AsyncConnection):
         return session
@@ -233,17 +233,17 @@ def _refused(session: object) -> ConfigurationError:
 
 
 async def _roll_back(session: AsyncWritable) -> None:
-    """Leave nothing behind; where that fails the connection is broken, and the server rolls back by itself."""
+    """Roll back; if that fails the connection is broken, and the server rolls back."""
     with suppress(SQLAlchemyError, OSError):
         await _shielded(session.rollback())
 
 
 async def _shielded(awaited: Awaitable[_T]) -> _T:
-    """Wait for something that must not be left half way; a cancellation takes effect when it has ended.
+    """Wait for something that must not be interrupted; a cancellation takes effect after it.
 
     Raises:
         asyncio.CancelledError: it has ended, and the task was cancelled meanwhile.
-        Whatever it raises.
+        Everything else: raised by it.
     """
     task = asyncio.ensure_future(awaited)
     cancelled: asyncio.CancelledError | None = None

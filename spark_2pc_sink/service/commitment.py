@@ -1,7 +1,7 @@
 """The commitment of one transaction: the steps of the recipe, in order, for a caller that does the database's part.
 
-`DualWrite` and `AsyncDualWrite` go through the same steps. What waits for Kafka blocks its thread; what the database
-does is done where the caller's session is.
+`DualWrite` and `AsyncDualWrite` use the same steps. Waiting for Kafka blocks the calling thread; the database's steps
+run where the caller's session is.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Commitment:
         writer.decide(connection, sent)
 
     def committed(self) -> None:
-        """COMMIT was answered: there is no way back from here."""
+        """Note that COMMIT was answered: the transaction can no longer be aborted."""
         writer, sent = self._parts()
         writer.decided(sent)
 
@@ -103,13 +103,13 @@ class Commitment:
             self.end()
 
     def begin_completion(self) -> bool:
-        """Send the commit in Kafka, wait for nothing, and give the id back: whoever has it next takes the answer.
+        """Send the commit to Kafka without waiting, and give the id back: its next holder reads the answer.
 
         Returns:
-            False where it could not be sent at once: `complete` or `complete_in_background` has to follow.
+            False if it could not be sent at once: call `complete` or `complete_in_background`.
 
         Raises:
-            InDoubtError: decided, and something else has gone wrong; the keeper of the ids settles it.
+            InDoubtError: decided, and another step failed; the keeper of the ids settles it.
         """
         writer, sent = self._parts()
         begun = True
@@ -122,7 +122,7 @@ class Commitment:
         return begun
 
     def complete_in_background(self) -> None:
-        """`complete` where nobody waits for it: what goes wrong is logged, and the keeper of the ids settles it."""
+        """`complete` in the background: errors are logged, and the keeper of the ids settles the transaction."""
         try:
             self.complete()
         except DualWriteError:
@@ -130,7 +130,7 @@ class Commitment:
 
     @contextmanager
     def _decided(self) -> Iterator[None]:
-        """Let nobody take an error for the end of a transaction that is decided, as that of a signal's handler."""
+        """Wrap errors, such as those of signal handlers: a decided transaction must not appear to have failed."""
         try:
             yield
         except DualWriteError:
@@ -142,7 +142,7 @@ class Commitment:
             ) from error
 
     def end(self) -> None:
-        """Give the id back. What was sent and not decided is aborted when the id is settled."""
+        """Give the id back. Records that were sent and not decided are aborted when the id is settled."""
         writer, self._writer = self._writer, None
         if writer is not None:
             self._pool.give_back(writer)

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.service.commitment import Commitment
 
-#: What a block may have its rows in.
+#: Types that a block's rows may be written with.
 Writable: TypeAlias = "Session | scoped_session[Any] | Connection"
 
 _log = sink_log(__name__)
 
 
 class DualWrite(ServiceBase):
-    """Writes rows of a session and records of Kafka exactly once, by one decision. For any number of threads.
+    """Writes rows of a session and records of Kafka exactly once, by one decision. Thread-safe.
 
     ::
 
@@ -38,9 +38,9 @@ class DualWrite(ServiceBase):
             session.add(order)
             tx.send("orders", order.key, order.as_json())
 
-    The block's end commits. Its database is the one that has the state rows; the session's engine may be any of
-    PostgreSQL's with psycopg2 or psycopg. An object of this class belongs to one process; it is started by `start`, by
-    ``with``, or by the first transaction. docs/service.md has the guarantee, and what a block may do.
+    The end of the block commits. The session's database must be the one that has the state rows; its engine may be any
+    PostgreSQL engine with psycopg2 or psycopg. An object of this class belongs to one process; it is started by
+    `start`, ``with``, or the first transaction. docs/service.md has the guarantee, and what a block may do.
 
     Args:
         transactional_id: the name of the service.
@@ -79,23 +79,23 @@ class DualWrite(ServiceBase):
 
     @contextmanager
     def transaction(self, session: Writable) -> Iterator[ServiceTransaction]:
-        """A block whose rows and records are on both sides when it has ended, or on none.
+        """A block whose rows and records are on both sides when it has ended, or on neither.
 
         Args:
-            session: a Session, a scoped_session or a Connection. What it has written before the block, in the same
-                transaction, belongs to the block. After the block its transaction has ended.
+            session: a Session, a scoped_session or a Connection. Earlier writes of its current transaction belong to
+                the block. After the block that transaction has ended.
 
         Yields:
-            what sends records; see `ServiceTransaction.send`.
+            an object that sends records; see `ServiceTransaction.send`.
 
         Raises:
             LocalProtocolError: the block is inside another one, or has ended the session's transaction itself.
-            ConfigurationError: the session is none of PostgreSQL's.
-            InDoubtError: decided, or perhaps decided, and Kafka did not follow in time; it is settled later. Do not
-                repeat the block before you have looked.
+            ConfigurationError: the session is not PostgreSQL's.
+            InDoubtError: decided, or perhaps decided, and Kafka did not commit in time; it is settled later. Check the
+                outcome before you repeat the block.
             HaltError: the same, and a person has to decide.
-            Everything else that the session, `ServiceTransaction.send` or Kafka raise: nothing is on either side, and
-            the block may be repeated.
+            Everything else: raised by the session, `ServiceTransaction.send` or Kafka; nothing is on either side, and
+                the block may be repeated.
         """
         self._service.start()
         block = self._blocks.enter()
@@ -169,10 +169,10 @@ class DualWrite(ServiceBase):
 
 
 def _connection_of(session: object) -> Connection:
-    """The connection of a session, in a transaction from here on.
+    """The connection of a session, now in a transaction.
 
     Raises:
-        ConfigurationError: it is no session.
+        ConfigurationError: it is not a session.
     """
     if isinstance(session, Connection):
         return session
@@ -203,6 +203,6 @@ def _connection_of(session: object) -> Connection:
 
 
 def _roll_back(session: Writable) -> None:
-    """Leave nothing behind; where that fails the connection is broken, and the server rolls back by itself."""
+    """Roll back; if that fails the connection is broken, and the server rolls back."""
     with suppress(SQLAlchemyError, psycopg2.Error):
         session.rollback()

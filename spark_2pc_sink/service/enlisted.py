@@ -1,9 +1,9 @@
-"""The database transaction that a block has joined: nobody but the dual write ends it.
+"""The database transaction that a block has joined: only the dual write may end it.
 
-A COMMIT inside the block would make rows durable that no state row speaks of, and a ROLLBACK would leave the records
-without their rows. So both are watched at the connection, whoever asks for them: the session, its connection, or a
-``with session.begin()`` inside the block. The listeners are those of the engine, added once: to add and remove them for
-each transaction takes as long as its COMMIT.
+A COMMIT inside the block would make rows durable without a state row, and a ROLLBACK would leave the records without
+their rows. So both are intercepted at the connection, for any caller: the session, its connection, or a
+``with session.begin()`` inside the block. The listeners are added to the engine once: adding and removing them for each
+transaction would take as long as its COMMIT.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ class Enlisted:
         self._ours = True
 
     def release(self) -> None:
-        """The block has ended; whoever uses the connection next is free to."""
+        """The block has ended; the connection may be used freely."""
         _joined.pop(id(self.connection), None)
         self._unmark()
 
     def on_commit(self) -> None:
-        """COMMIT is about to be sent.
+        """Called before COMMIT is sent.
 
         Raises:
-            LocalProtocolError: by somebody else than the dual write.
-            sqlalchemy.exc.DBAPIError: a statement has failed, and its error was kept from the block, as by a listener
-                of the session's.
+            LocalProtocolError: the caller is not the dual write.
+            sqlalchemy.exc.DBAPIError: a statement has failed, and its error was hidden from the block, for example by a
+                listener of the session.
         """
         if not self._ours:
             raise LocalProtocolError(operation="commit", state="inside the block of a dual write", rule=_RULE)
@@ -141,11 +141,11 @@ def enlist(connection: Connection, drivers: tuple[str, ...]) -> Enlisted:
     """Join the transaction that a connection is in, or begin one.
 
     Args:
-        connection: of the caller.
-        drivers: that may be under it.
+        connection: the caller's.
+        drivers: accepted drivers.
 
     Raises:
-        ConfigurationError: the connection is none of PostgreSQL's by one of these drivers, or commits each statement.
+        ConfigurationError: the connection is not PostgreSQL's by one of these drivers, or commits each statement.
         LocalProtocolError: it is in a savepoint, or another dual write has joined it.
     """
     dialect = connection.dialect

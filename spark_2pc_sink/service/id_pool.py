@@ -1,12 +1,11 @@
-"""The transactional ids of one process: which of them it holds, which are free, and which have to be settled.
+"""Transactional ids of one process: which it holds, which are free, and which must be settled.
 
 ``name-0`` to ``name-(ids_max - 1)`` are shared by all processes of a service. A process takes an id by the claim of its
-state row: only where no other process lives that has it, and only if the row is as it was when that was seen. So of two
-processes that want the same one, one gets it. A claim that was lost all the same shows at the next decision, which is
-refused; the id is then dropped here.
+state row, only if no live process has it, and only if the row is unchanged since that was checked. If two processes
+want the same id, one gets it. If a claim is lost nevertheless, the next decision is refused, and the id is dropped.
 
-What a dead process has left is settled by whoever comes next: at the start, and every `LOOK_S` from then on. The ids go
-round: the one that was free for longest is used next, so that the coordinator has written its end markers by then.
+Ids left by a dead process are settled by another one, at its start and every `LOOK_S`. Ids are used in turn: the id
+that was free for longest is next, so that the coordinator has written its end markers.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ LOOK_S: Final = 30.0
 
 
 class WatchedStore(Protocol):
-    """What the pool asks of a state store."""
+    """The operations of a state store that the pool needs."""
 
     def survey(self) -> Survey:
         """Every row, without a claim, and whether the driver of each lives."""
@@ -57,7 +56,7 @@ class Line(Protocol):
     writer: IdWriter
 
     def release(self) -> None:
-        """Settle the id for whoever comes next; nobody holds it any more."""
+        """Settle the id for its next holder, and release it."""
 
     def close(self) -> None:
         """Close its connections."""
@@ -80,9 +79,9 @@ class IdPool:
     """Holds the ids of this process, and lends them.
 
     Args:
-        options: of the service.
+        options: the service's options.
         store: the state rows.
-        make_line: connects one id; it does no I/O.
+        make_line: connects one id; does no I/O.
         clock: measures.
     """
 
@@ -148,10 +147,10 @@ class IdPool:
         self._keeper.start()
 
     def close(self, *, limit_s: float) -> None:
-        """Note what is not noted, and close every connection, once all ids are back.
+        """Write the pending notes, and close every connection, once all ids are returned.
 
         Args:
-            limit_s: how long to wait for those that are lent; what is lent later still is closed all the same.
+            limit_s: how long to wait for ids that are lent; those still lent after that are closed too.
         """
         with self._changed:
             self._open = False
@@ -168,17 +167,17 @@ class IdPool:
             was_settled = not line.writer.unsettled
             self._note(line.writer)
             if was_settled and line.writer.unsettled:
-                # Kafka has not followed its last transaction, and nobody comes back for it before the next start.
+                # Kafka has not completed its last transaction, and the id is not looked at again before the next start.
                 self._recovered(line.writer)
             line.close()
 
     # --- lending -------------------------------------------------------------------------------------------------
 
     def lend(self) -> IdWriter:
-        """The id that was free for longest; `give_back` has to follow.
+        """Lend the id that was free for longest; the caller must call `give_back`.
 
         Raises:
-            KafkaTimeoutError: none came free within ``wait_for_id_ms``.
+            KafkaTimeoutError: no id became free within ``wait_for_id_ms``.
             LocalProtocolError: the pool is closed.
         """
         limit_ms = self._options.wait_for_id_ms
@@ -206,7 +205,7 @@ class IdPool:
             self._put(writer)
 
     def _put(self, writer: IdWriter) -> None:
-        """Let somebody have an id; in the lock."""
+        """Lend an id; the caller holds the lock."""
         if writer.unsettled:
             self._unsettled.append(writer)
             self._to_settle.notify()
@@ -242,7 +241,7 @@ class IdPool:
             self._drop(writer)
             return True
         except HaltError as error:
-            # It stays as it is for the person, and for the start of the next process, which says the same.
+            # It is left for the operator, and for the start of the next process, which reports the same.
             self._log.error("%s is not used any more: %s", writer.transactional_id, error)
             self._halted += 1
             self._drop(writer)
@@ -250,7 +249,7 @@ class IdPool:
         except DualWriteError as error:
             self._log.warning("%s is not settled yet: %s", writer.transactional_id, error)
             return False
-        except Exception:  # noqa: BLE001 - whatever it is, nobody but the keeper settles ids, so it goes on
+        except Exception:  # noqa: BLE001 - only the keeper settles ids, so it must continue
             self._log.exception("%s is not settled yet", writer.transactional_id)
             return False
         with self._changed:
@@ -264,7 +263,7 @@ class IdPool:
             line.close()
 
     def _note_idle(self) -> None:
-        """Note what the next decision would note, where none has come for a while."""
+        """Write the note that the next decision would write, if no decision has followed for a while."""
         with self._changed:
             idle = [each for each in self._free if (each.unnoted_s or 0) > NOTE_S]
             for writer in idle:
@@ -292,7 +291,7 @@ class IdPool:
             self._log.warning("looking for ids of dead processes: %s", error)
 
     def _touch(self, survey: Survey) -> None:
-        """Claim anew what nobody has used for a while, where the age of its row alone tells that this process lives."""
+        """Renew the claim of ids unused for a while, if only the age of the row shows that this process lives."""
         old_s = self._options.takeover_grace_s / 4
         hidden = {name for name, driver in survey.drivers.items() if driver.alive is None}
         old = {row.transactional_id for row in survey.rows if row.age_s >= old_s} & hidden
@@ -361,7 +360,7 @@ class IdPool:
             self._put(line.writer)
 
     def _settle_for_others(self, found: _Found) -> None:
-        """Settle what a dead process has left in an id that this process does not need, and hold it no more."""
+        """Settle an id of a dead process that this process does not need, and release it."""
         row = found.row
         if row is None or row.run_id is None:
             return

@@ -1,14 +1,14 @@
-"""One transactional id of a service: its transactions through the recipe, one after the other.
+"""One transactional id of a service: its transactions go through the recipe one at a time.
 
-The steps are those of a micro-batch (`spark_2pc_sink.recipe.steps`), and so is their order. What is different:
+The steps and their order are those of a micro-batch (`spark_2pc_sink.recipe.steps`). The differences:
 
 * The database transaction is the caller's. The decision is written into it, and the caller commits it.
-* On transaction.version 2 the note that Kafka has followed travels with the next decision of this id, and not in a
-  COMMIT of its own. Until then the row says ``decided``: recovery asks Kafka, and finds it committed.
-* Nobody replays a transaction. Where Kafka may abort it after the decision, its records are in the decision too.
+* On transaction.version 2 the note that Kafka has committed is written with this id's next decision, not in a COMMIT
+  of its own. Until then the row says ``decided``; recovery asks Kafka and finds the transaction committed.
+* Transactions are not replayed. If Kafka may abort one after the decision, the decision also stores its records.
 
-A failure leaves the writer *unsettled*: nothing but `IdWriter.recover` may be called, which is the recovery of any
-sink, and sends again what Kafka is owed.
+A failure leaves the writer *unsettled*: only `IdWriter.recover` may then be called. It is the same recovery as any
+sink's, and resends the records that Kafka lacks.
 """
 
 from __future__ import annotations
@@ -71,18 +71,12 @@ class EndingKafka(KafkaSide, Protocol):
     """The operations of Kafka that a service needs; `TransactionClient` is the real one."""
 
     def begin_end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnLater | None:
-        """Send EndTxn at once, and wait for its answer when somebody calls for it."""
+        """Send EndTxn now; the returned object reads the answer later."""
 
 
 @dataclass(frozen=True)
 class SentRecords:
-    """Records that Kafka has acknowledged, in a transaction that nobody has decided.
-
-    Attributes:
-        producer: the pair of the transaction.
-        records: what was sent.
-        acknowledged: where it is.
-    """
+    """Records that Kafka has acknowledged, in a transaction that is not decided yet."""
 
     producer: ProducerIdAndEpoch
     records: EncodedRecords
@@ -94,10 +88,9 @@ class OwnedId:
     """A transactional id of this process.
 
     Attributes:
-        transactional_id: the id.
-        owner: what the state row says in place of a query.
-        run_id: of this process.
-        settle_deadline_ms: how long a decided transaction is brought to its end before somebody is told.
+        owner: written to the state row in place of a query id.
+        run_id: id of this process.
+        settle_deadline_ms: longest time to complete a decided transaction before InDoubtError is raised.
     """
 
     transactional_id: str
@@ -107,18 +100,10 @@ class OwnedId:
 
 
 class IdWriter:
-    """Takes the transactions of one transactional id through the recipe. For one thread at a time.
-
-    Args:
-        owned: the id, and who writes with it.
-        recovery: of this id.
-        kafka: the coordinator.
-        store: the state rows.
-        send: sends the record batches of one transaction.
-        clock: measures and waits.
+    """Takes the transactions of one transactional id through the recipe. Not thread-safe.
 
     Attributes:
-        unsettled: True where only `recover` may be called.
+        unsettled: True if only `recover` may be called.
     """
 
     def __init__(
@@ -146,28 +131,28 @@ class IdWriter:
         # The pair that Kafka answered to a commit of which the row does not know yet; None where there is none.
         self._unnoted: str | None = None
         self._unnoted_since_s = 0.0
-        # An EndTxn(commit) that was sent, and whose answer nobody has taken.
+        # An EndTxn(commit) was sent, and its answer has not been read.
         self._ending: tuple[ProducerIdAndEpoch, EndTxnLater] | None = None
 
     @property
     def unnoted_s(self) -> float | None:
-        """Seconds for which the row says ``decided`` of what Kafka commits or has committed; None where it says all."""
+        """Seconds since the row was left at ``decided`` while Kafka commits or has committed; None if it is current."""
         noted = self._unnoted is None and self._ending is None
         return None if noted else self._clock.now_s() - self._unnoted_since_s
 
     # --- recovery ------------------------------------------------------------------------------------------------
 
     def recover(self, *, beside: StateRow | None = None) -> None:
-        """Claim the row, settle what was left, and send again what Kafka is owed.
+        """Claim the row, settle the previous transaction, and resend the records that Kafka lacks.
 
         Args:
-            beside: the row as somebody has just seen it, without a driver that lives: the claim is refused where it has
-                another claim by now. None for a row that does not exist, and for the claim that this writer has.
+            beside: the row as just read, with no live driver: the claim is refused if the row has been claimed since.
+                None for a row that does not exist, and for this writer's own claim.
 
         Raises:
             SupersededError: another process has the id.
             HaltError: a person has to decide.
-            Everything else that `Recovery.run` and `resend` raise.
+            Everything else: raised by `Recovery.run` and `resend`.
         """
         self.unsettled = True
         # Else the logs would have to tell how the decision before has ended.
@@ -188,17 +173,14 @@ class IdWriter:
         self.unsettled = False
 
     def settle(self, prepared: ProducerIdAndEpoch) -> bool:
-        """Find out whether the database has decided a transaction, and bring Kafka to follow.
-
-        Args:
-            prepared: its pair.
+        """Find out whether the database has decided a transaction, and complete it in Kafka.
 
         Returns:
-            False where the database has not: nothing of it is on either side.
+            False if the database has not decided it: neither side has any of it.
 
         Raises:
             HaltError: a person has to decide.
-            InDoubtError: it could not be found out, or Kafka did not follow, within the deadline.
+            InDoubtError: the outcome is still unknown, or Kafka did not commit, within the deadline.
         """
         error: DualWriteError | None = None
         before = self._claimed()
@@ -209,7 +191,7 @@ class IdWriter:
             except (HaltError, InDoubtError):
                 raise
             except SupersededError as superseded:
-                # Whoever has the id now settles it; what became of this transaction its row may not show any more.
+                # The id's new holder settles it; the row may no longer show this transaction's outcome.
                 raise self._in_doubt(prepared, superseded) from superseded
             except DualWriteError as again:
                 error = again
@@ -245,8 +227,8 @@ class IdWriter:
         """Write the state row in the caller's transaction, as its last statement; COMMIT decides.
 
         Raises:
-            SupersededError, HaltError: the claim is not ours any more; the transaction has to be rolled back.
-            Whatever the connection raises.
+            SupersededError, HaltError: this claim is no longer valid; the transaction must be rolled back.
+            Everything else: raised by the connection.
         """
         row = self._claimed()
         batch_id = _next_batch_id(row)
@@ -254,7 +236,7 @@ class IdWriter:
             prepared=str(sent.producer),
             expected=row.prepared_transaction_state,
             batch_id=batch_id,
-            # How many rows a session has written, nobody can tell.
+            # The number of rows that a session has written is not known.
             row_count=0,
             record_count=sent.records.record_count,
             digest=sent.records.digest,
@@ -284,10 +266,10 @@ class IdWriter:
         )
 
     def complete(self, sent: SentRecords) -> None:
-        """Commit in Kafka what is decided.
+        """Commit the decided transaction in Kafka.
 
         Raises:
-            InDoubtError: Kafka did not follow within the deadline; whoever recovers the id next goes on from there.
+            InDoubtError: Kafka did not commit within the deadline; the id's next recovery continues from there.
             HaltError: a person has to decide.
         """
         try:
@@ -300,10 +282,10 @@ class IdWriter:
             self.settle(sent.producer)
 
     def begin_completion(self, sent: SentRecords) -> bool:
-        """Send the commit in Kafka of what is decided, and wait for nothing; `end_completion` has the answer.
+        """Send the commit to Kafka without waiting; `end_completion` reads the answer.
 
         Returns:
-            False where it could not be sent at once: `complete` has to follow.
+            False if it could not be sent at once: call `complete`.
         """
         with at_work_for(self.transactional_id):
             try:
@@ -318,9 +300,9 @@ class IdWriter:
         return True
 
     def end_completion(self) -> None:
-        """Take the answer to a commit that `begin_completion` has sent; nothing happens where there is none.
+        """Read the answer to the commit sent by `begin_completion`; does nothing if none was sent.
 
-        The writer is unsettled where the answer says anything but that Kafka has followed.
+        The writer is unsettled if the answer is anything but success.
         """
         if self._ending is None:
             return
@@ -336,11 +318,11 @@ class IdWriter:
             self._log.warning("EndTxn(commit) of %s: no answer; looking at both sides", producer)
 
     def note(self) -> None:
-        """Note in the row that Kafka has followed; nothing happens where it says so already, or Kafka has not.
+        """Note in the row that Kafka has committed; does nothing if the row says so already, or Kafka has not.
 
         Raises:
-            SupersededError, HaltError: the claim is not ours any more.
-            StateStoreError: the database failed; the row says less than what is true.
+            SupersededError, HaltError: this claim is no longer valid.
+            StateStoreError: the database failed; the row may be out of date.
         """
         self.end_completion()
         if self._unnoted is None:
@@ -355,7 +337,7 @@ class IdWriter:
     # --- parts ---------------------------------------------------------------------------------------------------
 
     def _has_followed(self, producer: ProducerIdAndEpoch, answer: EndTxnAnswer | None) -> bool:
-        """Go on behind a commit in Kafka, where its answer says that it was carried out."""
+        """Continue after a commit in Kafka, if its answer is success."""
         if answer is None:
             return False
         if answer.code != Code.NONE:
@@ -387,7 +369,7 @@ class IdWriter:
             self.note()
             self._initialized = self._kafka.usable_producer()
             producer = self._initialized.producer
-            # After it: a claim that comes later ends with an InitProducerId that fences this pair.
+            # Only after it: a later claim ends with an InitProducerId that fences this producer.
             self._store.check_generation(self.transactional_id, self._claimed().generation)
         if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
             self._kafka.add_partitions(producer, [each.partition for each in batches])
@@ -409,5 +391,5 @@ class IdWriter:
 
 
 def _next_batch_id(row: StateRow) -> int:
-    """Each transaction of an id has the next number: nobody but this writer counts them."""
+    """Number the transactions of an id consecutively: only this writer counts them."""
     return 0 if row.batch_id is None else row.batch_id + 1

@@ -1,4 +1,4 @@
-"""Outgoing records: what a block has sent, and the record batches that become of it. Pure."""
+"""Outgoing records: the records that a block has sent, and their record batches. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_2pc_sink.producer.produce_session import PlacedBatch
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, format_digest
 from spark_2pc_sink.wire.record_list import cut_contents, encode_listed_batch, partition_for_key, record_content
 
-#: What a record's key and value are made of.
+#: Types of a record's key and value.
 Content: TypeAlias = bytes | str | None
 #: A header's name and value.
 Header: TypeAlias = tuple[str, Content]
@@ -28,10 +28,10 @@ class OutgoingRecord:
     """One record that a block has sent.
 
     Attributes:
-        topic: where to.
+        topic: destination topic.
         key: as bytes.
-        partition: that the caller has chosen; None where the key chooses, or anybody.
-        content: key, value and headers as a record has them.
+        partition: chosen by the caller; None if it depends on the key, or is free.
+        content: key, value and headers in the record format.
     """
 
     topic: str
@@ -43,10 +43,10 @@ class OutgoingRecord:
     def of(
         cls, topic: str, key: Content, value: Content, *, headers: Sequence[Header] = (), partition: int | None = None
     ) -> OutgoingRecord:
-        """A record as a caller gives it.
+        """A record from a caller's arguments.
 
         Raises:
-            ConfigurationError: something of it is no part of a record. Nothing was sent.
+            ConfigurationError: an argument is not valid in a record. Nothing was sent.
         """
         check_topic(topic)
         if topic is None:
@@ -64,9 +64,9 @@ class EncodedRecords:
     """The records of a block as batches.
 
     Attributes:
-        batches: those of one partition in the order of their records.
-        record_count: of all.
-        digest: of all, as text.
+        batches: the batches of each partition in the order of their records.
+        record_count: number of all records.
+        digest: digest of all records, as text.
     """
 
     batches: tuple[PlacedBatch, ...]
@@ -82,15 +82,15 @@ def encode(
     free: int,
     timestamp_ms: int,
 ) -> EncodedRecords:
-    """Share records out over partitions as Java's producer does, and encode them.
+    """Distribute records over partitions as Java's producer does, and encode them.
 
     Args:
         records: in the order in which they were sent; at least one.
         options: compression, and the size of a batch.
-        partition_count: how many partitions a topic has.
-        free: a number that differs from transaction to transaction: it chooses the partition of records that have
-            neither a partition nor a key.
-        timestamp_ms: of each record, milliseconds since 1970.
+        partition_count: number of partitions of a topic.
+        free: a number that differs between transactions: it chooses the partition of records that have neither a
+            partition nor a key.
+        timestamp_ms: timestamp of the records, milliseconds since 1970.
 
     Raises:
         ConfigurationError: a record names a partition that its topic does not have.

@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.options import ServiceOptions
 
-#: How what a service does is told from what a person does with a command.
+#: Distinguishes actions of a service from those of a person with a command.
 _PROGRAM: Final = "service"
-#: Asking costs a request, and a service has thousands of transactions while an operator types a command. Brokers hear
-#: of another level within about as long.
+#: Checking costs a request, and a service runs thousands of transactions while an operator types a command. Brokers
+#: learn of a new level within about the same time.
 _FEATURES_AGE_MS_MAX: Final = 1_000
 #: How long `Service.close` waits for transactions that are under way: as long as a COMMIT may take, and EndTxn.
 _CLOSE_S: Final = 120.0
 
 
 class IdLine:
-    """One transactional id with connections of its own. Making one connects to nobody.
+    """One transactional id with its own connections. Constructing it does no I/O.
 
-    Not one connection for all ids: a broker takes the next request of a connection when it has answered the one before,
-    and a Produce of a transaction takes some milliseconds.
+    The ids do not share a connection: a broker processes a connection's requests one at a time, and a Produce request
+    in a transaction takes some milliseconds.
 
     Args:
-        options: of the service.
+        options: the service's options.
         transactional_id: the id.
         store: the state rows.
-        run_id: of this process.
+        run_id: id of this process.
         clock: measures and waits.
     """
 
@@ -71,7 +71,7 @@ class IdLine:
         )
 
     def release(self) -> None:
-        """Claim the row for nobody: no process holds it any more."""
+        """Claim the row without an owner: no process holds it any more."""
         self._recovery.run(query_id=None, run_id=None)
 
     def close(self) -> None:
@@ -80,10 +80,10 @@ class IdLine:
 
 
 class TopicSizes:
-    """How many partitions topics have, asked again after ``metadata.max.age.ms``. For any number of threads.
+    """Numbers of partitions of topics, refreshed after ``metadata.max.age.ms``. Thread-safe.
 
     Args:
-        cluster: connections, which nobody else uses.
+        cluster: connections, not shared.
         clock: measures.
     """
 
@@ -105,8 +105,8 @@ class TopicSizes:
         if known is not None:
             return known
         with self._lock:
-            # Those who waited for the lock take the answer of who had it: else the last of many threads would wait as
-            # many times as long, with its database transaction open.
+            # Threads that waited for the lock use the answer of its holder: otherwise the last of many would wait many
+            # times as long, with its database transaction open.
             known = self._fresh(topic, now_s)
             if known is not None:
                 return known
@@ -131,10 +131,10 @@ class TopicSizes:
 
 
 class Service:
-    """Everything that the transactions of one process share. For any number of threads.
+    """Everything that the transactions of one process share. Thread-safe.
 
     Args:
-        options: of the service.
+        options: the service's options.
     """
 
     def __init__(self, options: ServiceOptions) -> None:
@@ -176,10 +176,10 @@ class Service:
                 self._begin()
 
     def close(self) -> None:
-        """Wait for the transactions under way, note what is not noted, and close every connection.
+        """Wait for running transactions, write the pending notes, and close every connection.
 
-        Nothing happens in a process that was forked from the one that has started: to close its connections would end
-        them on the other side, for the process that goes on with them.
+        Does nothing in a process forked from the one that has started: closing the inherited connections would end them
+        for the parent process.
         """
         if self._is_forked:
             return
@@ -211,8 +211,8 @@ class Service:
 
     def _begin(self) -> None:
         options = self.options
-        # Not when the object is made: processes that are forked from its maker would be one run, and as long as one of
-        # them lives, what the others have left would be taken for held.
+        # Not in the constructor: processes forked from the creator would share one run, and while one of them lives,
+        # ids left by the others would appear to be held.
         run_id = str(uuid.uuid4())
         store = self._store = SqlStateStore(
             options.database,

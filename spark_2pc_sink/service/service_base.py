@@ -1,4 +1,4 @@
-"""What `DualWrite` and `AsyncDualWrite` are made of alike: their options, and the process that both stand for."""
+"""Common base of `DualWrite` and `AsyncDualWrite`: their options, and the process that both represent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _log = sink_log(__name__)
 
 
 class ServiceBase:
-    """The options of a service, and its one process. Making one connects to nobody.
+    """The options of a service, and its one process. Constructing it does no I/O.
 
     Args:
         transactional_id: the name of the service.
         kafka: Kafka client properties.
         database: SQLAlchemy URL, dialect postgresql, driver psycopg2: for the state rows. Their passwords may come from
-            `database_password` or `password_command`; those of the session are the business of its engine.
+            `database_password` or `password_command`; those of the session are configured in its engine.
 
     The other options are described in docs/reference/options.md.
 
@@ -65,27 +65,27 @@ class ServiceBase:
         given = {name: value for name, value in locals().items() if name != "self"}
         self._service = Service(ServiceOptions.parse(**given))
         self._blocks = OpenBlocks()
-        # One more than there are ids: who has an id waits for no thread. They begin when they are first needed.
+        # One more than there are ids, so that the holder of an id never waits for a thread. They are started on demand.
         self._threads = ThreadPoolExecutor(self._service.options.ids + 1, "spark_2pc_sink service")
 
     def _complete_in_background(self, commitment: Commitment) -> None:
-        """Commit in Kafka what is decided, without waiting; a thread does it where that takes more than one request.
+        """Commit the decided transaction in Kafka without waiting; a thread does it if that takes several requests.
 
-        At most ``ids`` are under way so: nobody uses an id before its answer is there.
+        At most ``ids`` of these run at once: an id is not used again before its answer has arrived.
         """
         if commitment.begin_completion():
             return
         try:
             done = self._threads.submit(commitment.complete_in_background)
         except RuntimeError:
-            # The main thread has ended, and this one goes on: Python starts no thread for it any more.
+            # The main thread has ended while this one still runs: Python starts no more threads for it.
             commitment.complete_in_background()
             return
         done.add_done_callback(_tell)
 
 
 def _tell(done: Future[None]) -> None:
-    """Log what nobody waits for, and no error of ours has explained: the keeper of the ids settles it."""
+    """Log an error that was neither awaited nor explained: the keeper of the ids settles the transaction."""
     error = done.exception()
     if error is not None:
         _log.error("a decided transaction is not complete in Kafka yet: %r", error, exc_info=error)

@@ -12,14 +12,14 @@ from weakref import WeakValueDictionary
 from spark_2pc_sink.errors import LocalProtocolError
 from spark_2pc_sink.service.outgoing import Content, Header, OutgoingRecord
 
-#: Who runs a block: a thread, and in it the task of an event loop; None where there is none.
+#: Runner of a block: a thread, and the task of its event loop; None if there is none.
 Runner: TypeAlias = tuple[int, int | None]
 
 _OPERATION = "send"
 
 
 def current_runner() -> Runner:
-    """Who asks."""
+    """The current runner."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -29,7 +29,7 @@ def current_runner() -> Runner:
 
 
 class Phase(Enum):
-    """Where a block stands."""
+    """State of a block."""
 
     OPEN = "open"
     COMMITTING = "committing"
@@ -37,9 +37,9 @@ class Phase(Enum):
 
 
 class ServiceTransaction:
-    """What ``with DualWrite(...).transaction(session) as tx`` gives: records for Kafka, beside the session's rows.
+    """The value of ``with DualWrite(...).transaction(session) as tx``: sends records in addition to the session's rows.
 
-    Nothing is sent before the block has ended: an exception in it costs Kafka nothing.
+    Records are sent when the block has ended: if it raises an exception, Kafka is not involved.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class ServiceTransaction:
 
     @property
     def records(self) -> tuple[OutgoingRecord, ...]:
-        """What was sent so far."""
+        """The records sent so far."""
         return tuple(self._records)
 
     def send(
@@ -61,18 +61,18 @@ class ServiceTransaction:
         headers: Sequence[Header] = (),
         partition: int | None = None,
     ) -> None:
-        """Add a record to the transaction. Readers of committed records see it when both sides have the transaction.
+        """Add a record to the transaction. read_committed consumers see it once both sides have committed.
 
         Args:
-            topic: its name; the topic has to exist.
-            key: bytes, text (sent as UTF-8), or None. The partition follows from it as with Java's producer.
-            value: the same; None is what a compacted topic takes for a deletion.
+            topic: name of an existing topic.
+            key: bytes, text (sent as UTF-8), or None. It determines the partition as with Java's producer.
+            value: bytes, text or None; None deletes the key in a compacted topic.
             headers: names and values.
-            partition: in place of the one that follows from the key.
+            partition: overrides the key's partition.
 
         Raises:
-            ConfigurationError: one of them is no part of a record.
-            LocalProtocolError: the block has ended, or another thread or task sends than the one that has it.
+            ConfigurationError: an argument is not valid in a record.
+            LocalProtocolError: the block has ended, or the caller is not the thread or task that opened it.
         """
         self.check_runner(_OPERATION)
         if self._phase is not Phase.OPEN:
@@ -102,10 +102,10 @@ class ServiceTransaction:
 
 
 class OpenBlock:
-    """A block that is open. Its frame holds it: a block that was interrupted before it could leave is open no more.
+    """An open block. It is referenced by its frame: a block that was interrupted before it could leave is not open.
 
     Args:
-        runner: who has it.
+        runner: its runner.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -113,17 +113,17 @@ class OpenBlock:
 
 
 class OpenBlocks:
-    """The blocks that are open, by who runs them: nobody has two."""
+    """The open blocks by runner: at most one each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: WeakValueDictionary[Runner, OpenBlock] = WeakValueDictionary()
 
     def enter(self) -> OpenBlock:
-        """A block begins, and is open until `leave`, or while somebody holds what is returned.
+        """Open a block, until `leave` or until the returned object is no longer referenced.
 
         Raises:
-            LocalProtocolError: the same thread or task has one open.
+            LocalProtocolError: the same thread or task already has one open.
         """
         runner = current_runner()
         with self._lock:

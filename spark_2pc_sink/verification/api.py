@@ -56,30 +56,30 @@ def verify(  # noqa: D417 - the options are described where they are declared
     lock_timeout_ms: int = 30_000,
     statement_timeout_ms: int = 600_000,
 ) -> VerifyReport:
-    """Compare what a reader of committed records sees with what the table holds; nothing is claimed or changed.
+    """Compare what read_committed consumers see with the table; nothing is claimed or changed.
 
     Args:
         transactional_id, kafka, database, schema_registry, those of passwords, require_tls: as for the sink.
-        table: 'table' or 'schema.table', of several the one to compare; None: all, as the sink has noted them.
-        topic, mode: of the records of the table, and of the sink; None: as the sink has noted it.
-        keys: the columns that name a row: the sink's upsert_keys, or any for which rows are told apart. None: as the
-            sink has noted them, else the primary key of the table.
+        table: 'table' or 'schema.table', the one to compare if there are several; None: all that the sink has noted.
+        topic, mode: topic of the table's records, and mode of the sink; None: as the sink has noted it.
+        keys: the columns that identify a row: the sink's upsert_keys, or any others. None: as the sink has noted them,
+            otherwise the primary key of the table.
         order_by: with upserts, the column, or an expression of columns, whose greatest value wins in a batch.
         late_rows: as the sink's upsert_late_rows; None: as it has noted it.
-        record_columns: how a record becomes a row where its value is not the row's JSON: 'column = SQL expression, …'
+        record_columns: how a record becomes a row if its value is not the row's JSON: 'column = SQL expression, …'
             over value (jsonb), value_text, value_bytes (bytea), key (text), key_bytes (bytea), headers (jsonb), topic,
             partition and "offset".
-        since, last, batch: compare the batches from this one on, so many of the newest, or this one alone. None: all.
-        open_transaction: compare the records of the open transaction with the table, and nothing else.
-        table_only: leave the history out. For topics into which a person has put records back: they are of no batch
-            for ever.
-        write_missing: a directory for files with what either side lacks; new, or empty.
-        progress: called with what is being done, how much of it is done, and how much there is.
-        differences_max: of each kind so many differences are named; all are counted.
+        since, last, batch: compare the batches from this one on, this many of the newest, or this one alone. None: all.
+        open_transaction: compare only the records of the open transaction with the table.
+        table_only: ignore the history. For topics into which a person has restored records: they will never belong to
+            a batch.
+        write_missing: a new or empty directory for files with the rows and records that either side lacks.
+        progress: called with the current activity, the amount done, and the total.
+        differences_max: how many differences of each kind are named; all are counted.
         wait_ms: how long a batch that the database has decided may take to become visible in Kafka.
 
     Raises:
-        ConfigurationError: an option is wrong, or the table is not there.
+        ConfigurationError: an option is wrong, or the table does not exist.
         DatabaseUnreachableError, KafkaError, KafkaTimeoutError: a side is out of reach before anything was compared.
     """
     request = Request.parse(locals())
@@ -88,7 +88,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
 
     if not open_transaction:
         return run(request)
-    # Only here: the client that asks the coordinator takes as much memory as all the rest.
+    # Imported here: the client for the coordinator takes as much memory as all the rest.
     from spark_2pc_sink.verification.open_records import run_open  # noqa: PLC0415
 
     return run_open(request)
@@ -131,10 +131,10 @@ class Scope:
         return "all" if self.batch is None else f"batch {self.batch}"
 
     def of(self, batches: Sequence[int]) -> frozenset[int]:
-        """The batches of the scope among those that the history knows, the oldest first.
+        """The batches of the scope in the history, the oldest first.
 
         Raises:
-            ConfigurationError: it names a batch that the history does not know, so its records cannot be found.
+            ConfigurationError: it names a batch that the history lacks, so its records cannot be found.
         """
         if self.is_all:
             return frozenset(batches)

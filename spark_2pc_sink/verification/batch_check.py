@@ -1,9 +1,9 @@
-"""What the sink's own connections find out beforehand: batches that librdkafka would not survive, and refused logins.
+"""Checks by the sink's own connections beforehand: batches that would crash librdkafka, and refused logins.
 
-librdkafka decompresses a batch before its size can be known. It has a bound for zstd, snappy and lz4, and none for
-gzip. Where lz4 ends within its first block it ends the process, and gzip that ends in the middle it reads for ever. So
-the same stretch of each log is read beforehand by the sink's own connections, and decompressed in pieces that are
-counted and not kept: for a million records a tenth of a second, where librdkafka takes more than one.
+librdkafka decompresses a batch before its size is known. It has a limit for zstd, snappy and lz4, and none for gzip.
+An lz4 batch that ends within its first block crashes the process, and a gzip batch that is cut off is read forever. So
+the same stretch of each log is first read by the sink's own connections, and decompressed in pieces that are counted
+and discarded: for a million records a tenth of a second, where librdkafka takes more than one.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class _Walk:
 
 
 class BatchCheck:
-    """Looks at batches before librdkafka does, at each once.
+    """Checks batches before librdkafka reads them, each once.
 
     Args:
         options: how to reach the brokers. A request may take ``max_block_ms``.
-        bytes_max: what a batch may become.
-        together_bytes: of the batches that librdkafka takes out of one log at once.
-        ahead_bytes: how far librdkafka may read after what it is asked for. What is written there later is not seen.
+        bytes_max: limit of a batch's decompressed size.
+        together_bytes: bytes of the batches that librdkafka reads from one log at once.
+        ahead_bytes: how far librdkafka may read past the requested end. Later records there are not checked.
 
     Attributes:
-        dense: whether batches that are taken at once become more than one alone may.
+        dense: whether batches that are read at once become more than one alone may.
     """
 
     def __init__(self, options: KafkaOptions, *, bytes_max: int, together_bytes: int, ahead_bytes: int) -> None:
@@ -101,7 +101,7 @@ class BatchCheck:
             try:
                 found = fetch_logs(cluster, open_, deadline)
             except KafkaTimeoutError:
-                # Cut short by the deadline, a question says less than the answers before it.
+                # A request that was cut short by the deadline tells less than the answers before it.
                 if not answered:
                     raise
                 continue
@@ -141,7 +141,7 @@ class BatchCheck:
             raise KafkaError(api="Fetch", code=code, name=code.name, detail=detail) from error
 
     def _plain_bytes(self, batch: DecodedBatch) -> int:
-        """What a batch becomes."""
+        """Decompressed size of a batch."""
         codec = Compression(batch.compression)
         if codec is Compression.NONE:
             return len(batch.payload)
@@ -162,13 +162,13 @@ class BatchCheck:
 
 
 def check_login(options: KafkaOptions) -> None:
-    """Return where the brokers let us in, or do not answer.
+    """Return if the brokers accept the login, or do not answer.
 
-    librdkafka tries a certificate or a password that is refused again until its deadline, and then says that there was
-    no answer.
+    librdkafka retries with a refused certificate or password until its deadline, and then reports that there was no
+    answer.
 
     Raises:
-        AuthorizationError: the credentials or a certificate are refused, or the protocol is another one.
+        AuthorizationError: the credentials or a certificate were refused, or the security protocol is another one.
     """
     bounded = replace(options, max_block_ms=min(options.max_block_ms, _LOGIN_MS_MAX))
     with Cluster(bounded) as cluster:

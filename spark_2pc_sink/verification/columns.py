@@ -1,8 +1,8 @@
-"""The columns that are compared: the table's shape, how records spell its values, and the rule for each column.
+"""The columns that are compared: the table's shape, the JSON form of its values, and the rule for each column.
 
-Spark's to_json spells some types less exactly than the table keeps them (timestamps with three digits of their
-fraction), and some in another way (binary as base64). Both sides are brought to what the record can tell, so that equal
-means: nothing that the record says is different in the table. The rules are pure: they make SQL texts.
+Spark's to_json writes some types less exactly than the table stores them (timestamps with three fractional digits), and
+some in another form (binary as base64). Both sides are converted to what the record can express, so equal means that
+nothing in the record contradicts the table. The rules are pure: they build SQL texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_2pc_sink.verification.report import NotChecked
 if TYPE_CHECKING:
     from psycopg2.extensions import cursor as Cursor
 
-#: Of a column, the record's field that tells it, and what inside of that; () where no field does.
+#: For a column, the record's field that has its value, and the path inside it; () if no field has it.
 Paths: TypeAlias = Callable[[str], tuple[str, ...]]
 
 # --- the table -----------------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ SELECT c.oid::bigint, n.nspname, c.relname
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = pg_catalog.to_regclass(%s) AND c.relkind IN ('r', 'p')
 """
-# What is stored in a domain is the type below it.
+# A domain's values are compared as its base type.
 _COLUMNS: Final = """
 WITH RECURSIVE layers AS (
   SELECT a.attnum, a.attname, a.atttypid AS type_id, a.atttypmod AS modifier, 0 AS depth, a.attgenerated <> '' AS made,
@@ -65,13 +65,13 @@ class Column:
     """One column of the table.
 
     Attributes:
-        type_name: of what is stored, as SQL, such as 'numeric(10,2)'; of a domain the type below it.
-        base: ``pg_type.typname`` of it; '' for a type that is not built in.
+        type_name: stored type as SQL, such as 'numeric(10,2)'; the base type for a domain.
+        base: ``pg_type.typname`` of the stored type; '' if it is not built in.
         generated: the table computes it.
-        filled: the table fills it where a row leaves it out.
-        loose_collation: as SQL, a collation by which other texts are equal too, such as those of another case; '' for
-            none.
-        identity: an UPDATE cannot set it (GENERATED ALWAYS AS IDENTITY).
+        filled: the table sets it if a row omits it.
+        loose_collation: as SQL, a collation under which different texts are equal, such as texts that differ in case;
+            '' for none.
+        identity: UPDATE cannot set it (GENERATED ALWAYS AS IDENTITY).
     """
 
     name: str
@@ -137,14 +137,14 @@ class _Number(str):
 
 @dataclass
 class FieldFacts:
-    """How the values of one field are spelt.
+    """Forms of one field's values in the sample.
 
     Attributes:
-        fraction_digits: of a text that is a timestamp, digits of the second's fraction; -1 where there is none.
-        point: some number has a decimal point or an exponent.
-        text: some value is a text.
-        other: some value is an object or an array.
-        zoned: in such a value some timestamp is in another time zone than UTC.
+        fraction_digits: fractional digits of the second in timestamps; -1 if there are none.
+        point: a number has a decimal point or an exponent.
+        text: a value is a text.
+        other: a value is an object or an array.
+        zoned: such a value contains a timestamp in a time zone other than UTC.
     """
 
     fraction_digits: int = -1
@@ -169,7 +169,7 @@ class FieldFacts:
 
 @dataclass
 class RecordFacts:
-    """What a sample shows: its fields, also those that are always null; how many are JSON objects, and how many not."""
+    """Result of a sample: its fields, including those that are always null; counts of JSON objects and other values."""
 
     fields: dict[str, FieldFacts] = field(default_factory=dict)
     records: int = 0
@@ -200,7 +200,7 @@ def as_object(value: bytes | None) -> Mapping[str, Any] | None:
 
 _TIMESTAMPS: Final = frozenset({"timestamp", "timestamptz"})
 _INTEGERS: Final = frozenset({"int2", "int4", "int8"})
-#: Types that PostgreSQL hashes with 64 bits. Of any other the text is compared.
+#: Types that PostgreSQL hashes with 64 bits. All others are compared as text.
 _HASHED: Final = frozenset(
     {
         *_TIMESTAMPS,
@@ -217,14 +217,14 @@ _USUAL_DIGITS: Final = 3
 
 @dataclass(frozen=True)
 class ComparedColumn:
-    """How one column is compared.
+    """Rule by which one column is compared.
 
     Attributes:
-        field: of the record.
-        field_type: into which PostgreSQL reads the field.
-        read: SQL that makes of the field, as it is read, what the next two see under its name.
-        of_record, of_table: SQL for the forms of both sides that are compared.
-        of_row: SQL for what the column holds of a row that is made of the record.
+        field: the record's field.
+        field_type: PostgreSQL type that the field is read as.
+        read: SQL that converts the raw field to what the next two see under its name.
+        of_record, of_table: SQL for the compared forms of the two sides.
+        of_row: SQL for the column's value in a row that is made from the record.
     """
 
     name: str
@@ -257,7 +257,7 @@ class ComparedColumns:
         return tuple(column.name for column in self.columns)
 
     def named(self, names: Sequence[str]) -> tuple[ComparedColumn, ...]:
-        """Those of these names, in this order."""
+        """The columns with these names, in this order."""
         found = {column.name: column for column in self.columns}
         return tuple(found[name] for name in names)
 
@@ -278,15 +278,15 @@ def compared_columns(
     paths: Paths | None = None,
     keys: Collection[str] = (),
 ) -> ComparedColumns:
-    """Which columns of a table are compared with records, and how.
+    """Decide which columns of a table are compared with records, and how.
 
     Args:
-        shape: of the table.
-        facts: of a sample of the records.
-        given: the user's expressions, where the fields of the values are not the columns.
+        shape: the table's shape.
+        facts: facts from a sample of the records.
+        given: the user's expressions, if the values' fields are not the columns.
         lacking: why a column has no expression among those given.
-        paths: of columns; None where the fields have their names.
-        keys: columns by which the table knows two rows as one.
+        paths: paths of columns; None if the fields have the columns' names.
+        keys: columns by which the table identifies a row.
     """
     if given:
         return _given_columns(shape, given, lacking, keys)
@@ -336,8 +336,8 @@ def _given_columns(
             continue
         if column.base in _TIMESTAMPS:
             left.append(NotChecked(f"finer parts of column {column.name}", "milliseconds are compared"))
-        # The expression makes what the column holds, so nothing but the precision needs to be brought together. Without
-        # length or precision, into which a cast would cut or round.
+        # The expression already gives the column's value, so only the precision is adjusted. Length and precision of
+        # the type are omitted, as a cast would truncate or round.
         bare = column.base in _HASHED | _HASHED_ELEMENTS
         kind = f'pg_catalog."{column.base}"' if bare else column.type_name
         read = f"({expressions[column.name]})::{kind}"
@@ -349,9 +349,9 @@ def _given_columns(
 
 
 def _collated(rule: ComparedColumn, column: Column, keys: Collection[str]) -> ComparedColumn:
-    """The rule for a column in whose collation other texts are equal too: both sides have one collation.
+    """The rule for a column whose collation treats different texts as equal: both sides use that collation.
 
-    A key is the same one in each of its spellings. Of any other column the bytes are compared.
+    A key is equal in each of its spellings. In other columns the bytes are compared.
     """
     if column.name in keys and column.type_name.rpartition(".")[2] == "citext":
         # By its own equality, which ignores case.
@@ -385,13 +385,13 @@ def _why_left(column: Column, found: FieldFacts, path: Sequence[str]) -> str:
 
 
 class _Form(NamedTuple):
-    """How values of a type are brought to the compared form.
+    """Conversion of a type's values to the compared form.
 
     Attributes:
-        kind: into which PostgreSQL reads the field.
-        record, table: bring each side to the form.
-        row: makes what the column holds; None where ``record`` does.
-        spell: makes a ``kind`` of the field's text; None where PostgreSQL reads that as it is.
+        kind: PostgreSQL type that the field is read as.
+        record, table: convert each side to the form.
+        row: gives the column's value; None if ``record`` does.
+        spell: makes a ``kind`` of the field's text; None if PostgreSQL reads the text directly.
     """
 
     kind: str
@@ -465,7 +465,7 @@ def _json_form(found: FieldFacts) -> _Form:
             # Timestamps with milliseconds at most, as to_json writes them.
             value = rf"regexp_replace(({value})::text, '(T\d\d:\d\d:\d\d\.\d\d\d)\d+', '\1', 'g')::jsonb"
         if found.zoned:
-            # Spark's JSON for the table is in UTC, and that of the record in the time zone of the session.
+            # Spark's JSON of the table's values is in UTC, that of the record in the session's time zone.
             value = _instants_sql(value)
         return f"NULLIF(jsonb_strip_nulls({value}), 'null'::jsonb)"
 
@@ -519,7 +519,7 @@ def interval_sql(spelt: str) -> str:
 
 def _instants_sql(json_sql: str) -> str:
     """JSON with the seconds since 1970 in place of each timestamp that has a time zone."""
-    # A timestamp stands between two quotes; a quote inside of a text only makes more pieces, on both sides alike.
+    # A timestamp is between two quotes; a quote inside a text only adds pieces, identically on both sides.
     seconds = f"extract(epoch FROM {dated_sql('piece', 'timestamptz')})::text"
     made = f"CASE WHEN piece ~ '^{_INSTANT}$' THEN {seconds} ELSE piece END"
     return (

@@ -1,10 +1,10 @@
-"""The evidence: state row, history, table and topics, looked at in such an order that a running job is no difference.
+"""The evidence: state row, history, table and topics, read in an order in which a running job causes no difference.
 
-1. The ends of the topics, as readers of committed records see them.
+1. The ends of the topics, as read_committed consumers see them.
 2. The snapshot: state row, history and table at one instant. Every record below the ends of step 1 is of a batch that
-   was decided before it was committed, and so before the snapshot: a record there that no batch claims is foreign.
-3. The newest batch of the snapshot may still be on its way to readers, who get some time to see it. If it stays out of
-   their sight it is hidden: excluded and named. Its records are still read, as its rows are in the table.
+   was decided before it was committed, and so before the snapshot: a record there without a batch is foreign.
+3. The newest batch of the snapshot may not be visible to consumers yet, so its records are awaited for some time. If it
+   stays invisible it is hidden: excluded and named. Its records are still read, as its rows are in the table.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from psycopg2.extensions import connection as DriverConnection
 
 _PAUSE_S: Final = 0.1
-#: Of actions so many lines are kept for each batch of the history: claims with a layout, and what recoveries did; and
-#: as many again for what people did.
+#: Action lines that are read for each batch of the history: claims with a layout and recoveries; and as many again for
+#: actions of people.
 _LINES_FOR_EACH: Final = 4
 #: Up to a tenth more lines than wanted are there, see `jdbc_state.history`.
 _LINES_SHARE: Final = 10
@@ -49,11 +49,11 @@ _EXISTS: Final = text("SELECT to_regclass(:name) IS NOT NULL")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One transaction that sees nothing of what is committed after it began. It changes nothing.
+    """One transaction that does not see later commits. It changes nothing.
 
     Attributes:
-        row: the state row; None where there is none.
-        lines: of its history, the oldest first.
+        row: the state row; None if there is none.
+        lines: lines of its history, the oldest first.
     """
 
     connection: Connection
@@ -66,7 +66,7 @@ class Snapshot:
         return cast("DriverConnection", driver_connection(self.connection))
 
     def run(self, statement: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """What a statement answers; nothing for one that is no query."""
+        """Rows of a statement; empty if it is not a query."""
         with self.driver.cursor() as cursor:
             cursor.execute(statement, values)
             return cursor.fetchall() if cursor.description is not None else []
@@ -79,14 +79,14 @@ class Snapshot:
 
     @contextmanager
     def undone(self) -> Iterator[None]:
-        """Remove whatever the block makes, when it ends well; else the transaction is of no more use."""
+        """Undo the block's changes when it succeeds; otherwise the transaction cannot be used any more."""
         self.run("SAVEPOINT undone")
         yield
         self.run("ROLLBACK TO SAVEPOINT undone; RELEASE SAVEPOINT undone")
 
     @contextmanager
     def cancelled_on_error(self) -> Iterator[None]:
-        """End what a thread has the database do here when the block fails, or Ctrl-C ends it."""
+        """Cancel what a thread runs in the database here if the block fails or is interrupted with Ctrl-C."""
         try:
             yield
         except BaseException:
@@ -96,7 +96,7 @@ class Snapshot:
 
 @contextmanager
 def _taken_snapshot(database: Database, request: Request) -> Iterator[Snapshot]:
-    """Take a snapshot for a block; afterwards its session is closed, and whatever it was doing is cancelled."""
+    """Take a snapshot for a block; afterwards its session is closed, and its running statement is cancelled."""
     options = request.options
     settings = StoreSettings(**options.store_settings())
     connection = database.open("verify").execution_options(isolation_level="REPEATABLE READ")
@@ -128,20 +128,20 @@ def _taken_snapshot(database: Database, request: Request) -> Iterator[Snapshot]:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Everything but the records and the rows.
+    """All evidence except the records and the rows.
 
     Attributes:
         database: opens more sessions.
-        layout: of the sink's newest claim; None where none is known.
+        layout: layout of the sink's newest claim; None if unknown.
         noted: the layouts of all its claims that are still known, the oldest first.
-        others: by transactional id, the layouts of other sinks in the same state table.
-        claims: of all batches that the history knows.
+        others: layouts of other sinks in the same state table, by transactional id.
+        claims: claims of all batches in the history.
         chosen: indexes of those in the scope.
-        logs: the topics, looked at last.
-        ends: up to where records are compared, by partition.
-        hidden: indexes of claims that readers of committed records do not see, and why.
-        gone: by topic, indexes of claims on an earlier topic of its name.
-        is_open: there is one claim, which is the open transaction.
+        logs: the topics, read last.
+        ends: end of the compared records, by partition.
+        hidden: indexes of claims that read_committed consumers do not see, and why.
+        gone: indexes of claims on an earlier topic of the same name, by topic.
+        is_open: there is one claim, the open transaction.
     """
 
     snapshot: Snapshot
@@ -182,11 +182,11 @@ class Evidence:
         return next((claim.batch for claim in found if not claim.unknown), None)
 
     def bounds(self, *, everything: bool, to_the_end: bool = False) -> Ranges:
-        """First offset and end of what readers of committed records are asked for.
+        """First offset and end of the committed records to read.
 
         Args:
-            everything: all records, not those of the scope alone.
-            to_the_end: up to the newest batch in any case.
+            everything: all records, not only those of the scope.
+            to_the_end: always up to the newest batch.
         """
         starts = self.logs.starts
         if everything:
@@ -300,7 +300,7 @@ def _why_in_doubt(
         for at, (first, last) in sorted(claim.ranges.items())
         if at in logs.starts and (offset := max(first, logs.starts[at])) <= last
     ]
-    # If its logs have lost all of it, that is a difference, whatever became of it.
+    # If its logs have lost all of it, that is a difference in any case.
     if not held and (not left or next(reader.pick(left[:1], committed=True), None) is not None):
         return ""
     return "the database has decided it, and readers of Kafka do not see it yet: see spark-2pc status"

@@ -1,9 +1,9 @@
-"""The history of the state row against the topics: which offsets each batch says are its own, and what is there.
+"""The history of the state row against the topics: the offsets each batch claims, and the records at them.
 
-Pure: it is fed with lines of the history and with records, and keeps no record. The lines of a history are not all
-batches of one query: a person may have let another query have the row (its batches count from 0 again), or gone on
-without batches that are lost. Such lines say nothing that could be compared, but they explain records that would look
-foreign otherwise.
+Pure: it is fed with history lines and with records, and keeps no record. The lines of a history need not all belong to
+batches of one query: a person may have let another query take the row (its batches count from 0 again), or continued
+without batches that are lost. Such lines have nothing to compare, but they explain records that would otherwise look
+foreign.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ranges = Mapping[TopicPartition, tuple[int, int]]
 #: Where the end of a range is not known.
 OPEN_END: Final = 2**63 - 1
 
-# --- what the history says -----------------------------------------------------------------------------------------
+# --- the batches of the history -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,17 +35,17 @@ class Claim:
     """One batch of the history.
 
     Attributes:
-        batch: Spark's id.
-        decision: number of its line.
-        records: how many it wrote.
-        digest: over them, as text; '' where a person has accepted any.
+        batch: Spark's batch id.
+        decision: number of its history line.
+        records: number of records it wrote.
+        digest: digest over them, as text; '' if a person has accepted any.
         ranges: the first and the last offset in each partition.
-        topic_ids: of its topics when it was written.
-        decided_at: by the database's clock; None where that is not known.
-        rows: how many it wrote to all tables.
-        outputs: rows or records of each output by its text; empty where the history does not have them.
-        in_doubt: the database has decided it, and as far as the row knows, Kafka lacks it.
-        unknown: why nothing of it can be compared; '' where it can. Its ranges still explain records.
+        topic_ids: ids of its topics when it was written.
+        decided_at: by the database's clock; None if unknown.
+        rows: number of rows it wrote to all tables.
+        outputs: number of rows or records of each output, by its text; empty if the history lacks them.
+        in_doubt: the database has decided it, and according to the row, Kafka lacks it.
+        unknown: why it cannot be compared; '' if it can. Its ranges still explain records.
     """
 
     batch: int | None
@@ -68,12 +68,12 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Claims:
-    """All batches that the history knows, the oldest first, the last try of each.
+    """All batches in the history, the oldest first, each with its last attempt.
 
     Attributes:
-        newest_query: index of the first claim of the query that the row belongs to: batch ids are its own from there.
+        newest_query: index of the first claim of the query that owns the row: batch ids are its own from there.
         from_the_start: no batch of the sink is older than these.
-        skipped: pairs of batches that follow each other and should not: (3, 5) where 4 is not there.
+        skipped: pairs of successive batches with a gap between them: (3, 5) if 4 is missing.
     """
 
     claims: tuple[Claim, ...] = ()
@@ -88,17 +88,17 @@ class Claims:
 
     @property
     def batch_ids(self) -> list[int]:
-        """Those of the query that the row belongs to."""
+        """Batches of the query that owns the row."""
         return [claim.batch for claim in self.claims[self.newest_query :] if claim.batch is not None]
 
 
 def claims_of(row: StateRow | None, lines: Sequence[HistoryLine], *, cluster_id: str) -> Claims:
-    """What a history says of batches.
+    """Read the batches from a history.
 
     Args:
-        row: the state row; None where it is lost.
-        lines: of its history, the oldest first; where none is kept, the row stands for itself.
-        cluster_id: of the Kafka cluster that is asked; lines about another one explain nothing here.
+        row: the state row; None if it is lost.
+        lines: its history, the oldest first; without a history, the row itself is used.
+        cluster_id: the current Kafka cluster; lines about another one are ignored.
     """
     if not lines and row is not None:
         lines = [HistoryLine("", row)]
@@ -115,7 +115,7 @@ def claims_of(row: StateRow | None, lines: Sequence[HistoryLine], *, cluster_id:
         claim = _claim(line, claims, newest=number == len(lines) - 1, cluster_id=cluster_id)
         before = claims[-1].batch if len(claims) > newest_query else None
         if before is not None and claim.batch == before:
-            # What was sent again has its records in the newer line; those of the older one were aborted.
+            # The newer line has the records of what was resent; those of the older one were aborted.
             claims.pop()
         elif before is not None and claim.batch not in (None, before + 1) and line.event != PASSED:
             skipped.append((before, int(claim.batch or 0)))
@@ -143,7 +143,7 @@ def _claim(line: HistoryLine, before: Sequence[Claim], *, newest: bool, cluster_
     if row.cluster_id not in (None, cluster_id):
         return replace(claim, ranges={}, unknown=f"it was written to another Kafka cluster, {row.cluster_id}")
     if line.event == PASSED:
-        # The offsets of batches that were passed over: those that the row knows now and did not know before.
+        # Offsets of the batches that were skipped: those in the row now that were not in it before.
         known = {at: last for earlier in before for at, (_, last) in earlier.ranges.items()}
         fresh = {at: (known.get(at, first - 1) + 1, last) for at, (first, last) in claim.ranges.items()}
         fresh = {at: (first, last) for at, (first, last) in fresh.items() if first <= last}
@@ -158,7 +158,7 @@ def _claim(line: HistoryLine, before: Sequence[Claim], *, newest: bool, cluster_
     return claim
 
 
-# --- what the topics hold ------------------------------------------------------------------------------------------
+# --- the records in the topics --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,10 @@ class Logs:
     """The topics of a sink as Kafka describes them.
 
     Attributes:
-        topic_ids: of the topics that exist; '' where the brokers have no ids.
-        starts: the first offset that each partition still has.
-        ends: one past the last offset that a reader of committed records sees.
-        written: one past the last offset of each log, those of open transactions with them.
+        topic_ids: ids of the topics that exist; '' if the brokers have no ids.
+        starts: the first retained offset of each partition.
+        ends: one past the last offset visible to read_committed consumers.
+        written: one past the last offset of each log, open transactions included.
         compacted: topics whose superseded records the brokers remove.
     """
 
@@ -199,7 +199,7 @@ def gone_claims(claims: Claims, logs: Logs) -> dict[str, frozenset[int]]:
 
 @dataclass
 class Found:
-    """What the ranges of one batch hold; ``seen`` has the first and the last offset of a record in each partition."""
+    """The records in one batch's ranges; ``seen`` has the first and the last offset of a record in each partition."""
 
     records: int = 0
     digest: int = 0
@@ -219,12 +219,12 @@ class Unclaimed:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive records that are of one claim, or of none.
+    """Consecutive records of one claim, or of none.
 
     Attributes:
-        start, stop: their places in what was fed.
+        start, stop: their indexes in the input.
         claim: index; -1 for none.
-        order: index of the claim that they are of, or follow; -1 before all.
+        order: index of the claim that they belong to, or follow; -1 for records before the first claim.
     """
 
     start: int
@@ -266,9 +266,9 @@ class PartitionClaims:
 
 
 class Tally:
-    """Counts records of claims, and those of none; what is read again is not counted again.
+    """Counts records inside and outside of claims; records that are read again are not counted again.
 
-    Claims that are ``gone`` are about another topic of that name, see `gone_claims`.
+    Claims that are ``gone`` refer to an earlier topic of the same name, see `gone_claims`.
     """
 
     def __init__(self, claims: Sequence[Claim], gone: Mapping[str, frozenset[int]]) -> None:
@@ -323,8 +323,8 @@ class HistoryCheck:
     """Judges the batches of a scope, see `Evidence`.
 
     Attributes:
-        digests: whether those of the history are of records alone.
-        locate: finds the record of a batch that has a hash.
+        digests: whether the history's digests cover records only.
+        locate: finds a batch's record by its hash.
     """
 
     known: Claims
@@ -336,7 +336,7 @@ class HistoryCheck:
     locate: Callable[[Claim, int], tuple[TopicPartition, int] | None]
 
     def judge(self, tally: Tally) -> tuple[BatchResult, ...]:
-        """Compare every batch of the scope with what was read; what differs goes to the differences."""
+        """Compare every batch of the scope with the records read, and report the differences."""
         for before, after in self.known.skipped:
             text = f"the history goes from batch {before} to batch {after}"
             self.differences.add(Difference(kind="gap", text=text, batch=before + 1))
@@ -367,7 +367,7 @@ class HistoryCheck:
         return replace(result, digest_same=digest_same, same=self._compare(claim, found, digest_same=digest_same))
 
     def _lost(self, claim: Claim) -> bool:
-        """Whether a part of the batch is gone with its topic or log; says so."""
+        """Report and return whether a part of the batch is gone with its topic or log."""
         before = self.differences.counts.total()
         replaced = self.logs.replaced(claim)
         for topic in replaced:
@@ -398,7 +398,7 @@ class HistoryCheck:
         return self.differences.counts.total() > before
 
     def _compare(self, claim: Claim, found: Found, *, digest_same: bool | None) -> bool:
-        """Hold count, digest and offsets of a batch against the history; whether all are as it says."""
+        """Compare count, digest and offsets of a batch with the history; return whether all agree."""
         before = self.differences.counts.total()
         if found.records != claim.records:
             text = f"the topics hold {counted(found.records, 'record')} in its offsets, and it wrote {claim.records}"
@@ -417,7 +417,7 @@ class HistoryCheck:
         return self.differences.counts.total() == before
 
     def _strangers(self, claim: Claim, found: Found) -> None:
-        """Name the record that is not the batch's own: of one, its hash is what the digest has too much."""
+        """Name the record that does not belong to the batch: a single one's hash is the excess in the digest."""
         many = found.records - claim.records
         wanted = (found.digest - int(claim.digest, 16)) % MODULUS
         place = self.locate(claim, wanted) if many == 1 else None

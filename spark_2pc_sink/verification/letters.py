@@ -1,7 +1,7 @@
-"""Dead letters: whether the dead-letter topic has the letters that the dead-letter table has, as multisets.
+"""Dead letters: compare those in the dead-letter topic with those in the dead-letter table, as multisets.
 
-The form of a letter is written down again here on purpose, as that of a digest is: a fault of the code that writes
-must not be repeated by the code that checks.
+The format of a dead letter is deliberately written a second time here, like that of a digest: a bug in the code that
+writes must not be repeated by the code that checks.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Letter:
     """One dead letter on one side.
 
     Attributes:
-        key: by which it is known.
-        columns: those of `COMPARED`; without the row where it was left out as too large for the topic.
-        partition, offset: of the record; None in the table.
+        key: its identity.
+        columns: values of `COMPARED`; without the row if that was omitted as too large for the topic.
+        partition, offset: the record's; None in the table.
     """
 
     key: LetterKey
@@ -79,7 +79,7 @@ def _compare(
     topic, table = place
     claims = evidence.claims.claims
     in_topic = list(_in_topic(transactional_id, evidence, differences, topic, indexes))
-    # The letters of the same batches: of the query that the row belongs to, and of those that letters name.
+    # The dead letters of the same batches: of the query that owns the row, and of those that letters name.
     own = None if evidence.row is None else evidence.row.query_id
     batches = {(own, claims[index].batch) for index in indexes if index >= evidence.claims.newest_query}
     batches |= {letter.key[:2] for letter in in_topic}
@@ -100,7 +100,7 @@ def _compare(
 def _in_topic(
     transactional_id: str, evidence: Evidence, differences: Differences, topic: str, indexes: Sequence[int]
 ) -> Iterator[Letter]:
-    """The letters of some claims; a record in their ranges that is none is said."""
+    """The dead letters of some claims; other records in their ranges are reported."""
     claims = evidence.claims.claims
     cut = Tally(claims, evidence.gone)
     rows = [line.row for line in evidence.snapshot.lines] + ([] if evidence.row is None else [evidence.row])
@@ -153,8 +153,8 @@ def _is_readable(evidence: Evidence, table: str) -> bool:
 def _in_table(
     evidence: Evidence, table: str, transactional_id: str, batches: Collection[int | None]
 ) -> Iterator[Letter]:
-    """The letters of a sink in some batches, of any query."""
-    # A colon in a name is no parameter.
+    """The dead letters of a sink in some batches, of any query."""
+    # A colon in a name is not a parameter.
     quoted = table.replace(":", r"\:")
     query = text(
         f'SELECT {", ".join((*KEY, *COMPARED[:-1]))}, CAST("row" AS text) AS "row" FROM {quoted} '
@@ -202,7 +202,7 @@ def parsed(json_text: bytes | str) -> Any:
 def compared_letters(
     in_topic: Sequence[Letter], in_table: Iterable[Letter], *, deleted: Collection[tuple[str, int]]
 ) -> Iterator[Difference]:
-    """What differs in the letters of some batches; those of ``deleted`` ones may be gone from the table."""
+    """Differences in the dead letters of some batches; those of ``deleted`` ones may be gone from the table."""
     rows = {letter.key: letter for letter in in_table}
     counts = Counter(letter.key for letter in in_topic)
     seen: set[LetterKey] = set()
@@ -231,9 +231,9 @@ def compared_letters(
 def deleted_batches(
     in_topic: Iterable[Letter], in_table: Iterable[Letter], *, newest: int | None
 ) -> list[tuple[str, int]]:
-    """Query and batch of those with letters in the topic and none in the table, which a person may have deleted.
+    """Query and batch of those with dead letters only in the topic, as a person may have deleted those in the table.
 
-    Not those of the newest batch, as the sink needs them; ``newest`` is None where it is none of these batches.
+    The newest batch is excluded, as the sink needs its letters; ``newest`` is None if it is none of these batches.
     """
     there = {letter.key[:2] for letter in in_table}
     return sorted({letter.key[:2] for letter in in_topic if letter.key[1] != newest} - there)

@@ -40,7 +40,7 @@ RECORDS: Final[Mapping[Reason, str]] = {
     "differing": "records_as_in_table.txt",
     "twice": "records_twice_in_table.txt",
 }
-#: What is true of the content of both files of a reason.
+#: What applies to both files of a reason.
 _REASONS: Final[Mapping[Reason, str]] = {
     "missing": "One side has what the other lacks",
     "differing": "Both sides have the key, with other values. Make the table like Kafka, or Kafka like the table, or\n"
@@ -63,8 +63,8 @@ _ESCAPES: Final = str.maketrans(
 )
 
 # --- lines for the console producer --------------------------------------------------------------------------------
-# Its reader (LineMessageReader) takes a line apart at a separator that it is told, and knows no escapes. The separator
-# here is a control character, which texts and JSON hardly have.
+# Its reader (LineMessageReader) splits a line at a configurable separator, and has no escapes. The separator here is a
+# control character, which hardly occurs in texts and JSON.
 
 _SEPARATOR: Final = "\x1f"
 _NULL_MARKER: Final = "\x1anull"

@@ -1,4 +1,4 @@
-"""Complete commands about one sink, as they are pasted, without passwords; and which of them comes next."""
+"""Complete commands about one sink, to be pasted, without passwords; and which of them is next."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from spark_2pc_sink.options.database import as_libpq_uri
 from spark_2pc_sink.recovery.recover_command import sink_words
 from spark_2pc_sink.verification.report import VerifyReport
 
-#: The page among the files with what a side lacks.
+#: The page about the files with missing rows and records.
 PAGE: Final = "APPLY.md"
-#: What a directory of files can put back, or shows.
+#: What a directory of files can restore or show.
 _LACKING: Final = frozenset({"missing_in_kafka", "missing_in_table", "topic_remade", "topic_deleted", "truncated"})
 #: Records that are there and should not be, or should be others: a person has to look at one of them.
 _TO_LOOK_AT: Final = ("stranger", "gap", "twice", "differing")
@@ -22,14 +22,14 @@ _TO_LOOK_AT: Final = ("stranger", "gap", "twice", "differing")
 
 @dataclass(frozen=True, kw_only=True)
 class Commands:
-    """What the commands begin with.
+    """Beginnings of the commands.
 
     Attributes:
-        verify: ``spark-2pc verify`` with what tells the form of the table.
+        verify: ``spark-2pc verify`` with the options that describe the table.
         status: ``spark-2pc status``.
         psql: PostgreSQL's client. The password is in PGPASSWORD or ~/.pgpass.
         bootstrap_servers: brokers, with commas between.
-        secured: the brokers want a login or TLS.
+        secured: the brokers require a login or TLS.
     """
 
     verify: str
@@ -74,14 +74,14 @@ class Commands:
 
 
 def next_steps(report: VerifyReport, commands: Commands) -> tuple[str, ...]:
-    """What a person does next, each with its reason, the safest first; () where both sides are the same."""
+    """The next actions for a person, each with its reason, the safest first; () if both sides are the same."""
     if not report.known:
         return (f"look whether it is the right database and state table: {commands.status}",)
     if report.verdict == "same":
         return ()
     steps = []
     if "gap" in report.counts:
-        # A state that is older than Kafka explains all the rest: it comes first.
+        # A database state older than Kafka explains all the rest, so it is first.
         steps.append(f"see whether the database is behind Kafka, as after a restored backup: {commands.status}")
     located = [each for each in report.differences if None not in (each.topic, each.partition, each.offset)]
     found = next((each for kind in _TO_LOOK_AT for each in located if each.kind == kind), None)

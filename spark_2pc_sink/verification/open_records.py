@@ -1,7 +1,7 @@
-"""The records of the open transaction against the tables: what a person needs who commits or aborts it by hand.
+"""The open transaction's records against the tables: information for a person who commits or aborts it by hand.
 
-The coordinator is asked for the transaction as recovery asks it; the records are read by confluent-kafka. They are
-compared as those of one batch that readers of committed records do not see.
+The coordinator is queried as in recovery; the records are read by confluent-kafka. They are compared like those of one
+batch that is invisible to read_committed consumers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_2pc_sink.verification.verification import compare_tables
 
 
 def run_open(request: Request) -> VerifyReport:
-    """Compare the open transaction alone, as `spark_2pc_sink.verification.api.verify` says."""
+    """Compare only the open transaction, as described in `spark_2pc_sink.verification.api.verify`."""
     begun = time.monotonic()
     differences = Differences(request.differences_max)
     with gathered(request) as evidence:

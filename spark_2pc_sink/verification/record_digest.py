@@ -1,9 +1,9 @@
-"""The digest of records as a reader sees them: the sink's own, recomputed from what Kafka returns.
+"""The digest of records as a consumer sees them: the sink's own, recomputed from what Kafka returns.
 
-The format is that of `spark_2pc_sink.wire.record_batch`, and written again here on purpose: a fault of the code that
-writes must not be repeated by the code that checks. A test compares both. For each record one 128-bit hash (XXH3,
-seeded by its topic) of key, value and headers, each after its length as Kafka writes it; the digest is their sum
-modulo 2^128.
+The format is that of `spark_2pc_sink.wire.record_batch`, deliberately written a second time: a bug in the code that
+writes must not be repeated by the code that checks. A test compares both. Each record has a 128-bit hash (XXH3, seeded
+by its topic) of key, value and headers, each preceded by its length as Kafka encodes it; the digest is their sum modulo
+2^128.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MODULUS: Final = 1 << 128
 #: Nearly all lengths are below; longer ones are encoded each time.
 _LENGTHS_MAX: Final = 4_096
 _NO_HEADERS: Final = b"\0"
-#: Seven bits of a number stand in each byte, and the high bit says that more follow.
+#: Each byte has seven bits of a number, and the high bit says that more follow.
 _BITS: Final = 7
 _LOW_BITS: Final = 0x7F
 _MORE_FOLLOW: Final = 0x80
@@ -27,7 +27,7 @@ Headers = Sequence[tuple[str, "bytes | None"]]
 
 
 def length_bytes(length: int) -> bytes:
-    """A length as Kafka writes it in a record (zigzag varint); -1 stands for an absent key or value."""
+    """A length as Kafka encodes it in a record (zigzag varint); -1 is an absent key or value."""
     rest = length << 1 if length >= 0 else 1
     encoded = bytearray()
     while rest > _LOW_BITS:
@@ -37,13 +37,13 @@ def length_bytes(length: int) -> bytes:
     return bytes(encoded)
 
 
-#: The last element is that of -1, which is where an index of -1 leads.
+#: The last element is for -1, which an index of -1 selects.
 _LENGTHS: Final = [*(length_bytes(length) for length in range(_LENGTHS_MAX)), length_bytes(-1)]
 _ABSENT: Final = _LENGTHS[-1]
 
 
 def content_of(key: bytes | None, value: bytes | None, headers: Headers | None) -> bytes:
-    """What a record says, in the bytes that are hashed."""
+    """The bytes of a record that are hashed."""
     return b"".join(
         (
             _ABSENT if key is None else _length(key) + key,

@@ -51,7 +51,7 @@ _HEADLINES: Final[Mapping[str, str]] = {
     "truncated": "batches of which the log has lost a part",
 }
 
-#: What the share of an open transaction's records that have rows speaks for.
+#: What the share of an open transaction's records that have rows suggests.
 _ADVICE: Final[Mapping[str, str]] = {
     "all": "the database has decided it, commit it in Kafka",
     "none": "the database has not decided it, abort it in Kafka",
@@ -60,24 +60,24 @@ _ADVICE: Final[Mapping[str, str]] = {
     "unknown": "look at its records and the table",
 }
 
-#: What is not checked where nothing of a table is.
+#: Reported as not checked if a table was not compared at all.
 THE_TABLE: Final = "the table"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One place at which the two sides, or a side and the history, are not the same. None stands for "not known".
+    """One difference between the two sides, or between a side and the history. None means "not known".
 
     Attributes:
         kind: for programs.
-        text: for people: what is there, and what should be.
-        table: of a sink with several outputs, the table that was compared.
-        key: the key of the row or record, such as ``order_id=7``.
-        batch: Spark's id of the batch.
+        text: for people: actual and expected state.
+        table: for a sink with several outputs, the table that was compared.
+        key: key of the row or record, such as ``order_id=7``.
+        batch: Spark's batch id.
         topic, partition, offset: the record, or the first of several.
-        last_offset: of several records, the last.
-        side: of ``twice``, the side that has it too often.
-        record, row: the columns of each by their names, the record's as the table would show them.
+        last_offset: the last of several records.
+        side: for ``twice``, the side that has the duplicate.
+        record, row: columns of each by name, the record's as the table would show them.
     """
 
     kind: DifferenceKind
@@ -111,7 +111,7 @@ class NotChecked:
     Attributes:
         what: the part.
         why: the reason.
-        remedy: of a part without which the verdict is inconclusive, what to do; '' for other parts.
+        remedy: what to do, if the verdict is inconclusive without this part; '' for other parts.
     """
 
     what: str
@@ -131,16 +131,16 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchResult:
-    """One batch of the history against the topics.
+    """Result for one batch of the history against the topics.
 
     Attributes:
-        batch: Spark's id; None where the history says none.
-        decision: number of its line in the history.
-        records: how many it wrote, as the history says.
-        found: how many the topics hold in its ranges; None where they were not read.
-        digest_same: whether their digest is the history's; None where that was not compared.
-        same: everything that was compared is as the history says.
-        checked: False where nothing was compared, see `VerifyReport.not_checked`.
+        batch: Spark's batch id; None if the history has none.
+        decision: number of its history line.
+        records: number of records according to the history.
+        found: number of records in its ranges of the topics; None if they were not read.
+        digest_same: whether their digest is the history's; None if it was not compared.
+        same: everything that was compared agrees with the history.
+        checked: False if nothing was compared, see `VerifyReport.not_checked`.
     """
 
     batch: int | None
@@ -176,12 +176,12 @@ class TableResult:
 
 @dataclass(frozen=True, kw_only=True)
 class LetterResult:
-    """The dead letters of a topic against those of the dead-letter table.
+    """Result for a topic's dead letters against those of the dead-letter table.
 
     Attributes:
         topic: the dead-letter topic.
-        table: the dead-letter table, as SQL spells it.
-        letters: how many the topic has in the batches that were compared.
+        table: the dead-letter table, as quoted SQL.
+        letters: number of dead letters in the topic, in the batches that were compared.
     """
 
     topic: str
@@ -217,15 +217,15 @@ class OpenTable:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransactionRows:
-    """The records of the open transaction against the table: what a person needs to commit or abort it.
+    """The open transaction's records against the table: what a person needs to commit or abort it.
 
     Attributes:
-        state: of the transaction, as Kafka shows it, such as ``Ongoing``.
-        records: how many of its records were compared; where none could be, how many it has written.
-        in_table: how many of them the table has rows of; None where that could not be compared. Where several tables
-            have rows of a topic's records, the one that lacks most counts.
-        partitions: where they are: 'topic-partition' to the first and the last offset.
-        tables: of a sink with several outputs, one for each table that was to be compared.
+        state: state of the transaction as Kafka shows it, such as ``Ongoing``.
+        records: number of its records that were compared; if none could be, number of records written.
+        in_table: number of them that have rows in the table; None if that could not be compared. If several tables
+            have rows of a topic's records, the lowest number.
+        partitions: first and last offset of its records, by 'topic-partition'.
+        tables: for a sink with several outputs, one for each table to be compared.
     """
 
     state: str
@@ -259,21 +259,21 @@ class VerifyReport:
     Attributes:
         transactional_id: the sink's id.
         verdict: see `Verdict`.
-        known: False where no state row has this id: the sink has never run, or is looked for in the wrong place.
+        known: False if no state row has this id: the sink has never run, or this is the wrong database.
         scope: what was to be compared, such as ``all`` or ``since batch 5``.
-        up_to: the newest batch that was compared; later ones are neither missing nor too much.
-        records: records of the topics that were compared.
-        rows: rows of all tables that were compared; None where none was.
-        columns: the columns that were compared, as the table spells them; of several tables see ``tables``.
-        tables: of a sink with several outputs, one for each table that was to be compared.
+        up_to: the newest batch that was compared; later ones are neither missing nor unexpected.
+        records: number of the topics' records that were compared.
+        rows: number of rows of all tables that were compared; None if no table was.
+        columns: the columns that were compared, by their names in the table; for several tables see ``tables``.
+        tables: for a sink with several outputs, one for each table to be compared.
         letters: one for each dead-letter topic that was compared with the dead-letter table.
-        batches: one for each batch of the scope that the history knows, the oldest first.
-        counts: how many differences there are of each kind that there is.
+        batches: one for each batch of the scope in the history, the oldest first.
+        counts: number of differences of each kind found.
         differences: the first of each kind.
-        not_checked: the rest.
-        open_transaction: what was asked of the open transaction; None where that was not asked, or there is none.
-        written: the files that ``write_missing`` made, as text of their paths.
-        seconds: how long it took.
+        not_checked: parts that were not compared.
+        open_transaction: result for the open transaction; None if it was not requested, or there is none.
+        written: paths of the files made by ``write_missing``, as text.
+        seconds: duration.
     """
 
     transactional_id: str
@@ -347,10 +347,10 @@ class VerifyReport:
 
 
 class Differences:
-    """Takes what the checks find: counts all of it, and keeps the first of each kind of each table.
+    """Collects the results of the checks: counts them all, and keeps the first of each kind of each table.
 
     Args:
-        kept_max: how many are kept of each kind.
+        kept_max: number of differences kept of each kind.
     """
 
     def __init__(self, kept_max: int) -> None:

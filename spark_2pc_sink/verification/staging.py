@@ -39,13 +39,13 @@ _log = sink_log(__name__)
 SESSIONS: Final = 2
 CHUNK_RECORDS_MAX: Final = 4_000
 CHUNK_BYTES_MAX: Final = 2 * 1024 * 1024
-#: With more records that are no rows than this, and than half of all, nothing sensible is compared.
+#: With more records that are not rows than this, and more than half of all, a comparison is pointless.
 UNREADABLE_MAX: Final = 1_000
-#: The escape of U+0000 itself, that is after an even number of backslashes; and what it is read as. PostgreSQL refuses
-#: a whole record for it, also where it is in a field that no column has.
+#: The escape of U+0000 (after an even number of backslashes), and its replacement. PostgreSQL refuses a whole record
+#: that contains it, even in a field without a column.
 _ESCAPED_NUL: Final = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 _INSTEAD_OF_NUL: Final = rb"\1\\u001a"
-#: Of each of our transactions, which may take as long as a verification takes.
+#: Settings of each of our transactions, which may last as long as a verification.
 SETTINGS: Final = (
     f"{UNTIMED}SET LOCAL idle_in_transaction_session_timeout = 0; SET LOCAL TimeZone = 'UTC'; "
     # The database, or the role, may have set fewer digits: numbers that differ would be one text.
@@ -110,7 +110,7 @@ class RecordTexts:
         named = json.dumps({part: values[part] for part in self._parts if part != "value"} | gone).encode()
         if "value" not in self._parts:
             return named
-        # The value is JSON by itself, and goes in as it is.
+        # The value is JSON already, and is inserted unchanged.
         content = self.read(at.topic, value) or b"null"
         return named[:-1] + (b"" if named == b"{}" else b",") + b'"value":' + content + b"}"
 
@@ -143,10 +143,10 @@ class Chunk:
             yield Chunk(self.texts[part], self.offsets[part], self.places[part])
 
     def spelled_in(self, encoding: str) -> Chunk:
-        """The same records, in which characters that an encoding of Python's lacks stand as their code points.
+        """The same records, with characters that the Python encoding lacks replaced by their code points.
 
-        The table has none of them, so that a text with one is like no text there. A field that is no column may have
-        any.
+        The table cannot contain them, so a text with one differs from every text there. A field without a column may
+        contain any.
         """
         return replace(self, texts=[_spelled_in(text, encoding) for text in self.texts])
 
@@ -160,7 +160,7 @@ def literal(texts: Sequence[bytes], connection: DriverConnection) -> str:
     """JSON texts as the SQL literal of an array, see `without_nul`.
 
     Raises:
-        UnicodeDecodeError: one is no text.
+        UnicodeDecodeError: a text is not valid.
     """
     quoted = QuotedString(without_nul(b"[" + b",".join(texts) + b"]").decode())
     quoted.prepare(connection)
@@ -195,13 +195,13 @@ def _hexadecimal(content: bytes | None) -> str | None:
 
 
 def utf8_client(connection: DriverConnection) -> str:
-    """Let a connection speak UTF-8, whatever role and database say; the database's encoding, as Python names it."""
+    """Set a connection's encoding to UTF-8, overriding role and database; return the database's, by Python's name."""
     connection.set_client_encoding("UTF8")
     return encodings.get(connection.get_parameter_status("server_encoding") or "UTF8", "utf_8")
 
 
 def cancel(connection: DriverConnection) -> None:
-    """End what a thread has the database do in a session, unless the database has ended the session, or itself."""
+    """Cancel what a thread runs in a session, unless the database has ended the session, or itself."""
     if not connection.closed:
         try:
             connection.cancel()
@@ -231,16 +231,16 @@ class StagingSession:
                 self.sql = replace(sql, order_by=f'({sql.order_by}) COLLATE "C"')
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        """What a statement answers; nothing for one that is no query."""
+        """Rows of a statement; empty if it is not a query."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement)
             return cursor.fetchall() if cursor.description is not None else []
 
     def take(self, chunk: Chunk) -> None:
-        """Stage records; those that are no rows are staged as that.
+        """Stage records; those that are not rows are staged as such.
 
         Raises:
-            NotRowsError: that is most of them.
+            NotRowsError: most of them are not rows.
             NewFieldsError: they have fields that are columns and are not compared yet.
         """
         self._look_for_new_fields(chunk.texts)
@@ -317,13 +317,13 @@ class Staging:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            # Neither an error nor Ctrl-C waits for what the threads have the database do.
+            # Neither an error nor Ctrl-C waits for the threads' statements.
             for session in self.sessions:
                 cancel(session.connection)
         self._stack.close()
 
     def take(self, at: TopicPartition, messages: Sequence[Message], offsets: Sequence[int], part: Stretch) -> None:
-        """Stage records of one partition, those of one stretch; waits while all sessions are busy."""
+        """Stage one partition's records from one stretch; waits while all sessions are busy."""
         chosen = messages[part.start : part.stop]
         if self._texts.plain:
             read, topic = self._texts.read, at.topic
@@ -335,7 +335,7 @@ class Staging:
             self._put()
 
     def finish(self) -> None:
-        """Stage what is left, and wait for all chunks."""
+        """Stage the rest, and wait for all chunks."""
         self._put()
         while self._waiting:
             self._waiting.pop(0).result()

@@ -22,7 +22,7 @@ from spark_2pc_sink.verification.columns import ComparedColumns
 
 #: A power of two. Ten million rows leave some 600 in a bucket: few to look at, and the fingerprints are small.
 BUCKETS: Final = 16_384
-#: What a user's expressions see of a record.
+#: The parts of a record that a user's expressions can use.
 RECORD_PARTS: Final = {
     "value": "jsonb",
     "key": "text",
@@ -48,7 +48,7 @@ _COUNTS: Final = (
     "FULL JOIN (SELECT h, count(*) AS n FROM pg_temp.verify_rows GROUP BY h) AS t USING (h) "
     "WHERE r.n IS DISTINCT FROM t.n"
 )
-#: Those of one side that have no counterpart: all beyond as many as the other side has.
+#: Entries of one side without a counterpart: the surplus over the other side.
 _LONE: Final = (
     "SELECT h, k, {own}, {other} > 0 AS twice FROM (SELECT s.*, c.{other}, "
     "row_number() OVER (PARTITION BY h ORDER BY {own}) AS n "
@@ -66,19 +66,19 @@ _PAIRS: Final = (
 
 @dataclass(frozen=True)
 class Statements:
-    """The statements of one comparison. Parameters that are records, places and offsets are SQL literals.
+    """SQL statements of one comparison. Parameters that are records, places and offsets are SQL literals.
 
     Attributes:
         table: the target.
-        compared: its columns.
-        key: the columns that name a row; () where none do.
-        upsert: the last record of each key counts, else all records.
+        compared: its compared columns.
+        key: the columns that identify a row; () if there are none.
+        upsert: the last record of each key counts, otherwise all records.
         order_by: SQL over compared columns whose greatest value wins among records of one key; None for none.
-        order_first: that order counts more than the order of batches.
-        partitions: of the records, in their order. A record's place is the number of its batch times their number, and
-            the index of its partition.
-        has_tombstones: records without a value say that their key has no row.
-        first_batch: of one key the earliest batch counts, and not the latest.
+        order_first: that order takes precedence over the order of batches.
+        partitions: partitions of the records, in order. A record's place is the number of its batch times their number,
+            plus the index of its partition.
+        has_tombstones: records without a value mean that their key has no row.
+        first_batch: for each key the earliest batch counts, not the latest.
     """
 
     table: TableName
@@ -111,7 +111,7 @@ class Statements:
         return f"INSERT INTO pg_temp.verify_staged {self._staged_from(records, places, offsets)}"
 
     def stage_unreadable(self, place: int, offset: int) -> str:
-        """Add a record that is no row: its hash is that of its place, which no row has."""
+        """Add a record that is not a row: its hash is that of its place, which no row has."""
         order = ", NULL" if self.order_by else ""
         own = f"hash_record_extended(ROW('unreadable'::text, {place}::bigint, {offset}::bigint), 0)"
         return f"INSERT INTO pg_temp.verify_staged SELECT {own}, {own}, {place}, {offset}, false{order}"
@@ -123,7 +123,7 @@ class Statements:
 
     def _staged_from(self, records: str, places: str, offsets: str) -> str:
         order = f", ({self.order_by}) AS o" if self.order_by else ""
-        # A tombstone is like no row: its hash is that of its place.
+        # A tombstone differs from every row: its hash is that of its place.
         gone = _hash(["'tombstone'::text", _PLACE, _OFFSET])
         hashed = _hash([column.of_record for column in self.compared.columns])
         return (
@@ -222,8 +222,7 @@ class Statements:
     def make_lone(self) -> str:
         """Records without a row, rows without a record, and pairs of both that have one key.
 
-        Both sides are multisets: of what one side has more often, only what is too much; ``twice`` says that the other
-        side has one.
+        Both sides are multisets: only the surplus of a duplicate is returned; ``twice``: the other side has one.
         """
         made = (
             _made("verify_counts", _COUNTS),

@@ -31,12 +31,12 @@ from spark_2pc_sink.verification.topic_reader import TopicReader, offsets_of
 from spark_2pc_sink.verification.unmatched import Unmatched
 from spark_2pc_sink.verification.values import ValueReader, formats_of, no_registry, value_reader
 
-#: Of each bucket the number of hashes and their sum.
+#: Number of hashes and their sum, for each bucket.
 Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]
 #: Takes records of one partition: all, their offsets, and which of them.
 Stage: TypeAlias = Callable[[TopicPartition, Any, list[int], Stretch], None]
 
-#: Of so many partitions records are looked at to learn their fields, and so many of each end of one.
+#: Number of partitions sampled for the records' fields, and of records sampled at each end of one.
 SAMPLED_PARTITIONS_MAX: Final = 32
 SAMPLED_RECORDS: Final = 200
 #: Hashes on their way from one session to another: above this they go through a file.
@@ -47,9 +47,9 @@ _UNTOLD: Final = "rows that no record is of"
 def read_all(
     reader: TopicReader, bounds: Ranges, tally: Tally, progress: Callable[[str, int, int], None], stage: Stage | None
 ) -> None:
-    """Read the committed records of some ranges of offsets once: count them, and stage them.
+    """Read the committed records of some offset ranges once: count them, and stage them.
 
-    The only loop over all records. Whatever it does is done for millions of them, so it hands whole runs on.
+    This is the only loop over all records. It runs for millions of them, so it passes whole runs on.
     """
     total = sum(max(end - start, 0) for start, end in bounds.values())
     reached = {partition: start for partition, (start, _) in bounds.items()}
@@ -73,14 +73,14 @@ def read_all(
 
 @dataclass(frozen=True)
 class ComparedTable:
-    """What a comparison has found.
+    """Result of a comparison.
 
     Attributes:
-        rows: of the table that were compared.
-        columns: that were compared.
-        written: files with what either side lacks.
-        records: where not all rows were compared, the records that were; with upserts, the last of each key.
-        in_table: how many of these have a row.
+        rows: number of the table's rows compared.
+        columns: columns compared.
+        written: files with the records or rows that either side lacks.
+        records: if not all rows were compared, number of records compared; with upserts, the last of each key.
+        in_table: number of these that have a row.
     """
 
     rows: int
@@ -210,7 +210,7 @@ class TableComparison:
         return facts
 
     def _is_whole(self) -> bool:
-        """Whether every row must have a record; where it need not, says why."""
+        """Whether every row must have a record; if not, report why."""
         if not self._request.scope.is_all:
             return False
         reasons = [why for why in self._why_partial() if why]
@@ -230,7 +230,7 @@ class TableComparison:
             yield f"sink {', '.join(others)} writes the table too{changed}"
         for at, start in sorted(evidence.logs.starts.items()):
             firsts = [claim.ranges[at][0] for claim in claims if at in claim.ranges]
-            # Where a claim shows what is lost, that is a difference.
+            # If a claim shows the loss, that is a difference.
             if start and at.topic in self.topics and not any(first < start for first in firsts):
                 yield f"the log of {at} begins at offset {start}, and what was before is not known"
                 break
@@ -265,7 +265,7 @@ class TableComparison:
                     stage(at, messages, offsets, part, seen=False)
             staging.finish()
             progress("comparing", 0, 1)
-            # What the database says of the table comes before a statement finds the transaction ended.
+            # The database's own error must be raised before a statement fails in the ended transaction.
             table = None if made is None else _fingerprints([made.result()])
             with snapshot.undone():
                 found = self._compare(staging, table, plan, tally)
@@ -282,7 +282,7 @@ class TableComparison:
         return part.claim in self._evidence.chosen if self._only is None else part.claim >= self._only
 
     def _compare(self, staging: Staging, table: Fingerprints | None, plan: TablePlan, tally: Tally) -> ComparedTable:
-        """Compare what is staged with the table: all rows where there are fingerprints, else those of the records."""
+        """Compare the staged records with the table: all rows if there are fingerprints, else those of the records."""
         sql, run = staging.sessions[0].sql, self._evidence.snapshot.run
         of_batch = None if self._only is None else sql.of_batch(self._only)
         before = 0
@@ -314,11 +314,11 @@ class TableComparison:
     def _collect(
         self, staging: Staging, sql: Statements, of_records: str, of_rows: str, of_batch: str | None = None
     ) -> tuple[int, int]:
-        """Bring hashes of both sides together, and leave what is on one side alone.
+        """Match the hashes of both sides, and leave those found on one side only.
 
         Returns:
-            how many records of the one batch are left, and how many records were left out, as the table has a newer row
-            that records of other batches tell.
+            how many records of the one batch are left, and how many records were excluded because the table has a newer
+            row from another batch.
         """
         snapshot, left, late = self._evidence.snapshot, 0, 0
         run = snapshot.run
@@ -372,7 +372,7 @@ class TableComparison:
 
 
 def _fingerprints(parts: Iterable[Iterable[tuple[Any, ...]]]) -> Fingerprints:
-    """Those of several sessions, added."""
+    """Sum over several sessions."""
     counts: Counter[int] = Counter()
     totals: Counter[int] = Counter()
     for bucket, count, total in (answer for part in parts for answer in part):

@@ -1,8 +1,8 @@
-"""Table pairs: of each table of a sink with several outputs, the topics whose records tell its rows.
+"""Table pairs: for each table of a sink with several outputs, the topics whose records describe its rows.
 
-A table and a topic that get the same rows of the batch are a pair: the records of the one say what the rows of the
-other do. Which outputs the sink had when a batch was decided, its claims say: an output may have been added later, or
-its topic may have another name now.
+A table and a topic that get the same rows of the batch are a pair: the records of one describe the rows of the other.
+The claims show which outputs the sink had when a batch was decided: an output may have been added later, or its topic
+may have another name now.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.verification.api import Request
     from spark_2pc_sink.verification.evidence import Evidence
 
-#: What a lane's layout says of its records; the rest is about its rows.
+#: Keys of a lane's layout that describe its records; the rest describe its rows.
 _OF_RECORDS: Final = (
     *("topic", "key", "value", "headers", "partition", "key_format", "value_format"),
     *("upsert_superseded", "tombstone_when", "records"),
@@ -50,16 +50,16 @@ class NotedLayout:
 
 @dataclass(frozen=True)
 class TablePair:
-    """A table, and where its rows are told.
+    """A table, and the topics that describe its rows.
 
     Attributes:
-        layout: of the lane of the table, with the records that tell its rows; without records where none do. None where
-            the sink has noted nothing.
-        why: why no topic tells its rows; '' where one does.
-        topics: by index of a claim, the topics that tell its rows: none where it did not write the table, and None
-            where it did and no topic tells what.
-        before: the same of what is older than all claims.
-        unordered: records of a key are in no order within a batch.
+        layout: layout of the table's lane, with the records that describe its rows; without records if none do. None
+            if the sink has noted nothing.
+        why: why no topic describes its rows; '' if one does.
+        topics: by index of a claim, the topics that describe its rows: empty if it did not write the table, and None
+            if it did and no topic describes the rows.
+        before: the same for records older than all claims.
+        unordered: records of a key have no order within a batch.
     """
 
     layout: SinkLayout | None
@@ -75,7 +75,7 @@ class TablePair:
 
     @property
     def all_topics(self) -> frozenset[str]:
-        """Those of all batches."""
+        """Topics of all batches."""
         return frozenset[str]().union(*(found for found in (self.before, *self.topics) if found))
 
     @property
@@ -84,17 +84,17 @@ class TablePair:
         return tuple(index for index, found in enumerate(self.topics) if found is None)
 
     def tells(self, claim: int, topic: str) -> bool:
-        """Whether records tell rows of the table: those of a topic, of the claim with this index or after it, or -1."""
+        """Whether a topic's records describe rows of the table, for the claim with this index or after it, or -1."""
         return topic in ((self.before if claim < 0 else self.topics[claim]) or ())
 
 
 def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | None = None) -> tuple[TablePair, ...]:
-    """The tables of the newest layout, each with the topics that tell its rows.
+    """The tables of the newest layout, each with the topics that describe its rows.
 
     Args:
         noted: the layouts of the sink's claims, the oldest first.
-        claims: the batches that the history knows.
-        topic: the one that tells the rows, as a person says; None to find it.
+        claims: the batches in the history.
+        topic: the topic that the user says describes the rows; None to find it.
     """
     named = {each.topic for one in noted for each in one.layout.each if each.records}
     by_rows = frozenset(claims.topics - named - letter_topics(noted))
@@ -114,10 +114,10 @@ def table_pairs(noted: Sequence[NotedLayout], claims: Claims, *, topic: str | No
 
 
 def foreseen_refusals(layout: SinkLayout) -> dict[str, Refusal]:
-    """The tables of a sink that a comparison would be inconclusive about, as far as its options tell, and why.
+    """The tables of a sink whose comparison would be inconclusive, as far as its options tell, and why.
 
     Args:
-        layout: of the sink, before its first batch.
+        layout: layout of the sink before its first batch.
     """
     found = {}
     for pair in table_pairs((NotedLayout(datetime.now(timezone.utc), layout),), Claims()):
@@ -134,7 +134,7 @@ def letter_topics(noted: Sequence[NotedLayout]) -> frozenset[str]:
 
 
 def layout_at(noted: Sequence[NotedLayout], decided_at: datetime | None) -> int:
-    """Index of the layout under which a batch was decided; the oldest for what is older than all."""
+    """Index of the layout under which a batch was decided; the oldest for earlier batches."""
     if decided_at is None:
         return len(noted) - 1
     return max(sum(each.at <= decided_at for each in noted) - 1, 0)
@@ -169,7 +169,7 @@ def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> Tabl
     same = [each for each in others if (each.rows, each.where) == (lane.rows, lane.where)]
     names = Counter(each.topic for each in others)
     fit = [each for each in same if names[each.topic] == 1]
-    # A tombstone has no value, so it tells nothing of a row that the table keeps.
+    # A tombstone has no value, so it cannot describe a row that the table keeps.
     whole = [each for each in fit if each.tombstone_when in (None, lane.delete_when)]
     if not same:
         of_lane = " and ".join(f"{name}={value!r}" for name in ("rows", "where") if (value := getattr(lane, name)))
@@ -216,8 +216,8 @@ def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair, ...]:
     """The tables to compare; all topics of a sink with one table have the records of its rows.
 
     Raises:
-        ConfigurationError: the table, the topic, or what else is said of a table, is none of the sink's, or of no one
-            table.
+        ConfigurationError: a table, topic or setting for a table is not one of the sink's, or does not belong to
+            exactly one table.
     """
     topic, layout, claims = request.topic, evidence.layout, evidence.claims
     if topic is not None and topic not in evidence.logs.topic_ids and topic not in claims.topics:
@@ -281,7 +281,7 @@ def other_writers(evidence: Evidence, table: str) -> list[str]:
 
 
 def count_rows(pair: TablePair, evidence: Evidence, request: Request, differences: Differences) -> None:
-    """Compare the number of rows of a table with that of its batches; says so where neither tells the other."""
+    """Compare the number of a table's rows with that of its batches; report it if neither describes the other."""
     mode = "append" if pair.layout is None else pair.layout.mode
     claims = evidence.claims.claims
     hindrances = {

@@ -32,7 +32,7 @@ RECORD_COLUMNS_REMEDY: Final = "pass --record-columns (record_columns), which sa
 
 
 class NotRowsError(Exception):
-    """Records are no rows, or nothing tells of which row they are; the text has the reason."""
+    """Records are not rows, or do not tell which row they belong to; the text has the reason."""
 
 
 # --- the user's expressions ----------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class Tombstones:
 
     @classmethod
     def of(cls, layout: SinkLayout | None, keys: Sequence[str]) -> Tombstones:
-        """Those of a sink; its layout is None where it has noted none."""
+        """Layout and settings of a sink; the layout is None if it has noted none."""
         if len(keys) != 1:
             return cls(tuple(keys))
         (column,) = keys
@@ -113,10 +113,10 @@ class Tombstones:
         return cls(tuple(keys), column)
 
     def text(self, key: bytes | None) -> bytes:
-        """The JSON text that stands for a tombstone.
+        """The JSON text that represents a tombstone.
 
         Raises:
-            NotRowsError: its key does not tell which row it means.
+            NotRowsError: its key does not tell which row it deletes.
         """
         fields = as_object(key)
         if fields is not None and all(name in fields for name in self.keys):
@@ -137,16 +137,16 @@ class Target:
     """What the sink writes, and how.
 
     Attributes:
-        table: 'table' or 'schema.table'; None where it is not known.
-        keys: the columns that name a row; () where none were given.
+        table: 'table' or 'schema.table'; None if unknown.
+        keys: the columns that identify a row; () if none were given.
         order_by: SQL over columns whose greatest value wins; None for none.
-        record_columns: expressions, where the value of a record is not the row.
-        tombstones: None where records without a value are records as any.
-        update_columns: those of a row that later records change; None for all.
-        unchanged: columns whose value the last record of a row may lack (``unchanged_when``).
-        noted: the columns of key and order that the sink has noted, and the caller has not named.
-        sources: which part of a record tells a column; None where its fields have the names of the columns.
-        unforeseen: why records do not tell which rows the table has; None where they do.
+        record_columns: expressions, if the value of a record is not the row.
+        tombstones: None if records without a value are treated like any others.
+        update_columns: columns of a row that later records change; None for all.
+        unchanged: columns that the last record of a row may omit (``unchanged_when``).
+        noted: key and order columns that the sink has noted and the caller has not named.
+        sources: the part of a record that a column is made from; None if its fields have the names of the columns.
+        unforeseen: why records do not tell which rows the table has; None if they do.
     """
 
     table: str | None = None
@@ -216,7 +216,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTarget:
-    """What the caller says of the target; None for what the sink has noted. See `Target`."""
+    """The caller's settings for the target; None for those that the sink has noted. See `Target`."""
 
     table: str | None = None
     mode: Mode | None = None
@@ -226,11 +226,11 @@ class GivenTarget:
     record_columns: tuple[RecordColumn, ...] = ()
 
     def completed(self, layout: SinkLayout | None, *, unordered: bool = False) -> Target:
-        """With what the sink has noted where nothing is given.
+        """Fill missing settings with those that the sink has noted.
 
         Args:
-            layout: of the sink's newest claim; None where none is known.
-            unordered: records of one key are in no order within a batch.
+            layout: layout of the sink's newest claim; None if unknown.
+            unordered: records of one key have no order within a batch.
         """
         noted = SinkLayout() if layout is None else layout
         mode: Mode = "insert_ignore" if noted.mode == "insert_ignore" else "append"
@@ -296,9 +296,9 @@ class TablePlan:
     """How a table is compared.
 
     Attributes:
-        facts: of the records; they learn when records turn up that have more fields than the sample had.
-        partitions: of the records.
-        whole: every row must have a record. Else only records are looked for among the rows.
+        facts: facts about the records; updated if records have more fields than the sample.
+        partitions: partitions of the records.
+        whole: every row must have a record. Otherwise only records are searched for among the rows.
     """
 
     target: Target
@@ -312,7 +312,7 @@ class TablePlan:
         """The columns that are compared."""
         target, facts = self.target, self.facts
         if not facts.records and not facts.others:
-            # Without any record every row is one too much, whatever it says.
+            # Without any record every row is unexpected.
             facts = RecordFacts({column.name: FieldFacts() for column in self.shape.columns})
         by_user = {} if target.record_columns else {"lacking": "no part of the records is made of what it is made of"}
         keys = () if target.mode == "append" else target.keys

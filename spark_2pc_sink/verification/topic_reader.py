@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 def _codes(*names: str) -> frozenset[int]:
-    """Codes of librdkafka by their names; those of local errors begin with an underscore."""
+    """Codes of librdkafka by name; those of local errors begin with an underscore."""
     return frozenset(getattr(LibraryError, name) for name in names)
 
 
@@ -47,14 +47,14 @@ _REFUSED: Final = _codes(
     *("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"),
     *("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"),
 )
-#: There is no such topic or partition.
+#: The topic or partition does not exist.
 _NO_TOPIC: Final = _codes("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
 #: A topic was just made, or a leader has moved.
 _NO_LEADER_YET: Final = _codes(
     *("NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE", "REPLICA_NOT_AVAILABLE", "OFFSET_NOT_AVAILABLE")
 )
 _END: Final = _codes("_PARTITION_EOF")
-#: What a reader is told at the end of a log, and where its beginning has moved past what was asked for.
+#: Codes for the end of a log, and for a log start beyond the requested offset.
 _NOT_THERE: Final = _END | _codes("_AUTO_OFFSET_RESET")
 _TOKENS_SINCE: Final = (2, 13)
 #: Options that librdkafka has by the same name.
@@ -67,21 +67,21 @@ _SAME_SETTINGS: Final = (
 _BASE64_OF_KAFKA: Final = str.maketrans("+/", "-_")
 #: What librdkafka holds of records that were not asked for yet.
 QUEUED_KBYTES_MAX: Final = 8_192
-#: What is fetched at once of one partition. It may be compressed, and then takes several times as much memory.
+#: Bytes fetched at once from one partition. They may be compressed, and then take several times as much memory.
 _FETCH_BYTES: Final = 512 * 1024
 #: And of all partitions of a broker. librdkafka wants room for so much more in the largest answer.
 _FETCH_ALL_BYTES: Final = 4 * _FETCH_BYTES
 _ANSWER_MORE_BYTES: Final = 512
-#: Of a partition whose batches become much: the first comes whole (KIP-74), and no other.
+#: The same for a partition with large batches: the first batch is sent whole (KIP-74), and no other.
 _FETCH_ONE_BATCH: Final = 1
-#: What librdkafka may read after the end that it is asked for, before it is told to stop: twice what it holds.
+#: What librdkafka may read past the requested end before it is stopped: twice its buffer.
 _AHEAD_BYTES: Final = 2 * QUEUED_KBYTES_MAX * 1024
 _QUEUE_BACKOFF_MS: Final = 10
 _MESSAGES_MAX: Final = 10_000
 _POLL_S: Final = 0.2
 #: A record so few offsets further on is read up to; for one that is farther the reader moves.
 _LEAP: Final = 1_000
-#: So many single records are looked for at once.
+#: How many single records are looked up at once.
 _PICKED_MAX: Final = 10_000
 #: Closing leaves no group and commits nothing, so it waits for no other member.
 _CLOSE_S: Final = 10.0
@@ -125,7 +125,7 @@ class TopicReader:
             return str(asked.result().cluster_id)
 
     def describe(self, topics: Collection[str]) -> Logs:
-        """Ids, bounds and clean-up policy of topics; of those that do not exist, nothing."""
+        """Ids, bounds and clean-up policy of topics; missing topics are omitted."""
         if not topics:
             return Logs()
         ids: dict[str, str] = {}
@@ -182,15 +182,15 @@ class TopicReader:
         """Records from the first offset of each partition up to the second, without it.
 
         Args:
-            bounds: by partition. The end is one that such a reader can reach.
-            committed: without records of transactions that are open or aborted.
+            bounds: by partition. The end must be reachable by such a reader.
+            committed: exclude records of open and aborted transactions.
 
         Yields:
-            records of one partition, at least one, in the order of their offsets.
+            records of one partition, at least one, in offset order.
 
         Raises:
-            KafkaError, KafkaTimeoutError: the brokers refused, or nothing came for ``max_block_ms``; or a batch is one
-                that librdkafka would not survive.
+            KafkaError, KafkaTimeoutError: the brokers refused, or no data arrived for ``max_block_ms``; or a batch
+                would crash librdkafka.
         """
         wanted = {at: bound for at, bound in bounds.items() if bound[1] > bound[0]}
         self._batch_check.look(wanted)
@@ -200,11 +200,11 @@ class TopicReader:
     def pick(
         self, wanted: Iterable[tuple[TopicPartition, int]], *, committed: bool = False
     ) -> Iterator[tuple[TopicPartition, Message]]:
-        """Single records; one that is not there (any more) is passed over.
+        """Look up single records; missing ones are skipped.
 
         Args:
-            wanted: partition and offset of each, those of one partition together and ascending.
-            committed: only those that a reader of committed records sees.
+            wanted: partition and offset of each, grouped by partition and ascending.
+            committed: only those visible to read_committed consumers.
         """
         with self._consumer(committed=committed) as consumer:
             for at, offsets in _close_together(wanted):
@@ -258,7 +258,7 @@ class TopicReader:
                     continue
                 records = self._run(run, place, ends, lenient=lenient)
                 if place not in ends and not lenient:
-                    # What is written after it from now on was not asked for, and was not looked at.
+                    # Later records were not requested, and were not inspected.
                     consumer.pause([LibraryPartition(*place)])
                 if records:
                     yield TopicPartition(*place), records
@@ -292,7 +292,7 @@ class TopicReader:
 
 
 def offsets_of(messages: Sequence[Message]) -> list[int]:
-    """The offsets of records; librdkafka's types allow none, and what was consumed has one."""
+    """The offsets of records; librdkafka's types allow None, but consumed records have one."""
     return cast("list[int]", [message.offset() for message in messages])
 
 
@@ -316,10 +316,10 @@ def _close_together(wanted: Iterable[tuple[TopicPartition, int]]) -> Iterator[tu
 
 
 def _must_ascend(messages: Sequence[Message], place: tuple[str, int]) -> None:
-    """Each record of a log has an offset of its own.
+    """Check that the records of a log have distinct offsets.
 
-    librdkafka takes records out of a batch until its data ends, however many its header says. A batch of a few
-    kilobytes can so become millions of records at one offset, which no producer has written.
+    librdkafka reads records from a batch until its data ends, whatever count its header has. A batch of a few
+    kilobytes can thus become millions of records at one offset, which no producer has written.
 
     Raises:
         KafkaError: some have the same offset, or go backwards.
@@ -413,7 +413,7 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
 
 
 def _check_kerberos() -> None:
-    """Ask the library what it was built with, which it tells only to a client that wants it."""
+    """Ask the library for its build features, which it reports only to a client."""
     try:
         AdminClient({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"})
     except KafkaException as error:

@@ -47,9 +47,9 @@ _KINDS: Final[Mapping[Reason, DifferenceKind]] = {
 
 
 class Unmatched:
-    """Names what a comparison has left in the session of the snapshot.
+    """Names the differences that a comparison has left in the session of the snapshot.
 
-    Where all records were compared, ``rows_too`` names rows without a record too.
+    If all records were compared, ``rows_too`` names rows without a record too.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Unmatched:
         return row
 
     def _difference(self, at: TopicPartition, message: Message, row: tuple[int, str]) -> str:
-        """What is not the same in a record and the row of its key, in the form in which they are compared."""
+        """The differences between a record and the row of its key, in their compared form."""
         if message.value() is None and self._sql.has_tombstones:
             return "this record is a tombstone, and the table has a row of its key"
         condition = "tableoid = {} AND ctid = '{}'".format(*row)
@@ -194,7 +194,7 @@ class Unmatched:
     def _answer_about(
         self, at: TopicPartition, message: Message, statement: Callable[[str], str]
     ) -> tuple[Any, ...] | None:
-        """The one row that a statement about a record, as SQL literal, answers; None where the record is no row."""
+        """The one row that a statement about a record returns, as SQL literal; None if the record is not a row."""
         self._snapshot.run("SAVEPOINT record")
         try:
             text = self._texts.make(at, message)

@@ -1,6 +1,6 @@
-"""Values of records that have a schema, as JSON: decoded by the libraries of their formats, with the schema that wrote.
+"""Values of records with a schema, as JSON: decoded by the libraries of their formats, with the writer's schema.
 
-A value that cannot be decoded becomes no JSON object, and is then reported as what it is: a record that is no row.
+A value that cannot be decoded is not made a JSON object, and is then reported as a record that is not a row.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def no_registry(formats: Mapping[str | None, str]) -> Refusal:
 
 
 def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | None) -> ValueReader:
-    """How values of the sink's records become JSON: with the schemas of the registry; as they are where none is named.
+    """Convert values of the sink's records to JSON: with the registry's schemas; without a schema, unchanged.
 
     Args:
-        layout: of the sink's newest claim; None where none is known.
-        registry: None where none is named; values with a schema are then no JSON.
+        layout: layout of the sink's newest claim; None if unknown.
+        registry: None if not given; values with a schema are then not JSON.
     """
     formats = formats_of(layout)
     if not formats or registry is None:

@@ -22,7 +22,7 @@ from spark_2pc_sink.verification.topic_reader import headers_of
 
 
 def run(request: Request) -> VerifyReport:
-    """Compare both sides as `spark_2pc_sink.verification.api.verify` says."""
+    """Compare both sides as described in `spark_2pc_sink.verification.api.verify`."""
     begun = time.monotonic()
     with gathered(request) as evidence:
         if evidence.row is None:
@@ -51,7 +51,7 @@ def compare_tables(
 
 @dataclass
 class _Verification:
-    """One verification, and what it has found so far."""
+    """One verification, and its findings so far."""
 
     request: Request
     evidence: Evidence
@@ -63,7 +63,7 @@ class _Verification:
     written: tuple[str, ...] = ()
 
     def run(self) -> VerifyReport:
-        """Read, compare, and say what was found."""
+        """Read, compare, and report the findings."""
         evidence, request, differences = self.evidence, self.request, self.differences
         tally = Tally(evidence.claims.claims, evidence.gone)
         try:
@@ -79,7 +79,7 @@ class _Verification:
             else:
                 self.batches = self._history_check().judge(tally)
         except (KafkaError, KafkaTimeoutError, StateStoreError) as error:
-            # What was found until then is true, and what was not is unknown.
+            # Findings until then are valid, the rest is unknown.
             differences.skip("the rest", str(error), "settle that, and call verify again")
             return self._report(unsure=True)
         return self._report(unsure=self._is_unsure())
@@ -146,11 +146,11 @@ class _Verification:
         named = self.evidence.has_several and self.request.target.table is not None
         lonely = self.evidence.claims.topics - {topic for table in compared for topic in table.topics}
         lonely -= {letters.topic for letters in self.letters}
-        # What a person has asked for by name is compared. Of a topic that tells no table's rows there is the history.
+        # Parts that a person has named are compared. A topic without a table is covered by the history.
         return not named and bool(lonely or not compared) and not self._history_tells(lonely)
 
     def _history_tells(self, topics: Collection[str]) -> bool:
-        """Whether the history knows what the records of topics are, and not their number alone."""
+        """Whether the history has the contents of the topics' records, and not only their number."""
         known = self.evidence.claims.from_the_start or not self.request.scope.is_all
         told = known and bool(self.batches) and all(each.digest_same for each in self.batches)
         if not told and topics:

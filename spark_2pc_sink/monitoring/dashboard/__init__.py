@@ -1,5 +1,5 @@
-"""The dashboard: a web page for a person who looks after sinks, made on the server, without JavaScript.
+"""The dashboard: a web page for operators of sinks, rendered on the server, without JavaScript.
 
-``app`` has the pages' addresses, ``access`` who may come in and from where. ``sink_views`` says what a page shows of a
-sink, ``recovery_choices`` what a person may choose there, ``charts`` draws. ``server`` serves it all.
+``app`` has the pages' routes, ``access`` the access rules. ``sink_views`` renders a sink, ``recovery_choices`` the
+recovery choices there, ``charts`` the charts. ``server`` serves it all.
 """

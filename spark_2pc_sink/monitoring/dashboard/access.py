@@ -1,8 +1,8 @@
-"""Access to the dashboard: who may come in, from which pages, and what a browser may do with a page.
+"""Access to the dashboard: who may log in, from which pages, and what a browser may do with a page.
 
-On the loopback interface whoever has an account on the machine may come in, as may then use ``spark-2pc`` too. On any
-other, and wherever a token is given, a person logs in with the token. Forms carry a CSRF token (Flask-WTF), the Host
-header must be a name of this server (against DNS rebinding), and the Content-Security-Policy allows no script at all.
+On the loopback interface, users with an account on the machine need no login, as they can run ``spark-2pc`` too. On
+other interfaces, and if a token is given, users log in with the token. Forms carry a CSRF token (Flask-WTF), the Host
+header must be a name of this server (against DNS rebinding), and the Content-Security-Policy allows no scripts.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ def is_loopback(host: str) -> bool:
 
 
 def new_token() -> str:
-    """A token that nobody guesses."""
+    """A random token that cannot be guessed."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who may come in.
+    """Access rules.
 
     Args:
-        token: what a person has to say first; None for nothing.
-        hosts: names of this server in the Host header, beside those of the loopback interface.
+        token: token required to log in; None for none.
+        hosts: names of this server in the Host header, in addition to those of the loopback interface.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -89,7 +89,7 @@ class Access:
         app.add_url_rule("/login", "login", self._login, methods=["GET", "POST"])
 
     def is_let_in(self) -> bool:
-        """True where whoever sends the request has logged in, or need not."""
+        """True if the sender of the request has logged in, or need not."""
         return self.token is None or bool(session.get(_GRANTED))
 
     def is_token(self, given: str) -> bool:
@@ -97,12 +97,12 @@ class Access:
         return self.token is not None and secrets.compare_digest(given.strip().encode(), self.token.encode())
 
     def _check(self) -> ResponseReturnValue | None:
-        """Send whoever has not logged in to the login; None lets the request pass.
+        """Redirect to the login if needed; None lets the request pass.
 
         Raises:
             SecurityError: the request is for another server, by its Host header.
         """
-        # Flask raises it later, and has no addresses of pages until then.
+        # Flask would raise it later, and cannot build page URLs until then.
         if isinstance(request.routing_exception, SecurityError):
             raise request.routing_exception
         if self.is_let_in() or request.endpoint in {"login", "static"}:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Lines of the history and of the actions on a sink's page.
 LINES_SHOWN: Final = 40
-#: Of the batches in words; the charts have all of those lines.
+#: Number of batches listed as text; the charts show all lines.
 BATCHES_LISTED: Final = 12
 #: How often a page is loaded again where that was chosen.
 REFRESH_S: Final = 10
@@ -36,7 +36,7 @@ def make_app(watched: Watched, access: Access) -> Flask:
 
     Args:
         watched: both sides.
-        access: who may come in.
+        access: access rules.
     """
     app = Flask(__name__)
     access.guard(app)
@@ -67,7 +67,7 @@ class _Pages:
     """The pages, each made of one look at both sides."""
 
     watched: Watched
-    #: One recovery at a time: two persons who press the button claim one after the other.
+    #: One recovery at a time: two simultaneous requests are claimed one after the other.
     recovering: threading.Lock = field(default_factory=threading.Lock)
 
     def sinks(self) -> ResponseReturnValue:
@@ -98,7 +98,7 @@ class _Pages:
         )
 
     def recover(self) -> ResponseReturnValue:
-        """What a recovery would do; by POST, the recovery."""
+        """Show what a recovery would do; on POST, recover."""
         transactional_id = _asked_id()
         with self.recovering:
             look = self.watched.look(transactional_id)
@@ -114,7 +114,7 @@ class _Pages:
             return self._carry_out(transactional_id, chosen)
 
     def _carry_out(self, transactional_id: str, chosen: Choice) -> ResponseReturnValue:
-        """Recover as chosen, and show what came of it."""
+        """Recover as chosen, and show the result."""
         reason = request.form.get("reason", "").strip() or None
         report: RecoveryReport | None
         problem = ""
@@ -179,7 +179,7 @@ def _failed_request(error: HTTPException) -> ResponseReturnValue:
 
 
 def _wrong_host(error: SecurityError) -> ResponseReturnValue:  # noqa: ARG001 - the signature of a handler
-    """In plain text: no page is made for whoever asks by another name."""
+    """Answer in plain text: pages are not served under a foreign host name."""
     text = f"{request.environ.get('HTTP_HOST', 'no name')} is no name of this server; --host-name adds one\n"
     return text, HTTPStatus.BAD_REQUEST, {"Content-Type": "text/plain; charset=utf-8"}
 

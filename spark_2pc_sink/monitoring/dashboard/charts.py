@@ -31,8 +31,8 @@ class Bar:
     """One batch.
 
     Attributes:
-        label: below the axis, where there is room; of the first and the last bar.
-        title: all that is to be read of it.
+        label: below the axis, if there is room; used for the first and the last bar.
+        title: tooltip with all values.
         parts: class name to value, from the base line up.
     """
 
@@ -51,8 +51,8 @@ def bar_chart(bars: Sequence[Bar], *, name: str, unit: str) -> Markup:
 
     Args:
         bars: from left to right.
-        name: what the chart shows, for those who cannot see it.
-        unit: of the values on the axis, '' for a plain number.
+        name: description of the chart, for screen readers.
+        unit: unit of the values on the axis, '' for a plain number.
     """
     if not bars:
         return Markup()

@@ -1,8 +1,8 @@
 """Recovery choices: what a person may choose for one sink in the dashboard, and what each choice would change.
 
-Two kinds are offered: what is always safe, and a person's word about one batch, of which the page has the id. What
-needs more than a look at this page (adopting a row, naming batches that a database lost, ending a transaction that no
-row names) is left to ``spark-2pc runbook``.
+Two kinds are offered: actions that are always safe, and a decision about one batch, whose id the page shows. Decisions
+that need more than this page (adopting a row, naming batches that a database lost, ending a transaction without a row)
+are left to ``spark-2pc runbook``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_2pc_sink.options import OperatorDecision
 if TYPE_CHECKING:
     from spark_2pc_sink.recovery.report import RecoveryReport
 
-#: Of the causes that a look at both sides finds, those that a word about the row's batch settles.
+#: Causes found by looking at both sides that a decision about the row's batch resolves.
 _SETTLED_BY_A_WORD: Final = frozenset({HaltCause.OUTCOME_LOST, HaltCause.TOPIC_REMADE})
 
 
@@ -27,12 +27,12 @@ class Choice:
     """One radio button.
 
     Attributes:
-        value: of the form.
-        label: in a few words.
+        value: value in the form.
+        label: a few words.
         consequence: what it changes.
-        keywords: of `recover`.
-        reason_needed: both sides may differ afterwards, and the reason is written down.
-        suggested: it is chosen already when the page comes: it is safe, and stops nobody.
+        keywords: keywords of `recover`.
+        reason_needed: both sides may differ afterwards, and the reason is logged.
+        suggested: preselected: it is safe, and stops no driver.
     """
 
     value: str
@@ -44,10 +44,10 @@ class Choice:
 
 
 def choices(found: RecoveryReport) -> tuple[Choice, ...]:
-    """What a person may choose; empty where there is nothing to choose here.
+    """The choices for a person; empty if there are none.
 
     Args:
-        found: of a dry run.
+        found: report of a dry run.
     """
     if found.settled or found.elsewhere or not found.known:
         return ()
@@ -104,7 +104,7 @@ def _words_about_the_batch(found: RecoveryReport) -> tuple[Choice, ...]:
 
 
 def fingerprint(found: RecoveryReport) -> str:
-    """What a choice was made beside; a form of which it is another by now is refused."""
+    """The state that a choice refers to; a form is refused if the state has changed."""
     row = found.row
     if row is None:
         return "no row"

@@ -21,11 +21,11 @@ _THREADS = 8
 def serve(watched: Watched, access: Access, host: str, port: int) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    Prints one line, ``listening on http://HOST:PORT``, when it is there.
+    Prints one line, ``listening on http://HOST:PORT``, when it is ready.
 
     Args:
         watched: both sides.
-        access: who may come in.
+        access: access rules.
         host: a name or an IPv4 address.
         port: 0 lets the system choose one.
 
@@ -41,7 +41,7 @@ def serve(watched: Watched, access: Access, host: str, port: int) -> None:
     signal.signal(signal.SIGTERM, stop)
     sys.stdout.write(f"listening on http://{host}:{listening.getsockname()[1]}\n")
     sys.stdout.flush()
-    # It ends by SystemExit and KeyboardInterrupt, and closes what it has open.
+    # It ends by SystemExit and KeyboardInterrupt, and closes its connections.
     server.run()
 
 
@@ -51,8 +51,8 @@ def http_server(app: Flask, listening: socket.socket) -> BaseWSGIServer:
         app,
         sockets=[listening],
         threads=_THREADS,
-        ident=None,  # no header says which product this is
-        # By default it takes a gigabyte from a stranger, into a file, before it asks the application.
+        ident=None,  # no Server header
+        # By default it accepts a gigabyte from any client, into a file, before it calls the application.
         max_request_body_size=FORM_BYTES_MAX,
         max_request_header_size=FORM_BYTES_MAX,
     )

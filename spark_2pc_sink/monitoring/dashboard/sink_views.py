@@ -1,4 +1,4 @@
-"""Sink views: what a page shows of a sink, in words and in charts."""
+"""Sink views: what a page shows about a sink, as text and as charts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TENTHS_BELOW_S: Final = 10
 SHOWN_STEPS: Final = ("produce", "decide", "complete")
 OTHER_STEPS: Final = "other"
 _ROWS: Final = "rows"
-#: An en dash, where there is no value.
+#: An en dash, for missing values.
 NOTHING: Final = "\u2013"
 
 
@@ -32,7 +32,7 @@ class Badge:
 
     Attributes:
         text: the word.
-        tone: of the stylesheet: good, warn, bad or quiet.
+        tone: CSS class: good, warn, bad or quiet.
     """
 
     text: str
@@ -58,12 +58,12 @@ def badge(sink: RecoveryReport) -> Badge:
 
 
 def weight(sink: RecoveryReport) -> tuple[int, str]:
-    """The place of a sink in a list: what a person should look at comes first."""
+    """Sort key of a sink in a list: those that need attention are first."""
     return _TONES.index(badge(sink).tone), sink.transactional_id
 
 
 def pending(sink: RecoveryReport) -> str:
-    """What is in doubt, and since when; '' for nothing."""
+    """What is in doubt, and since when; '' if nothing is."""
     if sink.elsewhere:
         return ""
     if sink.in_doubt_s is not None and sink.row is not None:

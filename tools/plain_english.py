@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
 #: Findings that are left, by word. Lower a number when you remove findings; never raise one.
-ALLOWED: Final = {"all the same": 18, "anew": 36, "by now": 10, "nobody": 123, "of": 99, "somebody": 41, "whoever": 61}
+ALLOWED: Final = {"all the same": 11, "anew": 18, "by now": 6, "nobody": 86, "of": 63, "somebody": 29, "whoever": 39}
 # A capital "Of" begins a sentence or a title; the other words are banned in either case.
 _BANNED: Final = re.compile(r"\b(?:Of(?=\s)|(?i:nobody|somebody|whoever|anew|by\s+now|all\s+the\s+same))\b")
 _CODE: Final = re.compile(r"(?s:```.*?```)|`+[^`\n]+`+|\"[^\"\n]*\"|\]\([^)\n]*\)")

@@ -1,6 +1,6 @@
-"""The Avro encoder: columns of Arrow become the binary encoding of Avro 1.11, all rows at once.
+"""The Avro encoder: encodes Arrow columns in Avro 1.11's binary encoding, all rows at once.
 
-Each class here is one kind of schema. Its ``pieces`` are those of which each row's encoding consists.
+Each class here is one kind of schema. The concatenated ``pieces`` of a row are its encoding.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class AvroEncoder(Protocol):
         """The pieces of each row's encoding.
 
         Args:
-            column: the values; without nulls, but for `Optional` and `Required`.
+            column: the values; without nulls, except for `Optional` and `Required`.
 
         Raises:
-            NotEncodableError: the schema has no place for a value.
+            NotEncodableError: the schema cannot represent a value.
         """
 
 
 @dataclass(frozen=True)
 class Integer:
-    """An int or a long; a date or a timestamp of microseconds is one."""
+    """An int or a long; also dates and timestamps in microseconds."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
         """See `AvroEncoder`."""
@@ -66,7 +66,7 @@ class Fixed:
     """A boolean, a float or a double.
 
     Attributes:
-        kind: as NumPy names the numbers.
+        kind: NumPy's name of the number type.
     """
 
     kind: str
@@ -83,8 +83,8 @@ class Bytes:
     """A string or bytes.
 
     Attributes:
-        path: of the field.
-        text: it is a string.
+        path: path of the field.
+        text: True for a string.
     """
 
     path: str
@@ -98,14 +98,14 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Decimal:
-    """A decimal in bytes: two's complement, the highest byte first, no longer than it must be."""
+    """A decimal in bytes: two's complement, big-endian, of minimal length."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
         """See `AvroEncoder`."""
         matrix = decimal_bytes(column)
         negative = matrix[:, :1] >> 7
         spare = np.logical_and.accumulate(matrix[:, :-1] == negative * 0xFF, axis=1)
-        # A leading byte says nothing where it repeats the sign, and the next one begins with the sign too.
+        # A leading byte is redundant if it repeats the sign, and the next one begins with the sign too.
         needed = np.ones(matrix.shape, bool)
         needed[:, :-1] = ~(spare & (matrix[:, 1:] >> 7 == negative))
         return [varint_rows(Varints.of(needed.sum(axis=1, dtype=np.int64))), chosen_rows(matrix, needed)]
@@ -117,7 +117,7 @@ class Optional:
 
     Attributes:
         of: the type.
-        null_first: null is the first of the two.
+        null_first: null is the first branch of the union.
     """
 
     of: AvroEncoder
@@ -138,7 +138,7 @@ class Required:
     """A type without null.
 
     Attributes:
-        path: of the field.
+        path: path of the field.
         of: the type.
     """
 
@@ -153,10 +153,10 @@ class Required:
 
 @dataclass(frozen=True)
 class Absent:
-    """A field that no column has.
+    """A field without a column.
 
     Attributes:
-        content: its null.
+        content: its encoded null.
     """
 
     content: bytes
@@ -172,7 +172,7 @@ class Record:
     """A record.
 
     Attributes:
-        fields: of each its column, None where no column has it, in the order of the schema.
+        fields: the column of each field, None if there is none, in the order of the schema.
     """
 
     fields: tuple[tuple[str | None, AvroEncoder], ...]
@@ -191,7 +191,7 @@ class Array:
     """An array.
 
     Attributes:
-        items: of its elements.
+        items: encoder of its elements.
     """
 
     items: AvroEncoder
@@ -207,8 +207,8 @@ class Map:
     """A map; its keys are strings.
 
     Attributes:
-        keys: of its keys.
-        values: of its values.
+        keys: encoder of its keys.
+        values: encoder of its values.
     """
 
     keys: AvroEncoder
@@ -221,7 +221,7 @@ class Map:
 
 
 def _block(pieces: Sequence[Piece], counts: Int64Array) -> list[Piece]:
-    """All items of a row in one block, behind their number; an empty row has the end alone."""
+    """All items of a row in one block, after their number; an empty row has only the end marker."""
     items = joined_rows(pieces, int(counts.sum()))
     some = counts > 0
     numbers = spread_rows(varint_rows(Varints.of(counts[some])), some)

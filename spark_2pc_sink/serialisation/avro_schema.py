@@ -27,7 +27,7 @@ from spark_2pc_sink.serialisation.refusals import NoSchemaError
 from spark_2pc_sink.wire.batch_format import encode_varint
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: The Avro types that hold all values of a Spark type, the one of a derived schema first: (type, logical type).
+#: The Avro types that hold all values of a Spark type, that of a derived schema first: (type, logical type).
 _TYPES: Final[Mapping[str, tuple[tuple[str, str | None], ...]]] = {
     "BooleanType": (("boolean", None),),
     "ByteType": (("int", None), ("long", None)),
@@ -49,22 +49,22 @@ _TEXT_KEYS: Final = "keys of an Avro map are strings"
 
 
 def derived_schema(kind: DataType, name: str, *, nullable: bool = False) -> Any:
-    """The schema of a type, as JSON has it.
+    """The schema of a type, as a JSON value.
 
     Args:
-        kind: of Spark.
-        name: of the record, with its namespace before the last point.
-        nullable: a null is allowed.
+        kind: a Spark type.
+        name: name of the record, with its namespace before the last point.
+        nullable: nulls are allowed.
 
     Raises:
-        NoSchemaError: Avro has no place for a type, or does not allow a name.
+        NoSchemaError: Avro cannot represent a type, or does not allow a name.
     """
     schema = _derived(kind, name, "")
     return ["null", schema] if nullable else schema
 
 
 def _derived(kind: DataType, name: str, path: str) -> Any:
-    """``name`` is that of a record here; records inside have it as their namespace, so that none meet."""
+    """``name`` is that of a record here; it is the namespace of nested records, so that their names are unique."""
     if isinstance(kind, StructType):
         namespace, _, short = name.rpartition(".")
         named = {"name": short, "namespace": namespace} if namespace else {"name": short}
@@ -104,7 +104,7 @@ def parsed_schema(text: str) -> Any:
     """A schema with all its names resolved.
 
     Raises:
-        NoSchemaError: it is none.
+        NoSchemaError: it is invalid.
     """
     with extra("avro"):
         from fastavro.schema import SchemaParseException, UnknownType, expand_schema  # noqa: PLC0415 - an extra
@@ -123,12 +123,12 @@ def avro_encoder(kind: DataType, schema: Any, path: str = "") -> AvroEncoder:
     """The encoder of values of a Spark type for a schema.
 
     Args:
-        kind: of the column.
-        schema: from `parsed_schema`, or `derived_schema`.
-        path: of the field.
+        kind: type of the column.
+        schema: result of `parsed_schema` or `derived_schema`.
+        path: path of the field.
 
     Raises:
-        NoSchemaError: the schema has no place for some values of the type.
+        NoSchemaError: the schema cannot represent some values of the type.
     """
     if isinstance(schema, list):
         return _of_union(kind, schema, path)

@@ -1,7 +1,7 @@
 """The binding of an expression to a schema: on the driver, once for each schema of a run.
 
-The schema is derived from the expression's type, given by the user, or the newest of its subject; the registry
-names its id. Nothing is written to Kafka or the database before all that is done.
+The schema is derived from the expression's type, given by the user, or the newest of its subject; the registry provides
+its id. All this precedes any write to Kafka or the database.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _ADVICE = "Avro and Protobuf describe structs: pass {part}='struct(…)'"
 
 @dataclass(frozen=True)
 class SchemaRequest:
-    """What the user says of the schema of a key or a value.
+    """The user's options for the schema of a key or a value.
 
     Attributes:
-        part: which of the two.
-        format: of its bytes.
-        topic: of the records; None where rows name their topics.
-        strategy: how the subject is named.
-        schema: the text of a schema; None for a derived one, or the newest of the subject.
-        name: of the derived record with its namespace, or the message of a given Protobuf schema.
+        part: key or value.
+        format: format of its bytes.
+        topic: topic of the records; None if rows name their topics.
+        strategy: naming strategy of the subject.
+        schema: text of a schema; None for a derived one, or the newest of the subject.
+        name: name of the derived record with its namespace, or the message of a given Protobuf schema.
     """
 
     part: Part
@@ -53,16 +53,15 @@ class SchemaRequest:
 
 
 def bind(request: SchemaRequest, kind: DataType, registry: Registry) -> Serialiser:
-    """Find or register the schema, and make the serialiser of it.
+    """Find or register the schema, and create its serialiser.
 
     Args:
-        request: of the user.
-        kind: the type of the key or the value.
-        registry: is asked for the id.
+        request: the user's request.
+        kind: type of the key or the value.
+        registry: provides the id.
 
     Raises:
-        ConfigurationError: there is no schema for the type, it does not go together with the type, or the registry
-            refuses it.
+        ConfigurationError: there is no schema for the type, it does not match the type, or the registry refuses it.
         SchemaRegistryError: the registry did not answer.
     """
     try:
@@ -102,14 +101,14 @@ def _schema_id(request: SchemaRequest, subject: str, text: str, registry: Regist
         rule = f"subject {subject!r} does not have this schema, and nothing is registered: {text}"
         raise NoSchemaError("", rule, "register it, or set auto.register.schemas to True")
     if request.part == "key" and registry.latest(subject) is not None:
-        # The id is a part of the key's bytes, by which records of one key share a partition and are compacted.
+        # The id is part of the key's bytes, by which records of one key share a partition and are compacted.
         rule = f"the keys of subject {subject!r} have another schema: equal keys would no longer be the same bytes"
         raise NoSchemaError("", rule, "keep the key's expression as it was, or write to another topic")
     return registry.register(subject, text, request.format)
 
 
 def _subject(request: SchemaRequest, name: str | None) -> str:
-    """The subject, by the names of Confluent's strategies."""
+    """The subject, according to Confluent's strategies."""
     if request.strategy != "record" and request.topic is None:
         remedy = "pass subject_name_strategy='record', or one topic for all rows"
         raise NoSchemaError("", f"rows name their topics, and strategy {request.strategy!r} needs one", remedy)
@@ -130,12 +129,12 @@ def _derived(request: SchemaRequest, kind: DataType) -> str:
 
 @dataclass(frozen=True)
 class _Described:
-    """A schema that was understood, and the encoder of the type for it.
+    """A parsed schema, and the encoder of the type for it.
 
     Attributes:
-        name: of its record or message; None for a type without a name.
-        encoder: of the type.
-        indexes: of Protobuf's header.
+        name: name of its record or message; None for a type without a name.
+        encoder: encoder of the type.
+        indexes: message indexes of Protobuf's header.
     """
 
     name: str | None

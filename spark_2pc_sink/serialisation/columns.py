@@ -1,4 +1,4 @@
-"""Columns without nulls, as the encoders of both formats take them apart."""
+"""Columns without nulls, decomposed for the encoders of both formats."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from spark_2pc_sink.serialisation.refusals import NotEncodableError
 from spark_2pc_sink.wire.arrow_layout import ArrowColumn, BoolArray, Int64Array
 
-#: Bytes of a decimal in Arrow, the lowest first.
+#: Bytes of a decimal in Arrow, little-endian.
 DECIMAL_BYTES: Final = 16
 
 
 def without_nulls(column: ArrowColumn) -> tuple[ArrowColumn, BoolArray | None]:
-    """The values that are there, and where they are; None where they all are."""
+    """The non-null values, and their positions; None if there are no nulls."""
     if column.null_count == 0:
         return column, None
     return column.drop_null(), np.asarray(column.is_valid())
@@ -34,7 +34,7 @@ def check_full(column: ArrowColumn, path: str, remedy: str) -> None:
 
 
 def integers(column: ArrowColumn) -> Int64Array:
-    """The numbers of a column of integers or booleans; of dates, days since 1970; of timestamps, microseconds since."""
+    """Integers of a column of integers or booleans; for dates, days since 1970; for timestamps, microseconds."""
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
     elif pa.types.is_timestamp(column.type):
@@ -47,7 +47,7 @@ def text_bytes(column: ArrowColumn, path: str) -> ArrowColumn:
     """The bytes of texts.
 
     Raises:
-        NotEncodableError: one is not UTF-8, which Spark does not look at, and readers refuse.
+        NotEncodableError: one is not UTF-8, which Spark does not check, and readers refuse.
     """
     try:
         column.validate(full=True)
@@ -58,22 +58,22 @@ def text_bytes(column: ArrowColumn, path: str) -> ArrowColumn:
 
 
 def decimal_bytes(column: ArrowColumn) -> npt.NDArray[np.uint8]:
-    """The unscaled numbers of decimals as two's complement of 16 bytes each, the highest first."""
+    """The unscaled numbers of decimals as big-endian two's complement of 16 bytes each."""
     data = np.frombuffer(column.buffers()[1], np.uint8)
     rows = data[column.offset * DECIMAL_BYTES : (column.offset + len(column)) * DECIMAL_BYTES]
     return rows.reshape(-1, DECIMAL_BYTES)[:, ::-1]
 
 
 def elements(column: ArrowColumn) -> tuple[ArrowColumn, Int64Array]:
-    """The elements of all lists, one behind the other, and how many each list has."""
+    """The concatenated elements of all lists, and the number of elements of each list."""
     offsets = column.offsets.to_numpy().astype(np.int64)
     return column.values.slice(offsets[0], offsets[-1] - offsets[0]), np.diff(offsets)
 
 
 def entries(column: ArrowColumn) -> tuple[ArrowColumn, ArrowColumn, Int64Array]:
-    """The keys and the values of all maps, those of each map by their keys, and how many entries each map has.
+    """The keys and values of all maps, sorted by key within each map, and the number of entries of each map.
 
-    A map has no order of its own, and a batch that is replayed must become the same bytes.
+    Maps are unordered, and a replayed batch must be encoded to the same bytes.
     """
     offsets = column.offsets.to_numpy().astype(np.int64)
     length, counts = offsets[-1] - offsets[0], np.diff(offsets)
@@ -89,8 +89,8 @@ def floats(column: ArrowColumn, kind: str) -> npt.NDArray[Any]:
     """The numbers of a column of floats or doubles.
 
     Args:
-        column: of either.
-        kind: the type of the result, as NumPy names it.
+        column: a column of either.
+        kind: NumPy's name of the result type.
     """
     numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False).astype(kind)
     return numbers

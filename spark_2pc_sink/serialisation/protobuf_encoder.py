@@ -1,7 +1,7 @@
-"""The Protobuf encoder: columns of Arrow become messages on the wire, all rows at once.
+"""The Protobuf encoder: encodes Arrow columns as messages, all rows at once.
 
-Fields stand in the order of their numbers, as the runtimes write them, and entries of a map in that of their keys.
-Each class here is one kind of field; ``pieces`` are those of which the encoding behind the field's tag consists.
+Fields are ordered by number, as the runtimes write them, and map entries by key. Each class here is one kind of field;
+its ``pieces``, concatenated, are the encoding after the field's tag.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _TAG_BITS: Final = 3
 _MICROSECONDS_PER_S: Final = 1_000_000
 _NANOSECONDS_PER_MICROSECOND: Final = 1_000
-#: Up to here Arrow writes decimals without an exponent.
+#: Up to this scale Arrow writes decimals without an exponent.
 _PLAIN_SCALE_MAX: Final = 6
 
 
@@ -39,20 +39,20 @@ class ProtobufEncoder(Protocol):
 
     @property
     def wire_type(self) -> int:
-        """Of the field's tag."""
+        """Wire type of the field's tag."""
 
     def pieces(self, column: ArrowColumn) -> list[Piece]:
-        """The pieces of each value behind its tag.
+        """The pieces of each value after its tag.
 
         Args:
             column: the values, without nulls.
 
         Raises:
-            NotEncodableError: the schema has no place for a value.
+            NotEncodableError: the schema cannot represent a value.
         """
 
     def nonzero(self, column: ArrowColumn) -> BoolArray:
-        """Where the value is not the default of its kind, which a field without presence leaves out."""
+        """Whether each value differs from the default of its kind, which a field without presence omits."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Floating:
     """A float or a double.
 
     Attributes:
-        kind: as NumPy names the numbers.
+        kind: NumPy's name of the number type.
     """
 
     kind: str
@@ -102,8 +102,8 @@ class Bytes:
     """A string or bytes.
 
     Attributes:
-        path: of the field.
-        text: it is a string.
+        path: path of the field.
+        text: True for a string.
     """
 
     path: str
@@ -174,7 +174,7 @@ class Message:
     """A message.
 
     Attributes:
-        fields: of each its column, in the order of their numbers.
+        fields: the column of each field, in the order of their numbers.
     """
 
     fields: tuple[tuple[str, Field], ...]
@@ -201,10 +201,10 @@ class Field(Protocol):
         """The pieces of each row's field, tags included.
 
         Args:
-            column: the values; a null leaves the field out, where the field can say that.
+            column: the values; a null omits the field, if the field can represent that.
 
         Raises:
-            NotEncodableError: the schema has no place for a value.
+            NotEncodableError: the schema cannot represent a value.
         """
 
 
@@ -213,10 +213,10 @@ class Single:
     """A field with one value.
 
     Attributes:
-        path: of the field.
-        number: of the field.
+        path: path of the field.
+        number: number of the field.
         of: its kind.
-        presence: it tells null from the default of its kind.
+        presence: null is distinguished from the default of its kind.
     """
 
     path: str
@@ -241,10 +241,10 @@ class Repeated:
     """A field with any number of values.
 
     Attributes:
-        path: of the field.
-        number: of the field.
-        of: the kind of its values.
-        packed: all numbers stand behind one tag.
+        path: path of the field.
+        number: number of the field.
+        of: kind of its values.
+        packed: all numbers share one tag.
     """
 
     path: str
@@ -271,10 +271,10 @@ class Map:
     """A map: any number of messages of a key (1) and a value (2).
 
     Attributes:
-        path: of the field.
-        number: of the field.
-        keys: the kind of its keys.
-        values: the kind of its values.
+        path: path of the field.
+        number: number of the field.
+        keys: kind of its keys.
+        values: kind of its values.
     """
 
     path: str
@@ -305,7 +305,7 @@ def _varints(numbers: Int64Array) -> Any:
 
 
 def _prefixed(content: ArrowColumn) -> list[Piece]:
-    """Contents behind their lengths."""
+    """Contents prefixed by their lengths."""
     return [_varints(binary_layout(content).lengths), content]
 
 

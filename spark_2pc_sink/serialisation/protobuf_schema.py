@@ -1,4 +1,4 @@
-"""The Protobuf schema as its compiler reads it, and the encoder of a Spark type for it."""
+"""The Protobuf schema as parsed by its compiler, and the encoder of a Spark type for it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from spark_2pc_sink.serialisation.refusals import NoSchemaError
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-#: The compiler takes milliseconds; a machine that is overloaded, some seconds.
+#: The compiler takes milliseconds, or some seconds on an overloaded machine.
 _COMPILE_S_MAX: Final = 60
 _FILE: Final = "schema.proto"
 
 
 def compiled_message(text: str, name: str | None = None) -> Descriptor:
-    """A message of a .proto text.
+    """Compile a message of a .proto text.
 
     Args:
-        text: proto2 or proto3; it may import Google's well-known types, and nothing else.
+        text: proto2 or proto3; it may import only Google's well-known types.
         name: full name of the message; None for the first.
 
     Raises:
@@ -75,7 +75,7 @@ def _compiled(text: str) -> bytes:
         (Path(folder) / _FILE).write_text(text)
         command = [sys.executable, "-m", "grpc_tools.protoc", *(f"-I{root}" for root in [folder, *roots])]
         command += ["--include_imports", "--descriptor_set_out", f"{folder}/set", f"{folder}/{_FILE}"]
-        # In a process of its own: it writes what it has to say to that process's standard error.
+        # In a separate process: the compiler writes its messages to the process's standard error.
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S_MAX, check=False)
         if done.returncode:
             said = done.stderr.strip().replace(f"{folder}/", "")
@@ -85,7 +85,7 @@ def _compiled(text: str) -> bytes:
 
 
 def message_indexes(message: Descriptor) -> tuple[int, ...]:
-    """Where a message of the top level is in its file, as Confluent's wire format has it."""
+    """Indexes of a top-level message in its file, according to Confluent's wire format."""
     return (list(message.file.message_types_by_name).index(message.name),)
 
 
@@ -93,18 +93,18 @@ def protobuf_encoder(kind: StructType, message: Descriptor, path: str = "") -> M
     """The encoder of a struct as a message.
 
     Args:
-        kind: of the column.
-        message: of the schema.
-        path: of the field.
+        kind: type of the column.
+        message: message of the schema.
+        path: path of the field.
 
     Raises:
-        NoSchemaError: the message has no place for some values of the type.
+        NoSchemaError: the message cannot represent some values of the type.
     """
     columns = {each.name: each.dataType for each in kind.fields}
     fields: list[tuple[str, Field]] = []
     for described in sorted(message.fields, key=lambda each: each.number):
         inner = f"{path}.{described.name}" if path else described.name
-        # A field that the value lacks is left out, as a field without a value is.
+        # A field missing in the value is omitted, as a field without a value is.
         if described.name in columns:
             fields.append((described.name, _field(columns.pop(described.name), described, inner)))
     if columns:
@@ -161,7 +161,7 @@ def _encoder(kind: str, declared: str, path: str) -> ProtobufEncoder:
 
 
 def _type_name(described: FieldDescriptor) -> str:
-    """The type as a .proto text names it."""
+    """The type's name in a .proto text."""
     if described.message_type is not None:
         return str(described.message_type.full_name)
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto  # noqa: PLC0415 - an extra
@@ -175,7 +175,7 @@ def _is_map(described: FieldDescriptor) -> bool:
 
 
 def _is_repeated(described: FieldDescriptor) -> bool:
-    # protobuf 6 has the property, and warns of the label.
+    # protobuf 6 has the property, and deprecates the label.
     if hasattr(described, "is_repeated"):
         return bool(described.is_repeated)
     return bool(getattr(described, "label") == described.LABEL_REPEATED)  # noqa: B009 - gone in protobuf 7

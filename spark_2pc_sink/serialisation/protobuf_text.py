@@ -14,7 +14,7 @@ from spark_2pc_sink.serialisation.refusals import NoSchemaError
 TIMESTAMP: Final = "google.protobuf.Timestamp"
 DATE: Final = "google.type.Date"
 _IMPORTS: Final[Mapping[str, str]] = {TIMESTAMP: "google/protobuf/timestamp.proto", DATE: "google/type/date.proto"}
-#: The Protobuf types that hold all values of a Spark type, the one of a derived schema first.
+#: The Protobuf types that hold all values of a Spark type, that of a derived schema first.
 TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "BooleanType": ("bool",),
     "ByteType": ("int32", "int64"),
@@ -40,11 +40,11 @@ def derived_text(kind: StructType, name: str) -> str:
     """The schema of a struct.
 
     Args:
-        kind: of Spark.
-        name: of the message, with its package before the last point.
+        kind: a Spark type.
+        name: name of the message, with its package before the last point.
 
     Raises:
-        NoSchemaError: Protobuf has no place for a type, or does not allow a name.
+        NoSchemaError: Protobuf cannot represent a type, or does not allow a name.
     """
     package, _, message = name.rpartition(".")
     written = _Messages()
@@ -68,10 +68,10 @@ def types_of(kind: DataType, path: str) -> tuple[str, ...]:
 
 
 def check_keys(kind: MapType, path: str) -> None:
-    """Refuse keys that no Protobuf map has.
+    """Refuse keys that are not allowed in a Protobuf map.
 
     Raises:
-        NoSchemaError: they are neither texts nor whole numbers.
+        NoSchemaError: they are neither texts nor integers.
     """
     if not _KEYS & set(TYPES.get(type(kind.keyType).__name__, ())) or isinstance(kind.keyType, DecimalType):
         rule = (
@@ -82,7 +82,7 @@ def check_keys(kind: MapType, path: str) -> None:
 
 @dataclass
 class _Messages:
-    """Writes messages, and notes which types of others they use."""
+    """Writes messages, and records which other types they use."""
 
     imported: set[str] = field(default_factory=set)
 
@@ -133,7 +133,7 @@ def _check_name(each: StructField, path: str) -> None:
 
 
 def _message_name(name: str, taken: set[str]) -> str:
-    """``line_items`` becomes ``LineItems``, with _ behind it where a field or a message has that name."""
+    """``line_items`` becomes ``LineItems``, with _ appended if a field or a message has that name."""
     found = "".join(part[:1].upper() + part[1:] for part in name.split("_")) or "Message"
     while found in taken:
         found += "_"

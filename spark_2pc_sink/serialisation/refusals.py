@@ -1,4 +1,4 @@
-"""Refusals: what a format cannot say, of a value in a task, or of a type on the driver."""
+"""Refusals: limits of a format, for a value in a task, or for a type on the driver."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass
 class NotEncodableError(Exception):
-    """A value that the schema has no place for.
+    """A value that the schema cannot represent.
 
     Attributes:
-        path: of the field, with points between names.
-        rule: what the schema or its format asks for.
+        path: path of the field, with points between names.
+        rule: requirement of the schema or its format.
         remedy: what the author of the job can do.
-        row: the number of the row in its column; -1 where that is not known.
+        row: number of the row in its column; -1 if unknown.
     """
 
     path: str
@@ -24,10 +24,10 @@ class NotEncodableError(Exception):
 
 @dataclass
 class NoSchemaError(Exception):
-    """A type that the format or the given schema has no place for.
+    """A type that the format or the given schema cannot represent.
 
     Attributes:
-        path: of the field, with points between names; '' for the whole.
+        path: path of the field, with points between names; '' for the whole.
         rule: what is wrong.
         remedy: what the author of the job can do.
     """
@@ -38,5 +38,5 @@ class NoSchemaError(Exception):
 
     @property
     def sentence(self) -> str:
-        """The rule with the field that it is about."""
+        """The rule with its field."""
         return f"field {self.path!r}: {self.rule}" if self.path else self.rule

@@ -1,4 +1,4 @@
-"""The schema registry as the driver asks it, by confluent-kafka's client."""
+"""The driver's access to the schema registry, through confluent-kafka's client."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
 _LOGIN_REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-#: Answers about the schema, which no retry changes.
+#: Answers about the schema that no retry changes.
 _SCHEMA_REFUSED: Final = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.BAD_REQUEST)
 
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema as the registry has it.
+    """A schema stored in the registry.
 
     Attributes:
-        schema_id: what every record says of it.
-        text: of the schema.
-        format: of the schema.
+        schema_id: id that every record contains.
+        text: text of the schema.
+        format: format of the schema.
     """
 
     schema_id: int
@@ -41,8 +41,8 @@ class Registry:
     """One registry. Every call is bounded by the properties ``timeout`` (seconds) and ``max.retries``.
 
     Args:
-        options: how to reach it.
-        schema_format: whose extra brings the client.
+        options: connection options.
+        schema_format: format whose extra contains the client.
     """
 
     def __init__(self, options: SchemaRegistryOptions, schema_format: Format) -> None:
@@ -50,21 +50,21 @@ class Registry:
         with extra(schema_format):
             self._library: Any = importlib.import_module("confluent_kafka.schema_registry")
             self._http: Any = _http_library()
-        # By new_client a registry of tests in memory is one (mock://).
+        # With new_client, an in-memory test registry can be used (mock://).
         self._client: SchemaRegistryClient = self._library.SchemaRegistryClient.new_client(dict(options.client))
 
     @property
     def uses_latest(self) -> bool:
-        """The newest schema of a subject is the one that is written."""
+        """True if the newest schema of a subject is the one to write."""
         return self._options.latest
 
     @property
     def may_register(self) -> bool:
-        """Schemas that a subject does not have may be registered."""
+        """True if schemas that a subject lacks may be registered."""
         return self._options.register
 
     def latest(self, subject: str) -> RegisteredSchema | None:
-        """The newest schema of a subject; None where there is none.
+        """The newest schema of a subject; None if there is none.
 
         Raises:
             SchemaRegistryError: the registry did not answer.
@@ -82,7 +82,7 @@ class Registry:
         )
 
     def find(self, subject: str, text: str, schema_format: str) -> int | None:
-        """The id of a schema; None where the subject does not have it.
+        """The id of a schema; None if the subject does not have it.
 
         Raises:
             SchemaRegistryError, ConfigurationError: see `latest`.
@@ -95,10 +95,10 @@ class Registry:
         return None if found is None else int(found.schema_id)
 
     def register(self, subject: str, text: str, schema_format: str) -> int:
-        """The id of a schema, which the subject has from now on.
+        """Register a schema with a subject, and return its id.
 
         Raises:
-            ConfigurationError: the registry refuses it, by the subject's rules of compatibility or as no schema.
+            ConfigurationError: the registry refuses it, by the subject's compatibility rules or as an invalid schema.
             SchemaRegistryError: see `latest`.
         """
         schema = self._schema(text, schema_format)
@@ -118,7 +118,7 @@ class Registry:
 
     @contextmanager
     def _asking(self, operation: str) -> Iterator[None]:
-        """Turn the errors of the library into ours."""
+        """Translate the library's errors."""
         where = self._options.shown_url
         try:
             yield

@@ -1,6 +1,6 @@
-"""The serialiser of a record's key or value: a column of Arrow becomes the bytes that Confluent's deserializers read.
+"""The serialiser of a record's key or value: an Arrow column is encoded for Confluent's deserializers.
 
-In front of each encoding stand a zero byte and the schema's id, for Protobuf also the place of the message in its file
+Each encoding is prefixed by a zero byte and the schema's id, for Protobuf also by the message's indexes in its file
 (Confluent, "Wire format").
 """
 
@@ -27,21 +27,21 @@ _MAGIC = 0
 
 @dataclass(frozen=True)
 class Serialiser:
-    """Encodes the keys or the values of a batch. Can be pickled; needs no library of the format.
+    """Encodes the keys or the values of a batch. Can be pickled; does not need a library of the format.
 
     Attributes:
-        header: stands before each encoding.
-        encoder: of the schema.
+        header: prefix of each encoding.
+        encoder: encoder of the schema.
     """
 
     header: bytes
     encoder: AvroEncoder | Message
 
     def encode(self, column: ArrowColumn) -> ArrowColumn:
-        """The bytes of each row, as a large_binary array; null where the column is null.
+        """The bytes of each row, as a large_binary array; null if the column is null.
 
         Raises:
-            NotEncodableError: the schema has no place for a value; with the number of its row.
+            NotEncodableError: the schema cannot represent a value; contains the row's number.
         """
         try:
             return self._encoded(column)
@@ -59,7 +59,7 @@ class Serialiser:
         return [self.encoder.body(values)] if isinstance(self.encoder, Message) else self.encoder.pieces(values)
 
     def _first_refused(self, column: ArrowColumn) -> int:
-        """The number of the first row that cannot be encoded, of which there is one."""
+        """The number of the first row that cannot be encoded; there must be one."""
         good, bad = 0, len(column)
         while bad - good > 1:
             middle = (good + bad) // 2
@@ -73,16 +73,16 @@ class Serialiser:
 
 
 def header(schema_id: int, indexes: Sequence[int] | None = None) -> bytes:
-    """What stands before each encoding.
+    """The prefix of each encoding.
 
     Args:
-        schema_id: of the registry.
-        indexes: of Protobuf: where the message is among those of its file; None for Avro.
+        schema_id: id in the registry.
+        indexes: for Protobuf, the message's indexes in its file; None for Avro.
     """
     begun = struct.pack(">bI", _MAGIC, schema_id)
     if indexes is None:
         return begun
     if tuple(indexes) == (0,):
-        # The usual place is written as an empty list.
+        # The most common indexes, [0], are encoded as an empty list.
         return begun + encode_varint(0)
     return begun + b"".join(map(encode_varint, [len(indexes), *indexes]))

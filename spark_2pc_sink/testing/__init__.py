@@ -11,18 +11,18 @@ Install them with ``pip install ".[testing]"`` in a clone of the repository::
         assert_same_multiset(sent, expected, what="values in orders")
         assert_same_on_both_sides(transactional_id="orders", kafka={"bootstrap.servers": kafka.bootstrap}, database=url)
 
-`KafkaBroker` in place of `ReferenceCoordinator` is Apache Kafka, in Java. All servers can be killed, restarted and
+Use `KafkaBroker` in place of `ReferenceCoordinator` for Apache Kafka, in Java. All servers can be killed, restarted and
 paused, and a :class:`TcpProxy` between them and a client loses, holds or delays answers. The sink does not import
-``testing``, and ``testing`` imports nothing of the sink but `spark_2pc_sink.verify`, which shares nothing with the code
-that writes: what it says about both sides does not depend on the code under test. Linux only.
+``testing``, and ``testing`` imports from the sink only `spark_2pc_sink.verify`, which shares no code with the writer:
+its verdict on both sides does not depend on the code under test. Linux only.
 
-`pytest_plugin` has the servers as fixtures, and a job that is killed at each step: docs/testing.md.
+`pytest_plugin` provides the servers as fixtures, and a job that is killed at each step: docs/testing.md.
 
 Reading order: ``local_broker``, ``kafka_broker``, ``reference_coordinator``, ``postgres`` (the servers), ``tcp_proxy``
-(the faults), ``topics`` and ``compare`` (reading back, and saying how two sides differ), ``both_sides`` (the assertion
-made of verify), ``spark`` and ``spark_cluster`` (a session, and executors as processes), ``stack``, ``job`` and
-``killed_job`` (both sides for a job that runs as a process, and its death), ``pytest_plugin``, then the small parts:
-``lifetime``, ``wait``, ``ports``, ``processes``, ``reaper``, ``java``.
+(the faults), ``topics`` and ``compare`` (reading back, and describing how two sides differ), ``both_sides`` (the
+assertion based on verify), ``spark`` and ``spark_cluster`` (a session, and executors as processes), ``stack``, ``job``
+and ``killed_job`` (both sides for a job that runs as a process, and its death), ``pytest_plugin``, then the small
+parts: ``lifetime``, ``wait``, ``ports``, ``processes``, ``reaper``, ``java``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.testing.topics import TopicRecord, read_topic
     from spark_2pc_sink.testing.wait import wait_until
 
-# Loaded when first asked for: a test run that uses none of this pays nothing for the plugin.
+# Loaded on first use: a test run that uses none of this has no cost from the plugin.
 _HOMES: Final = {
     "CapabilityError": "testing.errors",
     "CrashAt": "testing.job",
@@ -99,7 +99,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # A type checker would take every name for one that there is.
+if not TYPE_CHECKING:  # A type checker would consider every name to exist.
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:

@@ -1,4 +1,4 @@
-"""Saying how two sides differ, as multisets: what is missing, and what is there too often."""
+"""Differences between two sides as multisets: missing and surplus elements."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SHOWN_MAX = 10
 
 @dataclass(frozen=True)
 class MultisetDifference:
-    """How a multiset differs from what was expected.
+    """How a multiset differs from the expected one.
 
     Args:
         expected: number of elements expected.
         actual: number of elements found.
-        missing: expected and not found, with how many.
-        duplicated: expected and found more often, with how many are too many.
-        foreign: found and never expected, with how many.
+        missing: expected and not found, with counts.
+        duplicated: found more often than expected, with the surplus counts.
+        foreign: found and never expected, with counts.
     """
 
     expected: int
@@ -58,15 +58,15 @@ def multiset_difference(actual: Iterable[T], expected: Iterable[T]) -> MultisetD
 
 
 def assert_same_multiset(actual: Iterable[T], expected: Iterable[T], *, what: str) -> None:
-    """Check that both have the same elements, each as often.
+    """Check that both have the same elements, equally often.
 
     Args:
-        actual: what was found.
-        expected: what should be there.
+        actual: elements found.
+        expected: elements expected.
         what: names the comparison in the error, such as "records in topic orders".
 
     Raises:
-        AssertionError: they differ; the text lists what is missing, there twice, and foreign.
+        AssertionError: they differ; the text lists missing, duplicate and foreign elements.
     """
     difference = multiset_difference(actual, expected)
     if difference:

@@ -21,10 +21,10 @@ _VERSION_DEADLINE_S = 30
 def find_java_home() -> Path:
     """Return the home of a Java runtime, 17 or later: ``$JAVA_HOME``, else PATH's, else the oldest in /usr/lib/jvm.
 
-    The oldest that will do, because it is the one that most of Spark's releases know.
+    The oldest that suffices, because it is the one that most Spark releases support.
 
     Raises:
-        CapabilityError: there is none.
+        CapabilityError: there is no such runtime.
     """
     for home in _candidates():
         version = java_version(home)
@@ -38,7 +38,7 @@ def find_java_home() -> Path:
 
 @cache
 def java_version(home: Path) -> int | None:
-    """Return the major version of the runtime in ``home``, or None if there is none that runs."""
+    """Return the major version of the runtime in ``home``, or None if it does not run."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return None
@@ -50,9 +50,9 @@ def java_version(home: Path) -> int | None:
 
 
 def archive_options(archive: Path) -> list[str]:
-    """Options of a virtual machine that maps an archive of classes (JEP 350); none where there is none.
+    """Options of a virtual machine that maps an archive of classes (JEP 350); empty without one.
 
-    One that does not fit (another Java, other jars) is ignored by the virtual machine, not an error.
+    A mismatching archive (another Java, other jars) is ignored by the virtual machine, not an error.
     """
     return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:disable"] if archive.exists() else []
 

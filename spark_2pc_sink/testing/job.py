@@ -1,4 +1,4 @@
-"""A user's job as a process of its own: run to its end, or killed when its sink reaches a step of the recipe."""
+"""A user's job as a separate process: run to its end, or killed when its sink reaches a step of the recipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: A job with Spark takes some 10 s on an idle machine.
 JOB_DEADLINE_S: Final = 180.0
-#: Characters of a job's output that an error shows, from its end.
+#: Characters from the end of a job's output that an error shows.
 _TAIL_CHARACTERS: Final = 4_000
 
 
@@ -30,20 +30,20 @@ def run_job(
     environment: Mapping[str, str] | None = None,
     deadline_s: float = JOB_DEADLINE_S,
 ) -> str:
-    """Run a job to its end, in this folder and with this Python.
+    """Run a job to its end, in the current directory and with this Python.
 
     Args:
         script: the file with the job's program.
         arguments: its command line.
-        environment: more variables than those of this process.
-        deadline_s: seconds that it may take; it is killed then.
+        environment: additional variables for the process.
+        deadline_s: maximum seconds; the job is then killed.
 
     Returns:
-        What it has printed.
+        Its output.
 
     Raises:
-        JobError: it failed; the text has the end of its output.
-        DeadlineError: it was not done in time.
+        JobError: it failed; the text contains the end of its output.
+        DeadlineError: it did not finish in time.
     """
     status, output = _run([sys.executable, *map(str, (script, *arguments))], environment, deadline_s)
     if status:
@@ -52,10 +52,10 @@ def run_job(
 
 
 class CrashAt:
-    """Runs a job that is killed at a step; the fixture ``crash_at`` is one.
+    """Runs a job that is killed at a step; the fixture ``crash_at`` is an instance.
 
     Args:
-        environment: more variables than those of this process.
+        environment: additional variables for the process.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -69,17 +69,17 @@ class CrashAt:
         times: int = 1,
         deadline_s: float = JOB_DEADLINE_S,
     ) -> None:
-        """Run a job until its sink has completed ``step``, and end it there with SIGKILL, with Spark's Java process.
+        """Run a job until its sink has completed ``step``, then end it with SIGKILL, including Spark's Java process.
 
         Args:
-            step: of the recipe, or its name: docs/how-it-works.md says what is done by then.
+            step: step of the recipe, or its name: docs/how-it-works.md describes the steps.
             script: the file with the job's program.
             arguments: its command line.
             times: kill when the step is reached for this time: 2 for the second batch.
-            deadline_s: seconds that it may take.
+            deadline_s: maximum seconds.
 
         Raises:
-            JobError: it ended by itself, before it reached the step so many times.
+            JobError: it ended by itself before reaching the step that many times.
             DeadlineError: it did not reach the step in time.
         """
         name = step if isinstance(step, str) else step.name
@@ -94,7 +94,7 @@ class CrashAt:
 
 
 def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: float) -> tuple[int, str]:
-    # A file: Spark's Java process may hold a pipe open when the job is gone.
+    # A file: Spark's Java process may hold a pipe open after the job has ended.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command,
@@ -102,7 +102,7 @@ def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: 
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # A group of its own, which dies as a machine does.
+            # A separate process group, which is killed as a whole, as when a machine is lost.
             start_new_session=True,
         )
         try:
@@ -113,7 +113,7 @@ def _run(command: list[str], environment: Mapping[str, str] | None, deadline_s: 
             message = f"{Path(command[-1]).name} was not done within {deadline_s} s. Its output ends:\n{tail}"
             raise DeadlineError(message) from None
         finally:
-            # Whatever it left behind; nobody is left where it was killed with its group.
+            # Leftover processes; there are none if the job was killed with its group.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -21,11 +21,11 @@ from spark_2pc_sink.testing.ports import free_port
 LIBS_VARIABLE = "SPARK_2PC_KAFKA_LIBS"
 LIBS_DEFAULT = Path(".cache/kafka-4.4.0/libs")
 _FORMAT_DEADLINE_S = 60.0
-#: A small heap, and no time spent on optimising code that runs for seconds.
+#: A small heap, and no optimisation of code that runs for seconds.
 QUICK_START_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 #: One node, and internal topics of one partition: less to create at the first transaction. After a SIGKILL the
-#: controller takes the broker back only when its old session has expired, 9 s unless shortened.
+#: controller readmits the broker only when its old session has expired, 9 s unless shortened.
 ONE_NODE = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
@@ -41,7 +41,7 @@ ONE_NODE = {
     "group.initial.rebalance.delay.ms": "0",
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
-    # A record in the metadata log twice a second for absent followers is a quarter of what an idle node does.
+    # Metadata log records twice a second for absent followers are a quarter of an idle node's work.
     "metadata.max.idle.interval.ms": "10000",
     "log.cleaner.dedupe.buffer.size": "2097152",
 }
@@ -63,14 +63,14 @@ class KafkaBroker(LocalBroker):
 
     Args:
         transaction_version: level of the feature ``transaction.version``: 0 or 1 (KIP-98), 2 (KIP-890).
-        two_phase_commit: grant ``enable2Pc`` to every client (KIP-939).
-        properties: more broker properties, or other values of those set here.
+        two_phase_commit: grants ``enable2Pc`` to every client (KIP-939).
+        properties: additional broker properties, or overrides of those set here.
         node_id: its id, unique in a cluster of several.
-        libs: folder of the broker's jars; default ``$SPARK_2PC_KAFKA_LIBS``, else ``.cache/kafka-4.4.0/libs``.
+        libs: directory of the broker's jars; default ``$SPARK_2PC_KAFKA_LIBS``, else ``.cache/kafka-4.4.0/libs``.
         jvm_options: options of the Java process; the default starts fast and optimises little.
 
     Raises:
-        CapabilityError: there is no Java 17, no jars, or jars of Kafka 3 for a level above 0.
+        CapabilityError: Java 17 or the jars are missing, or a level above 0 is requested with jars of Kafka 3.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class KafkaBroker(LocalBroker):
     ) -> None:
         folder = find_libs(libs)
         self._java = _java_command(folder, jvm_options)
-        #: Kafka 3 has no such feature: it is at level 0, and refuses the feature's name.
+        #: Kafka 3 has no such feature: its level is 0, and it rejects the feature's name.
         self._has_levels: bool = not any(folder.glob("kafka_2.13-3.*.jar"))
         if transaction_version and not self._has_levels:
             raise CapabilityError(f"Kafka 3 in {folder} has transaction.version 0 alone, not {transaction_version}")
         super().__init__(transaction_version=transaction_version, two_phase_commit=two_phase_commit, node_id=node_id)
         self.cluster_id: str = _random_id()
         self.controller_port: int = free_port()
-        #: Read at the first start; a cluster of several sets controller.quorum.voters here before it.
+        #: Read at the first start; a cluster of several nodes sets controller.quorum.voters here before it.
         self.properties: dict[str, str] = {
             **ONE_NODE,
             "node.id": str(node_id),
@@ -106,14 +106,14 @@ class KafkaBroker(LocalBroker):
         }
 
     def log_bytes(self, topic: str, partition: int = 0) -> int:
-        """How much this node has of a partition's log, whether other nodes have it too or not; 0 for none."""
+        """Bytes of a partition's log on this node, whether or not other nodes have it; 0 for none."""
         folder = self._data / f"{topic}-{partition}"
         return sum(segment.stat().st_size for segment in folder.glob("*.log"))
 
     def format_as(self, formatted: KafkaBroker) -> None:
-        """Take a copy of the storage of a node that was formatted and has not run yet, with this node's ids.
+        """Copy the storage of a formatted node that has not run yet, with this node's ids.
 
-        What ``StorageTool format`` makes differs between nodes in three ids only, and takes a virtual machine.
+        The output of ``StorageTool format`` differs between nodes only in three ids; creation takes a virtual machine.
         """
         self._configure()
         source, data = formatted._data, self._data
@@ -124,10 +124,10 @@ class KafkaBroker(LocalBroker):
         meta.write_text("".join(f"{name}{equals}{own.get(name, value)}\n" for name, equals, value in lines))
 
     def format(self) -> None:
-        """Make its storage, if it has none yet; :meth:`launch` does so too.
+        """Create its storage, unless it exists; :meth:`launch` does so too.
 
         Raises:
-            ServerError: the tool refused the properties.
+            ServerError: the tool rejected the properties.
         """
         if not self.formatted:
             self._configure()
@@ -177,10 +177,10 @@ def _random_id() -> str:
 
 
 def find_libs(libs: Path | None = None) -> Path:
-    """Return the folder of the broker's jars.
+    """Return the directory of the broker's jars.
 
     Raises:
-        CapabilityError: it is not there.
+        CapabilityError: it does not exist.
     """
     folder = (libs or Path(os.environ.get(LIBS_VARIABLE, LIBS_DEFAULT))).absolute()
     if not any(folder.glob("kafka_2.13-*.jar")):
@@ -189,7 +189,7 @@ def find_libs(libs: Path | None = None) -> Path:
 
 
 def class_archive(libs: Path, java_home: Path) -> Path:
-    """Where the archive of loaded classes is kept that halves a broker's start, where somebody has made one."""
+    """Path of the class archive that halves a broker's start time, if it has been created."""
     return libs.parent / f"classes-java{java_version(java_home)}.jsa"
 
 

@@ -16,11 +16,11 @@ from spark_2pc_sink.testing.processes import kill_with_children
 
 
 class KillAt:
-    """Takes the place of the sink's observer.
+    """Replaces the sink's observer.
 
     Args:
-        step: where to kill.
-        times: for which time it is reached.
+        step: the step at which to kill.
+        times: kill when it is reached for this time.
     """
 
     def __init__(self, step: Step, times: int) -> None:
@@ -39,7 +39,7 @@ class KillAt:
 if __name__ == "__main__":
     step_observer.reached = KillAt(Step[sys.argv[1]], int(sys.argv[2]))
     script: str = sys.argv[3]
-    # As Python itself does for a script: its words, and its folder as the first to import from.
+    # As Python itself does for a script: its arguments, and its directory first on the import path.
     sys.argv = sys.argv[3:]
     sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")

@@ -1,4 +1,4 @@
-"""What starts with a ``with`` statement and is gone at its end."""
+"""Resources that start with a ``with`` statement and are removed at its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Lifetime(ABC):
-    """A server, or several: entering starts it, leaving closes it, and so does a start that fails."""
+    """A server, or several: entering starts it; leaving, or a failed start, closes it."""
 
     @abstractmethod
     def start(self) -> None:
@@ -18,7 +18,7 @@ class Lifetime(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End it and remove what it kept; also where it never started."""
+        """End it and remove its data; also if it never started."""
 
     def __enter__(self) -> Self:
         try:

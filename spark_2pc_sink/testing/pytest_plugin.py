@@ -1,7 +1,7 @@
 """The pytest plugin: servers as fixtures, and a job that is killed at a step. docs/testing.md has an example.
 
 =================== ======== =====================================================================================
-fixture             scope    gives
+fixture             scope    provides
 =================== ======== =====================================================================================
 dual_write_kafka    session  a running `ReferenceCoordinator`, which keeps prepared transactions
 dual_write_postgres session  a running `PostgresServer`
@@ -9,8 +9,8 @@ dual_write_stack    test     a `DualWriteStack`: a topic and a database of the t
 crash_at            test     ``crash_at(step, "job.py", …)``: the job, killed when its sink reaches the step
 =================== ======== =====================================================================================
 
-Every pytest of an environment with this package loads this module. It imports nothing that takes time, and starts a
-server when the first test asks for one.
+Every pytest of an environment with this package loads this module. Its imports take no noticeable time, and a server
+starts only when the first test requests one.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.testing import CrashAt, DualWriteStack, PostgresServer, ReferenceCoordinator
 
-#: Libraries below this package; what they do with Python's or each other's deprecated parts is not the user's to mend.
+#: Libraries used by this package; deprecation warnings about their use of each other are not actionable for users.
 _LIBRARIES: Final = r"(kafka|confluent_kafka|pyspark|py4j|pandas|pyarrow|psycopg2|sqlalchemy|google_crc32c|pgpq)(\.|$)"
-#: kafka-python's loader of message schemas uses these of the standard library, which gets the blame.
+#: kafka-python's loader of message schemas uses these of the standard library, to which the warning is attributed.
 _LOADER: Final = r"(read_text|open_text) is deprecated"
 
 

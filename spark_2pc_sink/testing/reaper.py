@@ -1,9 +1,9 @@
-"""A program, not a module: ends servers when the process that started them is gone. See ``processes.py``.
+"""A program, not a module: ends servers after the process that started them has ended. See ``processes.py``.
 
-Run by its path, without site-packages and without this package, so that it starts in milliseconds and depends on
-nothing. It reads lines from standard input, ``+pid start folder`` for a server that runs and ``-pid start folder`` for
-one that has ended; ``start`` is when the process started (proc(5), field 22 of stat), which keeps it from ending
-another process that has got the same pid. When the input ends, the parent is gone.
+Run by its path, without site-packages and without this package, so that it starts in milliseconds and has no
+dependencies. It reads lines from standard input, ``+pid start folder`` for a running server and ``-pid start folder``
+for one that has ended; ``start`` is the start time of the process (proc(5), field 22 of stat), so that a different
+process with a reused pid is not ended. The parent has ended when the input ends.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import sys
 import time
 from collections.abc import Iterable
 
-#: How long servers have to end in an orderly way.
+#: Time for servers to end gracefully.
 ORDERLY_END_S = 2.0
 
 
 def start_time(pid: int) -> str:
-    """When a process started, in clock ticks since boot; with the pid it names a process for ever. '' if it is gone."""
+    """A process's start time, in clock ticks since boot; unique together with the pid. '' if the process has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123 - pathlib takes long to load
         return stat.read().rpartition(")")[2].split()[19]
     return ""
 
 
 def read_servers(lines: Iterable[str]) -> set[tuple[int, str, str]]:
-    """Read until the input ends, and return who runs then: (pid, start, folder)."""
+    """Read until the input ends, and return the servers still running: (pid, start, folder)."""
     running = set()
     for line in lines:
         pid, start, folder = line[1:].rstrip("\n").split(" ", 2)
@@ -40,10 +40,10 @@ def read_servers(lines: Iterable[str]) -> set[tuple[int, str, str]]:
 
 
 def end(servers: set[tuple[int, str, str]]) -> None:
-    """End servers, orderly first, and remove their folders.
+    """End servers, gracefully first, and remove their folders.
 
-    SIGQUIT is PostgreSQL's "immediate shutdown", by which the postmaster takes its children along. A stopped process
-    takes no signal but SIGKILL until it is continued, hence SIGCONT.
+    SIGQUIT is PostgreSQL's "immediate shutdown", in which the postmaster also ends its children. A stopped process
+    handles no signal but SIGKILL until it is continued, hence SIGCONT.
     """
     for number in (signal.SIGQUIT, signal.SIGCONT, signal.SIGKILL):
         if number == signal.SIGKILL:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from spark_2pc_sink.testing.local_broker import LocalBroker
 
-# As for the Kafka broker beside this one: internal topics of one partition, no waiting for members that never come.
+# As for the Kafka broker: internal topics of one partition, no waiting for members that never arrive.
 _PROPERTIES = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "1",
@@ -17,19 +17,19 @@ _PROPERTIES = {
 # KIP-939, "Broker Configuration Changes"; as in Kafka, InitProducerId v6 is offered with unstable versions only.
 _TWO_PHASE_COMMIT = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
 _KEEP_PREPARED = {"transaction.keep.prepared.enable": "true"}
-#: Below this transaction.version there is no keeping (KIP-939 builds on KIP-890's epoch bump).
+#: Below this transaction.version prepared transactions cannot be kept (KIP-939 builds on KIP-890's epoch bump).
 _KEEPING_VERSION = 2
 
 
 class ReferenceCoordinator(LocalBroker):
-    """``spark-2pc coordinator`` in a process of its own, see `LocalBroker`.
+    """``spark-2pc coordinator`` as a separate process, see `LocalBroker`.
 
     Args:
         transaction_version: level of the feature ``transaction.version``: 0 or 1 (KIP-98), 2 (KIP-890).
-        two_phase_commit: grant ``enable2Pc`` to every client (KIP-939).
-        keep_prepared: let InitProducerId keep a prepared transaction (KIP-939), which no released Kafka does; only with
-            ``two_phase_commit``.
-        properties: more broker properties, or other values of those set here.
+        two_phase_commit: grants ``enable2Pc`` to every client (KIP-939).
+        keep_prepared: lets InitProducerId keep a prepared transaction (KIP-939), which no released Kafka does; only
+            with ``two_phase_commit``.
+        properties: additional broker properties, or overrides of those set here.
         node_id: its id.
     """
 

@@ -1,4 +1,4 @@
-"""A Spark session on this machine: small, quiet, and keeping to itself."""
+"""A Spark session on this machine: small, quiet, and isolated."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 JARS_VARIABLE = "SPARK_2PC_SPARK_JARS"
 JARS_DEFAULT = Path(".cache/spark-jars")
-#: For a virtual machine that lives for seconds or minutes: it wins nothing by optimising its code for minutes.
+#: For a virtual machine that lives for seconds or minutes: long optimisation of its code would not pay off.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def spark_environment(directory: Path, *, python_path: Path | None = None) -> dict[str, str]:
-    """Return environment variables for a process that starts Spark, to be added to its own.
+    """Return additional environment variables for a process that starts Spark.
 
-    Workers run this Python, and not the first on PATH; Java is one that will do, and the driver does not listen on the
+    Workers run this Python, and not the first on PATH; Java is a suitable one, and the driver does not listen on the
     network.
 
     Args:
-        directory: for Spark's shuffle files.
-        python_path: a folder from which workers can import modules too.
+        directory: directory for Spark's shuffle files.
+        python_path: additional directory from which workers can import modules.
 
     Raises:
-        CapabilityError: there is no Java 17.
+        CapabilityError: Java 17 is missing.
     """
     folders = [*([str(python_path)] if python_path else []), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
@@ -46,12 +46,12 @@ def spark_environment(directory: Path, *, python_path: Path | None = None) -> di
 def spark_settings(directory: Path, *, cores: int = 2) -> dict[str, str]:
     """Return Spark settings for one machine.
 
-    The jars of Spark's Kafka connector and of PostgreSQL's JDBC driver are added where they are at hand
-    (``$SPARK_2PC_SPARK_JARS``, else ``.cache/spark-jars``): the sink needs neither, comparisons with Spark's own do.
+    The jars of Spark's Kafka connector and of PostgreSQL's JDBC driver are added if available
+    (``$SPARK_2PC_SPARK_JARS``, else ``.cache/spark-jars``), for comparisons; the sink needs neither.
 
     Args:
-        directory: for Spark's warehouse.
-        cores: how many tasks run at a time.
+        directory: directory for Spark's warehouse.
+        cores: number of concurrent tasks.
     """
     jars = _jars()
     return {
@@ -69,10 +69,10 @@ def spark_settings(directory: Path, *, cores: int = 2) -> dict[str, str]:
 
 
 def class_archive() -> Path:
-    """Where the archive of loaded classes is kept that halves a session's start, where somebody has made one.
+    """Path of the class archive that halves a session's start time, if it has been created.
 
     Raises:
-        CapabilityError: there is no Java 17.
+        CapabilityError: Java 17 is missing.
     """
     import pyspark  # noqa: PLC0415 - half a second that only users of Spark should pay
 
@@ -83,7 +83,7 @@ def quick_java_options() -> str:
     """Options for a driver or an executor that lives for seconds or minutes: `QUICK_JAVA`, and the archive if any.
 
     Raises:
-        CapabilityError: there is no Java 17.
+        CapabilityError: Java 17 is missing.
     """
     return " ".join([QUICK_JAVA, *archive_options(class_archive())])
 
@@ -100,17 +100,17 @@ def start_spark(
     quick: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a session in this process, whose environment it changes. The caller stops it.
+    """Start a session in this process, changing its environment. The caller stops it.
 
     Args:
-        directory: for Spark's files.
-        cores: how many tasks run at a time.
-        python_path: a folder from which workers can import modules too.
+        directory: directory for Spark's files.
+        cores: number of concurrent tasks.
+        python_path: additional directory from which workers can import modules.
         quick: the session lives for seconds or minutes; see `quick_java_options`.
-        settings: more settings, or other values of those of :func:`spark_settings`.
+        settings: additional settings, or overrides of those of :func:`spark_settings`.
 
     Raises:
-        CapabilityError: there is no Java 17.
+        CapabilityError: Java 17 is missing.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that only users of Spark should pay
 

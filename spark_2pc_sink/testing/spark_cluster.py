@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and workers, whose executors are processes of their own."""
+"""A standalone Spark cluster on this machine: a master and workers, with executors as separate processes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _STOP_DEADLINE_S = 20.0
 
 
 class SparkCluster:
-    """The cluster; a context manager. Executors live as long as the session that has them.
+    """The cluster; a context manager. Executors live as long as their session.
 
     Args:
-        folder: for logs and the workers' files.
-        python_path: a folder from which executors can import modules; None where they find those of their Python only.
-        workers: that are there from the beginning.
-        cores: of each worker, for the executors of all sessions.
-        memory: of each worker, as Spark writes it.
+        folder: directory for logs and the workers' files.
+        python_path: directory from which executors can import modules; None for their Python's modules only.
+        workers: number of workers started initially.
+        cores: cores of each worker, for the executors of all sessions.
+        memory: memory of each worker, in Spark's notation.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class SparkCluster:
 
     @property
     def master(self) -> str:
-        """Its URL, as ``spark.master`` takes it."""
+        """Its URL, for ``spark.master``."""
         return f"spark://127.0.0.1:{self._port}"
 
     @property
@@ -64,16 +64,16 @@ class SparkCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Executors of a driver that was killed, or that stand still, have nobody else who ends them.
+        # Executors of a killed driver, or paused ones, are not ended by any other process.
         kill_all([executor for pid in self.worker_pids for executor in children(pid)])
         for process in reversed(self._processes):
             process.end(signal.SIGTERM, deadline_s=_STOP_DEADLINE_S)
 
     def add_worker(self, *, python_path: Path | None) -> None:
-        """Start one more worker, without waiting for it.
+        """Start an additional worker, without waiting for it.
 
         Args:
-            python_path: as that of the cluster, for the executors of this worker.
+            python_path: as for the cluster, for the executors of this worker.
         """
         name = f"worker-{len(self.worker_pids)}"
         program = ("org.apache.spark.deploy.worker.Worker", *self._room)

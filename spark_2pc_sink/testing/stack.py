@@ -24,17 +24,17 @@ _PARTITIONS: Final = 4
 
 
 class DualWriteStack:
-    """A topic and a database that no other test uses; the fixture ``dual_write_stack`` is one.
+    """A topic and a database that no other test uses; the fixture ``dual_write_stack`` is an instance.
 
     Args:
         kafka: the running server.
         postgres: the running server.
-        directory: for Spark's files.
+        directory: directory for Spark's files.
 
     Attributes:
         topic: its name; it has 4 partitions.
-        transactional_id: for the sink.
-        database: SQLAlchemy's URL of the database, which is empty.
+        transactional_id: id for the sink.
+        database: SQLAlchemy URL of the database, which is empty.
         kafka: Kafka client properties.
         environment: for `DualWriteSink.from_env` in the job, and for Spark on this machine.
     """
@@ -62,7 +62,7 @@ class DualWriteStack:
         return {name: getattr(self, name) for name in ("transactional_id", "topic", "database", "kafka")}
 
     def execute(self, *statements: str) -> None:
-        """Run SQL statements in the database, each in a transaction of its own."""
+        """Run SQL statements in the database, each in a separate transaction."""
         for statement in statements:
             self._query(statement)
 
@@ -71,7 +71,7 @@ class DualWriteStack:
         return self._query(query)
 
     def records(self) -> list[TopicRecord]:
-        """What a reader of committed records finds in the topic."""
+        """The committed records in the topic."""
         return read_topic(self.kafka["bootstrap.servers"], self.topic)
 
     def run_job(
@@ -97,7 +97,7 @@ class DualWriteStack:
         )
 
     def close(self) -> None:
-        """Drop the database, whoever is still connected."""
+        """Drop the database, including any open connections."""
         self._postgres.drop_database(self._name)
 
     def _query(self, statement: str) -> list[tuple[Any, ...]]:

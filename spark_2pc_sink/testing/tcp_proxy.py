@@ -1,6 +1,6 @@
-"""A proxy between a client and a server that loses, holds, delays or cuts what passes.
+"""A proxy between a client and a server that loses, holds, delays or cuts traffic.
 
-For faults that a process signal cannot make: a request that arrives while its answer does not, a link that is cut
+For faults that a process signal cannot cause: a request that arrives while its answer does not, a link that is cut
 while both ends live.
 """
 
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 
 from spark_2pc_sink.testing.ports import free_port
 
-#: Tells by the bytes that a client sends whether they are the request in question.
+#: Recognises the request in question by the bytes that a client sends.
 RequestPredicate = Callable[[bytes], bool]
 
 _CHUNK_BYTES = 65_536
-#: A side that reads nothing keeps this much waiting here; then the other side is not read from, as without a proxy.
+#: Maximum buffered bytes for a side that does not read; beyond it, the other side is not read, as without a proxy.
 _WAITING_BYTES_MAX = 1 << 20
-#: How long the proxy's thread sleeps when nothing happens; every command wakes it at once.
+#: How long the proxy's thread sleeps without events; every command wakes it at once.
 _IDLE_S = 1.0
 _STOP_DEADLINE_S = 5.0
 _CONNECT_DEADLINE_S = 5.0
@@ -32,7 +32,7 @@ _CONNECT_DEADLINE_S = 5.0
 
 @dataclass(eq=False)
 class _Pipe:
-    """One direction of a link: what was read from ``source`` and is not written to ``sink`` yet."""
+    """One direction of a link: bytes read from ``source`` and not yet written to ``sink``."""
 
     source: socket.socket
     sink: socket.socket
@@ -48,7 +48,7 @@ class _Pipe:
         self.waiting_bytes += len(chunk)
 
     def write(self, now: float) -> None:
-        """Write what is due, as far as the sink takes it without waiting."""
+        """Write due bytes, as far as the sink accepts them without waiting."""
         while self.chunks and self.chunks[0][0] <= now:
             due, chunk = self.chunks.popleft()
             try:
@@ -70,15 +70,15 @@ class _Link:
         self.client, self.server = client, server
         self.requests = _Pipe(client, server)
         self.answers = _Pipe(server, client)
-        #: What has recognised the request whose answer is to be lost; None where none is.
+        #: The recogniser of the request whose answer is to be lost; None if there is none.
         self.losing: RequestPredicate | None = None
 
     def finished(self) -> bool:
-        """True when a side has closed and all it said has been passed on."""
+        """True when a side has closed and all its data has been passed on."""
         return any(pipe.ended and not pipe.chunks for pipe in (self.requests, self.answers))
 
     def close(self, *, reset: bool) -> None:
-        """Close both ends; a reset loses what is under way, as a cut cable does."""
+        """Close both ends; a reset loses data in transit, as a cut cable does."""
         for end in (self.client, self.server):
             if reset:
                 with contextlib.suppress(OSError):
@@ -87,19 +87,19 @@ class _Link:
 
 
 class TcpProxy:
-    """Forwards connections to ``127.0.0.1:target_port`` and makes faults on command.
+    """Forwards connections to ``127.0.0.1:target_port`` and injects faults on command.
 
-    One thread does all the work; every method may be called from any other. Use it as a context manager.
+    One thread does all the work; methods are thread-safe. Use it as a context manager.
 
     Args:
-        target_port: where the server listens.
-        port: where clients connect; a free port by default.
+        target_port: port of the server.
+        port: port for clients; a free port by default.
     """
 
     def __init__(self, *, target_port: int, port: int | None = None) -> None:
         self.target_port = target_port
         self.port: int = port if port is not None else free_port()
-        #: How often an answer has been lost by :meth:`lose_answer`.
+        #: Number of answers lost by :meth:`lose_answer`.
         self.answers_lost: int = 0
         self._lock = threading.Lock()
         self._links: list[_Link] = []
@@ -119,7 +119,7 @@ class TcpProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections it forwards now."""
+        """Number of connections currently forwarded."""
         with self._lock:
             return len(self._links)
 
@@ -154,12 +154,12 @@ class TcpProxy:
             self._cut_links()
 
     def reset_connections(self) -> None:
-        """Reset every connection there is; new ones are forwarded as before."""
+        """Reset all current connections; new ones are forwarded as before."""
         with self._lock:
             self._cut_links()
 
     def restore(self) -> None:
-        """Back to plain forwarding: new connections, held answers, no delay, nothing to be lost."""
+        """Back to plain forwarding: new connections, held answers, no delay, no losses."""
         with self._lock:
             self._refusing = self._holding = False
             self._delay_s = 0.0
@@ -169,12 +169,12 @@ class TcpProxy:
         self._wake()
 
     def hold_answers(self) -> None:
-        """Let requests through and keep what the server answers, until :meth:`restore`."""
+        """Let requests through and hold back the server's answers, until :meth:`restore`."""
         with self._lock:
             self._holding = True
 
     def delay_answers(self, seconds: float) -> None:
-        """Pass each answer on that much later than it came, from now on."""
+        """Delay each answer by this time from now on."""
         with self._lock:
             self._delay_s = seconds
 
@@ -192,9 +192,9 @@ class TcpProxy:
     def lose_answer(self, predicate: RequestPredicate) -> None:
         """Lose the answer to the next request that ``predicate`` recognises.
 
-        The request is forwarded and the server carries it out; when its answer comes, it is dropped and the connection
-        reset. Happens once; a client that closes the connection before the answer has come has lost none, and then the
-        next such request counts.
+        The request is forwarded and the server executes it; its answer is dropped on arrival and the connection reset.
+        Happens once; if a client closes the connection before the answer arrives, no answer has been lost, and the next
+        such request counts.
 
         Args:
             predicate: gets the bytes of one read from the client: one request, for clients that wait for each answer.
@@ -204,7 +204,7 @@ class TcpProxy:
             self._predicate = predicate
 
     def wait_for_lost_answer(self, *, deadline_s: float) -> bool:
-        """Wait until the answer asked for by :meth:`lose_answer` has been lost; False if the deadline passed."""
+        """Wait until the answer chosen by :meth:`lose_answer` has been lost; False if the deadline passed."""
         return self._lost.wait(deadline_s)
 
     def _wake(self) -> None:
@@ -229,7 +229,7 @@ class TcpProxy:
                 self._serve(ready)
 
     def _poll(self) -> tuple[select.poll, float]:
-        """What to wait for, and for how long at most."""
+        """The events to wait for, and the maximum time."""
         assert self._listener is not None
         poll, idle_s, now = select.poll(), _IDLE_S, time.monotonic()
         poll.register(self._listener, select.POLLIN)
@@ -302,7 +302,7 @@ class TcpProxy:
             return
         if link.losing is not None:
             link.losing = None
-            # Counted first: the client may look as soon as it sees the reset.
+            # Counted first: the client may check as soon as it sees the reset.
             self.answers_lost += 1
             self._lost.set()
             self._drop(link, reset=True)
@@ -319,7 +319,7 @@ class TcpProxy:
 
 
 def _read(source: socket.socket) -> bytes | None:
-    """What there is to read, b"" at the end, None if there is nothing after all."""
+    """Available bytes, b"" at the end, None if there are none after all."""
     try:
         return source.recv(_CHUNK_BYTES)
     except BlockingIOError:

@@ -41,7 +41,7 @@ class TopicRecord:
 def read_topic(
     bootstrap: str, topic: str, *, isolation: str = "read_committed", deadline_s: float = 60.0
 ) -> list[TopicRecord]:
-    """Read a topic from its beginning to its end as it is now.
+    """Read a topic from its beginning to its current end.
 
     The beginning is the first record that was not deleted. The end of a partition is its last stable offset for
     ``read_committed``, so that records of a transaction that is still open are neither returned nor waited for, and its
@@ -49,9 +49,9 @@ def read_topic(
 
     Args:
         bootstrap: ``bootstrap.servers``.
-        topic: its name.
+        topic: name of the topic.
         isolation: ``read_committed`` or ``read_uncommitted``.
-        deadline_s: seconds for all of it.
+        deadline_s: maximum seconds in total.
 
     Returns:
         Records of all partitions, by partition and offset.
@@ -82,7 +82,7 @@ def read_topic(
 def _bounds(consumer: Consumer, topic: str, begun_s: float, deadline_s: float) -> dict[int, tuple[int, int]]:
     """First offset and end of each partition.
 
-    Of a partition whose leader has moved librdkafka asks the former one, once: a consumer would ask again.
+    For a partition whose leader has moved, librdkafka asks the former leader, once: a consumer would ask again.
     """
     while True:
         try:

@@ -10,20 +10,20 @@ from spark_2pc_sink.testing.errors import DeadlineError
 
 T = TypeVar("T")
 
-#: Short against anything that is waited for, long against the cost of looking.
+#: Short compared to any wait, long compared to the cost of checking.
 POLL_INTERVAL_S = 0.02
 
 
 def wait_until(condition: Callable[[], T], *, deadline_s: float, what: str, interval_s: float = POLL_INTERVAL_S) -> T:
-    """Call ``condition`` until it returns something true, and return that.
+    """Call ``condition`` until it returns a true value, and return that.
 
-    The condition is called at least once, and once more after the deadline, so that a machine that was busy for the
-    whole time still gets an answer.
+    The condition is called at least once, and once more after the deadline, so that a machine that was under load for
+    the whole time still gets an answer.
 
     Args:
         condition: called without arguments; an exception it raises ends the wait.
-        deadline_s: seconds to wait at most.
-        what: what is waited for, for the error's sentence.
+        deadline_s: maximum seconds to wait.
+        what: description of the condition, for the error's sentence.
         interval_s: seconds between two calls.
 
     Raises:
@@ -36,11 +36,11 @@ def wait_until(condition: Callable[[], T], *, deadline_s: float, what: str, inte
 
 
 def last_look(condition: Callable[[], T], *, deadline_s: float, interval_s: float = POLL_INTERVAL_S) -> T:
-    """As `wait_until`, for those who have an error of their own: what was found last, true unless time ran out.
+    """As `wait_until`, for callers with their own error: the last result, true unless time ran out.
 
     Args:
         condition: called without arguments; an exception it raises ends the wait.
-        deadline_s: seconds to wait at most.
+        deadline_s: maximum seconds to wait.
         interval_s: seconds between two calls.
     """
     end = time.monotonic() + deadline_s

@@ -398,7 +398,7 @@ class KeyedRows(BatchRows):
             tree = self._look_again(cursor)
             self._check_written(cursor, tree, given)
             if tree is not self._tree and tree.may_have_lost(self._tree, self._deleted):
-                # Possibly other rows, or a trigger undid a conflicting insertion: searching for the keys determines it.
+                # Perhaps other rows were deleted, or a conflicting insertion was undone: looking up the keys tells.
                 self._refuse_missing(self._count_given(cursor), self._count_arrived(cursor))
             if self._deleting and tree.triggers:
                 self._refuse_kept(self._count_in_table(cursor, deleting=True))

@@ -1,7 +1,7 @@
-"""The task of a batch: rows in, and out of it COPY bytes and record batches for the driver, and one receipt for Spark.
+"""The task of a batch: reads rows, sends COPY bytes and record batches to the driver, and returns a receipt to Spark.
 
-A task has no effect on Kafka or the database, so Spark may run it again: what an attempt has sent is dropped, or the
-attempt of the batch is given up. The driver runs the same code for a batch of a few rows, which it has collected.
+A task has no effect on Kafka or the database, so Spark may run it again: the output of an attempt is dropped, or the
+attempt of the batch is given up. For a batch of a few rows, which the driver has collected, it runs the same code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.wire.arrow_layout import ArrowColumn
 
 
-#: One row's key in an error text; longer ones are cut.
+#: Maximum length of a row's key in an error text.
 _ROW_KEY_CHARACTERS_MAX: Final = 100
 
 
@@ -48,8 +48,8 @@ class RowPartitioner(ArrowPartitioner):
     """Splits the batches of a task.
 
     Args:
-        topic: of rows that name none; None when every row names its own.
-        partition_count: how many partitions a topic has; see `Topics.partition_count`.
+        topic: topic of rows that name none; None if every row names its own.
+        partition_count: returns the number of partitions of a topic; see `Topics.partition_count`.
     """
 
     def __init__(self, topic: str | None, partition_count: Callable[[str], int]) -> None:
@@ -60,9 +60,9 @@ class RowPartitioner(ArrowPartitioner):
         """The rows of a batch by partition; see `split`.
 
         Raises:
-            UnstorableValueError: a row names no topic, one that does not exist or a partition that its topic does not
-                have, or has a header without a key.
-            BatchRetryError: the driver does not say whether a topic exists.
+            UnstorableValueError: a row names no topic, a missing one or a partition that its topic does not have, or
+                has a header without a key.
+            BatchRetryError: the driver gives no answer as to whether a topic exists.
         """
         topics, key = record_column(batch, record_columns.TOPIC), record_column(batch, record_columns.KEY)
         if topics is not None and topics.null_count:
@@ -86,8 +86,7 @@ class RowPartitioner(ArrowPartitioner):
     def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
         """See `ArrowPartitioner`.
 
-        A topic that rows name and that does not exist is the fault of that value: to run the batch again would not
-        help.
+        If a topic named by rows does not exist, that value is at fault: running the batch again would not help.
         """
         try:
             return self._count(topic)
@@ -115,28 +114,28 @@ class RowPartitioner(ArrowPartitioner):
 
 
 def describe_row(key: ArrowColumn | None, row: int) -> str:
-    """A row in an error text: by its key, or where records have none, by its number."""
+    """A row in an error text: its key, or its number if records have none."""
     return f"number {row} of its Arrow batch" if key is None else f"key={key[row].as_py()!r}"[:_ROW_KEY_CHARACTERS_MAX]
 
 
 def record_column(batch: pa.RecordBatch, name: str) -> ArrowColumn | None:
-    """A column of `record_columns`; None where the batch has none of that name."""
+    """A column of `record_columns`; None if the batch has none of that name."""
     index = batch.schema.get_field_index(name)
     return None if index < 0 else batch.column(index)
 
 
-#: A row's key or value in an error text; longer ones are cut.
+#: Maximum length of a row's key or value in an error text.
 _VALUE_CHARACTERS_MAX: Final = 200
 
 
 def unpacked(column: ArrowColumn) -> pa.RecordBatch:
-    """The rows in a packed column, in their order, with a column for each field.
+    """The rows in a packed column, in order, with a column for each field.
 
-    With several lanes one pass over a batch makes the rows of all. Each row of the batch has in such a column its row
-    for the lane, null where the lane does not get it; or an array of those that an array in it became.
+    With several lanes one pass over a batch builds the rows of all. In such a column each row of the batch has its row
+    for the lane, null if the lane does not get it; or an array of the rows derived from an array in it.
     """
     if not pa.types.is_struct(column.type):
-        # Without those of arrays that are null.
+        # Excludes the elements of arrays that are null.
         column = column.flatten()
     if column.null_count:
         column = column.filter(column.is_valid())
@@ -144,11 +143,11 @@ def unpacked(column: ArrowColumn) -> pa.RecordBatch:
 
 
 def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with their keys and values, made here unless Spark has done it, and with order keys.
+    """The rows with their keys and values, built here unless Spark has done it, and with order keys.
 
     Raises:
-        UnstorableValueError: Spark has met a text that is none, and would have replaced it; or the schema of key or
-            value has no place for one.
+        UnstorableValueError: Spark has found invalid text, which it would have replaced; or the schema of key or value
+            cannot represent a value.
     """
     completed = batch
     order = batch.schema.get_field_index(ORDER_COLUMN)
@@ -172,7 +171,7 @@ def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows, and no value where the record is a tombstone."""
+    """The rows, with the values of tombstones removed."""
     tombstones = record_column(batch, record_columns.TOMBSTONE)
     if tombstones is None or not pc.any(tombstones).as_py():
         return batch
@@ -214,7 +213,7 @@ if TYPE_CHECKING:
 
 
 class _Plan(Protocol):
-    """What a task is told to do."""
+    """A task's instructions."""
 
     @property
     def transactional_id(self) -> str:
@@ -227,21 +226,21 @@ _AnyPlan = TypeVar("_AnyPlan", bound=_Plan)
 def task_function(
     run: Callable[[Iterable[pa.RecordBatch], _AnyPlan, TaskIdentity], Iterator[pa.RecordBatch]], plan: _AnyPlan
 ) -> TaskFunction:
-    """The function that `mapInArrow` calls in a task: ``run``, told which task it is."""
+    """The function that `mapInArrow` calls in a task: ``run``, with the task's identity."""
 
     def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         remaining = iter(batches)
         with at_work_for(plan.transactional_id):
             yield from run(remaining, plan, _task_identity())
-        # A task that has given up has not read all of them. Spark ends a worker process that leaves some, and the next
-        # task waits while a new one imports everything.
+        # A task that gives up has not read all of them. Spark ends a worker process that leaves some, and the next task
+        # waits while a new one imports everything.
         deque(remaining, maxlen=0)
 
     return run_in_task
 
 
 def renaming(function: TaskFunction, names: list[str]) -> TaskFunction:
-    """The function, for batches whose columns have lost their names on the way."""
+    """Wrap the function for batches whose column names were lost in transit."""
 
     def with_names(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return function(pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
@@ -250,20 +249,19 @@ def renaming(function: TaskFunction, names: list[str]) -> TaskFunction:
 
 
 class GarbageCollection:
-    """Makes the garbage collection that Spark does behind each task cheap.
+    """Reduces the cost of Spark's garbage collection after each task.
 
-    Spark's daemon collects all garbage of a worker behind each task (``pyspark/daemon.py``), and the next task waits
-    for it. Looking through the modules of PySpark, Arrow and pandas, which stay for as long as the process does, takes
-    60 ms each time.
+    Spark's daemon collects all garbage of a worker after each task (``pyspark/daemon.py``), and the next task waits for
+    it. Traversing the modules of PySpark, Arrow and pandas, which live as long as the process, takes 60 ms each time.
     """
 
     def __init__(self) -> None:
         self._modules = 0
 
     def spare(self) -> None:
-        """Leave out of further collections what is there now, if anything was imported since the last time.
+        """Exclude existing objects from further collections, if anything was imported since the last call.
 
-        Right after a collection little of it is garbage. What is frozen is never freed, so not before every task.
+        Right after a collection little of it is garbage. Frozen objects are never freed, so not before every task.
         """
         modules = len(sys.modules)
         if modules > self._modules:
@@ -293,8 +291,8 @@ def row_digest(table: str, rows: pa.RecordBatch) -> int:
     """The digest of rows for a table: 0 to 2^128 - 1.
 
     Args:
-        table: as the user names it; the same rows in another table are others.
-        rows: with the columns of the table.
+        table: name as given by the user; the digest includes it.
+        rows: rows with the columns of the table.
     """
     words = np.column_stack([word for column in rows.columns for word in _words(column)])
     width = pa.binary(words.shape[1] * _WORD_BYTES)
@@ -303,7 +301,7 @@ def row_digest(table: str, rows: pa.RecordBatch) -> int:
 
 
 def _words(column: ArrowColumn) -> list[Any]:
-    """For each row whether there is a value, and 64 bits of it; those of a missing one are 0."""
+    """For each row whether there is a value, and 64 bits of it; 0 for a missing value."""
     there = np.asarray(column.is_valid())
     return [there.astype(np.int64), np.where(there, _values(column), 0)]
 
@@ -321,17 +319,17 @@ def _values(column: ArrowColumn) -> Any:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         column = column.cast(pa.large_binary())
     elif not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        # Decimals, and arrays: equal ones of a type are shown alike.
+        # Decimals, and arrays: equal values of a type have equal representations.
         column = pa.array([repr(value).encode() for value in column.to_pylist()], pa.large_binary())
     texts = column.fill_null(b"").to_numpy(zero_copy_only=False).tolist()
     return np.fromiter(map(xxhash.xxh3_64_intdigest, texts), np.uint64, len(texts)).view(np.int64)
 
 
-#: An Arrow batch with fewer rows for each partition waits for more: each cut takes as long as encoding some of them.
+#: An Arrow batch with fewer rows per partition waits for more: each split takes as long as encoding some of them.
 _ROWS_EACH: Final = 128
-#: Bytes of Arrow batches that wait, at most; as much as `record_encoder.KEPT_BYTES_MAX`, which they become.
+#: Maximum bytes of Arrow batches that wait; as much as `record_encoder.KEPT_BYTES_MAX`, which they become.
 _WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Rows for the table are encoded in pieces of so many Arrow bytes: the driver writes one while the next is encoded.
+#: Rows for the table are encoded in pieces of this many Arrow bytes: the driver writes one while the next is encoded.
 _PIECE_BYTES: Final = 1024 * 1024
 
 
@@ -341,9 +339,9 @@ def run_encode_task(
     """Encode the rows of one Spark partition, and send the result to the driver; yields one receipt.
 
     Args:
-        batches: the rows, with the columns that `record_columns` names.
-        plan: what to do, with a stream.
-        identity: of the task.
+        batches: rows with the columns named by `record_columns`.
+        plan: the task's plan, with a stream.
+        identity: identity of the task.
     """
     if plan.stream is None:
         raise LocalProtocolError(operation="encode", state="no stream", rule="a task sends what it makes")
@@ -358,12 +356,12 @@ def run_encode_task(
 def run_reread_task(
     batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
-    """Encode the rows of one Spark partition for the digest of their records alone; yields one receipt.
+    """Encode the rows of one Spark partition only for the digest of their records; yields one receipt.
 
     Args:
-        batches: the rows, with the columns that `record_columns` names.
-        plan: what to do; a stream in it is used to ask for topics.
-        identity: of the task.
+        batches: rows with the columns named by `record_columns`.
+        plan: the task's plan; a stream in it is used to ask for topics.
+        identity: identity of the task.
     """
     try:
         if plan.stream is None:
@@ -382,10 +380,10 @@ def encode(
     """Encode rows, in a task or in the driver.
 
     Args:
-        batches: the rows, with the columns that `record_columns` names.
-        plan: what to do.
-        identity: of the task; any for the driver.
-        output: where to.
+        batches: rows with the columns named by `record_columns`.
+        plan: the task's plan.
+        identity: identity of the task; any for the driver.
+        output: the destination.
 
     Raises:
         UnstorableValueError, RecordTooLargeError: a row cannot be encoded.
@@ -418,10 +416,10 @@ def encode(
 
 
 class _Nowhere(StreamOutput):
-    """The output of a task of which only the receipt is asked for.
+    """The output of a task that returns only its receipt.
 
     Args:
-        stream: to the driver, which answers questions; None where none comes.
+        stream: connection to the driver, which answers questions; None if there will be none.
     """
 
     def __init__(self, stream: TaskStream | None) -> None:
@@ -448,10 +446,10 @@ class _LaneEncoder:
     """The rows of one lane: completed, encoded for topic and table, and sent.
 
     Args:
-        plan: of the task.
-        lane: of that plan.
-        topics: of the task.
-        output: where to.
+        plan: plan of the task.
+        lane: a lane of that plan.
+        topics: topics of the task.
+        output: the destination.
     """
 
     def __init__(self, plan: TaskPlan, lane: LanePlan, topics: Topics, output: StreamOutput) -> None:
@@ -466,7 +464,7 @@ class _LaneEncoder:
         self._waiting: list[pa.RecordBatch] = []
 
     def encode(self, batch: pa.RecordBatch) -> None:
-        """Take an Arrow batch as Spark hands it over."""
+        """Add an Arrow batch as passed by Spark."""
         rows = batch if self.plan.packed is None else unpacked(batch.column(self.plan.packed))
         self.row_count += rows.num_rows
         if not rows.num_rows:
@@ -481,7 +479,7 @@ class _LaneEncoder:
                 self._output.rows(self.plan.index, data, count)
 
     def finish(self) -> None:
-        """All rows have come: send what is left of them."""
+        """After all rows have arrived: send the rest."""
         self._encode_waiting()
         self._send(self._records.finish())
         if self._rows is not None:
@@ -497,7 +495,7 @@ class _LaneEncoder:
         return stays
 
     def _gather(self, rows: pa.RecordBatch) -> None:
-        """Encode what waits once it has enough rows for each partition."""
+        """Encode waiting batches once there are enough rows for each partition."""
         if rows.num_rows:
             self._waiting.append(rows)
         row_count = sum(each.num_rows for each in self._waiting)
@@ -524,7 +522,7 @@ class RowPieces:
     """COPY bytes of rows in pieces of about a MiB, each of whole rows.
 
     Args:
-        plan: of the lane.
+        plan: plan of the lane.
     """
 
     def __init__(self, plan: RowEncoderPlan) -> None:
@@ -532,10 +530,10 @@ class RowPieces:
         self._sent = 0
 
     def encode(self, rows: pa.RecordBatch) -> Iterator[tuple[bytes, int]]:
-        """Take rows; yields pieces, each with the number of rows that it completes.
+        """Add rows; yields pieces, each with the number of rows that it completes.
 
         Raises:
-            UnstorableValueError: a value that the table cannot hold.
+            UnstorableValueError: the table cannot hold a value.
         """
         step = max(1, rows.num_rows * _PIECE_BYTES // max(rows.nbytes, 1))
         for start in range(0, rows.num_rows, step):
@@ -544,7 +542,7 @@ class RowPieces:
                 yield data, self._counted()
 
     def finish(self) -> tuple[bytes, int]:
-        """What was held back, and its rows."""
+        """The bytes and rows held back."""
         return self._encoder.finish(), self._counted()
 
     def _counted(self) -> int:

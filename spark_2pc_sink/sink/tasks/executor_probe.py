@@ -1,7 +1,7 @@
 """A probe of an executor's Python: can it run the sink's tasks, and reach the driver?
 
-Spark pickles a function of a function with all that it contains. So this one also runs where the package is missing, as
-long as it imports nothing before it is called.
+Spark pickles a nested function with everything that it contains. So this one also runs if the package is missing, as
+long as it imports nothing from it before the call.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
-    """The function that a task calls; it answers JSON.
+    """The function that a task calls; it returns JSON.
 
     Args:
-        address: `StreamAddress`, pickled by itself: an executor without the package could not read it.
-        libraries: whose releases are asked for, by the names under which they are installed.
+        address: `StreamAddress`, pickled separately: an executor without the package could not read it.
+        libraries: distribution names of the libraries whose releases are requested.
     """
 
     def run(_: int) -> str:
@@ -30,7 +30,7 @@ def probe(address: bytes, libraries: tuple[str, ...]) -> Callable[[int], str]:
 
         versions = {}
         for name in libraries:
-            # A library may have come as a zip, without its metadata. Spark's own does, and says its release itself.
+            # A library may be a zip without metadata. Spark's own may be, but PySpark has its release as an attribute.
             loaded = sys.modules.get(name)
             try:
                 versions[name] = str(getattr(loaded, "__version__", "")) or importlib.metadata.version(name)

@@ -1,8 +1,8 @@
 """The task that looks for bad rows: rows in, one receipt out, and no effect on Kafka.
 
-It tries what the tasks of an attempt do, by their code, and where that refuses some rows it tries halves of them: so
-whatever they refuse is found for each row, and for the reason that they give. Rows that can be encoded may be sent to
-the driver, each part of them with their names (`SiftedPart`), for the database to try.
+It applies the attempt's encoding code, and if that refuses some rows it tries halves of them: so every refused row is
+found, with the reason of its refusal. Rows that can be encoded may be sent to the driver, in parts with their names
+(`SiftedPart`), for the database to try.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SiftPlan:
-    """What a task looks for. Can be pickled.
+    """What a task searches for. Can be pickled.
 
     Attributes:
         tasks: how rows become records, and COPY bytes.
-        records: try to make records of the rows; False where it is known that all of them become some.
-        staged: send the rows that can be encoded to the driver, for the database to try.
-        output_of_records: what refused rows say of the topic.
-        output_of_rows: what they say of the table.
-        most: give up beyond so many.
-        refusal: of a broker, which has named records: rows that become these are refused for its reason.
+        records: try to make records of the rows; False if all of them are known to become records.
+        staged: send rows that can be encoded to the driver, for the database to try.
+        output_of_records: topic output named by refused rows.
+        output_of_rows: table output named by refused rows.
+        most: give up beyond this number.
+        refusal: a broker's refusal of named records: rows that become these records are refused for its reason.
     """
 
     tasks: TaskPlan
@@ -62,15 +62,15 @@ class SiftPlan:
 
 @dataclass(frozen=True)
 class SiftReceipt:
-    """What one attempt of one task has found.
+    """The findings of one task attempt.
 
     Attributes:
-        task: the Spark partition id.
+        task: Spark's partition id.
         task_attempt: tells the attempts of one task apart.
         rows: rows read from Spark.
-        refused: those that do not become a record, or no COPY bytes; one more than `SiftPlan.most` means too many.
-        sent: what it has sent of the others, by lane.
-        error: why it gave up.
+        refused: rows that cannot become a record, or COPY bytes; one more than `SiftPlan.most` means too many.
+        sent: other rows sent, by lane.
+        error: why the task gave up.
     """
 
     task: int
@@ -86,7 +86,7 @@ class SiftReceipt:
 
 
 def read_sift_receipts(table: pa.Table) -> list[SiftReceipt]:
-    """Unpack what came back, in the order of the tasks.
+    """Unpack the returned receipts, in the order of the tasks.
 
     Raises:
         DualWriteError: the error that a task returned.
@@ -101,12 +101,12 @@ def read_sift_receipts(table: pa.Table) -> list[SiftReceipt]:
 def run_sift_task(
     batches: Iterable[pa.RecordBatch], plan: SiftPlan, identity: TaskIdentity
 ) -> Iterator[pa.RecordBatch]:
-    """Look for bad rows in one Spark partition; yields one receipt.
+    """Search for bad rows in one Spark partition; yields one receipt.
 
     Args:
-        batches: the rows, with the columns that `record_columns` names, and those of `row_identity`.
-        plan: what to look for.
-        identity: of the task.
+        batches: rows with the columns named by `record_columns`, and those of `row_identity`.
+        plan: what to search for.
+        identity: identity of the task.
     """
     address = plan.tasks.stream
     if address is None:
@@ -158,7 +158,7 @@ class _SiftTask:
         self._refused += [RefusedRow.of(*names[row], output, error) for row, (output, error) in found]
 
     def _try(self, rows: pa.RecordBatch, names: RowNames) -> tuple[str, DataError] | None:
-        """Make records and COPY bytes of rows; None where all became both, else which output refused one, and why."""
+        """Encode rows as records and COPY bytes; None if all succeeded, else the refusing output and the reason."""
         output = self._plan.output_of_records
         try:
             completed = completed_rows(self._lane, rows)
@@ -178,7 +178,7 @@ class _SiftTask:
         self._check_made(encoder.finish())
 
     def _check_made(self, batches: Iterable[EncodedBatch]) -> None:
-        """Make them, which is what is to be tried; and refuse what a broker has refused."""
+        """Consume the records, which is the actual try; and refuse records that a broker has refused."""
         refusal = self._plan.refusal
         for batch in batches:
             if refusal is not None and batch.partition.topic == refusal.topic:

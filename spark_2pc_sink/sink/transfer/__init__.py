@@ -1,1 +1,1 @@
-"""What tasks send, on its way through the driver: records to the brokers, rows into the tables."""
+"""The path of the tasks' output through the driver: records to the brokers, rows into the tables."""

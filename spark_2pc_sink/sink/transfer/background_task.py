@@ -1,4 +1,4 @@
-"""The threads of an attempt: each works while the job runs, and not a moment longer."""
+"""The threads of an attempt: each runs only while the job runs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
 
-#: After the failure of the job, how long the work may take before it is interrupted, and again after that.
+#: Time for the work to finish after a failure of the job, before it is interrupted, and again after that.
 _GRACE_S: Final = 1.0
 
 
 class BackgroundTask:
-    """Work in parallel with a job. A context manager around the job; it leaves no thread behind.
+    """Work in parallel with a job. A context manager around the job; leaves no thread running.
 
     Args:
-        work: what the thread does. It returns when it has no more input, and soon when the input has failed.
+        work: the thread's function. It returns when there is no more input, and soon after the input has failed.
         name: of the thread.
-        interrupt: ends what the work is waiting for; called from another thread, perhaps several times.
+        interrupt: ends the work's current wait; called from another thread, perhaps several times.
 
     Attributes:
-        error: what the work has raised.
+        error: the exception raised by the work.
     """
 
     def __init__(self, work: Callable[[], None], name: str, interrupt: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class BackgroundTask:
             self._thread.join()
             return
         self._thread.join(_GRACE_S)
-        while self._thread.is_alive():  # bounded: what it waits for was interrupted, or has a deadline
+        while self._thread.is_alive():  # bounded: its wait was interrupted, or has a deadline
             self._interrupt()
             self._thread.join(_GRACE_S)
 
@@ -73,10 +73,10 @@ class BackgroundTask:
 
 
 class AttemptThreads:
-    """The threads that consume what the tasks of an attempt send. A context manager around the job.
+    """The threads that consume the output of an attempt's tasks. A context manager around the job.
 
     Args:
-        source: what they consume. It is closed when the block ends, and fails when the block fails.
+        source: their input. It is closed when the block ends, and fails when the block fails.
         tasks: the threads.
     """
 
@@ -96,8 +96,8 @@ class AttemptThreads:
         """Wait for the threads.
 
         Raises:
-            Exception: what a thread has raised. It comes before an error of the block that is its consequence: tasks
-                are told of it, and end.
+            Exception: an exception raised by a thread. It takes precedence over an error of the block that is its
+                consequence: tasks are notified, and end.
         """
         if error is None:
             self._source.close_input()

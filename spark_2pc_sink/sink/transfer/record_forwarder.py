@@ -1,7 +1,7 @@
 """The record forwarder: sends the record batches of all tasks to the brokers, and answers questions about topics.
 
-One session for the whole transaction: it gives out producer id, epoch and sequence numbers, and nothing is
-decompressed. So each partition has one run of sequence numbers, and no two senders can meet.
+One session serves the whole transaction: it assigns producer id, epoch and sequence numbers, without decompressing
+batches. So each partition has one run of sequence numbers, and there are no concurrent senders.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Released
 
 
-#: Topics that brokers write themselves: what a client sends there is refused (Kafka: ``Topic.INTERNAL_TOPICS``).
+#: Topics that brokers write themselves: clients may not write there (Kafka: ``Topic.INTERNAL_TOPICS``).
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _CORRECT: Final = "Correct the expression that makes the column"
-#: How often the thread looks whether the attempt has failed; frames wake it at once.
+#: How often the thread checks whether the attempt has failed; frames wake it at once.
 _LOOK_S: Final = 1.0
 
 
 def name_fault(topic: str) -> str | None:
-    """Why no client may write to a topic of this name; None where one may."""
+    """Why no client may write to a topic of this name; None if one may."""
     if topic in _INTERNAL:
         return "this topic is one of Kafka's own"
     try:
@@ -59,10 +59,10 @@ def name_fault(topic: str) -> str | None:
 
 
 class Connections:
-    """Connections to the brokers, kept from batch to batch. Those on which anything failed are never used again.
+    """Connections to the brokers, kept from batch to batch. After any failure they are never used again.
 
     Args:
-        kafka: how to reach the brokers.
+        kafka: client properties of the brokers.
     """
 
     def __init__(self, kafka: KafkaOptions) -> None:
@@ -70,13 +70,13 @@ class Connections:
         self._cluster: Cluster | None = None
 
     def cluster(self) -> Cluster:
-        """The kept ones, or new ones."""
+        """The kept connections, or new ones."""
         if self._cluster is None:
             self._cluster = Cluster(self._kafka)
         return self._cluster
 
     def drop(self) -> None:
-        """Close them: something failed on them, or nobody needs them any more."""
+        """Close them, after a failure or when they are no longer needed."""
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.close()
@@ -84,12 +84,12 @@ class Connections:
 
 @dataclass(frozen=True)
 class KnownTopics:
-    """What is known of topics before the first record.
+    """Topic facts known before the first record.
 
     Attributes:
-        facts: by name; those that tasks ask for are added.
-        ends: of logs before anything of the batch was sent, as far as known.
-        dead_letters: the topic of the sink's dead letters, which no row may name; None without one.
+        facts: by topic name; topics that tasks ask for are added.
+        ends: end offsets before any record of the batch was sent, as far as known.
+        dead_letters: the sink's dead-letter topic, which no row may name; None without one.
     """
 
     facts: dict[str, TopicFacts]
@@ -97,11 +97,11 @@ class KnownTopics:
     dead_letters: str | None = None
 
     def after(self, error: DataError, facts_of: Callable[[str], TopicFacts]) -> KnownTopics:
-        """The same, with a broker's refusal as a limit of its topic, whose settings may be newer, or not to be read.
+        """The same, with a broker's refusal as a limit of its topic, whose settings may be newer, or not readable.
 
         Args:
-            error: why an attempt has failed.
-            facts_of: asks for a topic that is not known.
+            error: the error of an attempt.
+            facts_of: fetches a topic that is not known.
         """
         if not isinstance(error, (RecordRefusedError, RecordTooLargeError)):
             return self
@@ -117,13 +117,13 @@ class KnownTopics:
 
 @dataclass(frozen=True)
 class Forwarded:
-    """What the brokers have acknowledged.
+    """The records acknowledged by the brokers.
 
     Attributes:
         digest: 128-bit digest of the records.
         written: by partition; those without records are absent.
-        record_bytes: of the record batches, compressed.
-        topic_ids: of the topics that have records, as far as the brokers have ids (KIP-516).
+        record_bytes: compressed bytes of the record batches.
+        topic_ids: ids of the topics that have records, as far as the brokers have ids (KIP-516).
     """
 
     digest: int = EMPTY_DIGEST
@@ -133,7 +133,7 @@ class Forwarded:
 
     @property
     def records(self) -> int:
-        """How many."""
+        """Number of records."""
         return sum(receipt.records for receipt in self.written.values())
 
     @property
@@ -146,11 +146,11 @@ class RecordForwarder:
     """Forwards the records of one attempt in a thread. A context manager around the job.
 
     Args:
-        source: where the tasks' frames come from.
-        ticket: of the Kafka transaction; None where questions are answered and no record comes.
-        connections: to the brokers; used by no other thread meanwhile.
+        source: source of the tasks' frames.
+        ticket: ticket of the Kafka transaction; None if questions are answered but no record is sent.
+        connections: connections to the brokers; used by no other thread meanwhile.
         kafka: the client properties.
-        topics: what is known of topics.
+        topics: facts about topics.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class RecordForwarder:
         """Wait until the brokers have acknowledged everything, after the input was closed.
 
         Raises:
-            Exception: as `ProduceSession.append`.
+            Exception: as in `ProduceSession.append`.
         """
         self.task.finish()
         return self._forwarded
@@ -220,7 +220,7 @@ class RecordForwarder:
         self._source.done(taken)
 
     def _led_partitions(self, partition: TopicPartition) -> list[TopicPartition]:
-        """All partitions of its topic that a broker leads: asking about each by itself costs a round trip."""
+        """All partitions of its topic that a broker leads: requesting each separately costs a round trip."""
         cluster, topic = self._connections.cluster(), partition.topic
         known = self._topics.facts.get(topic)
         every = [TopicPartition(topic, number) for number in range(known.partition_count if known else 0)]
@@ -260,11 +260,11 @@ class RecordForwarder:
 
 
 class TopicMetadata:
-    """The driver's questions about topics. One object serves one run of a query.
+    """The driver's requests about topics. One object serves one run of a query.
 
     Args:
-        cluster: whom to ask.
-        clock: says when an answer is old.
+        cluster: where to send requests.
+        clock: determines when an answer is old.
     """
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
@@ -273,7 +273,7 @@ class TopicMetadata:
         self._limits: dict[str, tuple[TopicLimits, float]] = {}
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions each topic has, asked anew for each batch: they may have become more.
+        """The number of partitions of each topic, requested again for each batch: it may have grown.
 
         Raises:
             UnknownTopicError: a topic does not exist.
@@ -281,11 +281,11 @@ class TopicMetadata:
         return self._cluster.partition_counts(topics)
 
     def id_of(self, topic: str) -> str:
-        """The topic's id as of its last `counts`; '' where the broker has none."""
+        """The topic's id as of its last `counts`; '' if the broker has none."""
         return self._cluster.topic_id(topic)
 
     def counts_of_existing(self, topics: Iterable[str]) -> dict[str, int]:
-        """The same, without those that do not exist.
+        """The same, without missing topics.
 
         Raises:
             AuthorizationError: a topic may not be described.
@@ -298,7 +298,7 @@ class TopicMetadata:
         return found
 
     def limits(self, topic: str) -> TopicLimits:
-        """The limits of a topic, asked again when the answer is older than ``metadata.max.age.ms``.
+        """The limits of a topic, requested again when the answer is older than ``metadata.max.age.ms``.
 
         Raises:
             KafkaTimeoutError: no broker answered.

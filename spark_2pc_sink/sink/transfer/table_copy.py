@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, Released
     from spark_2pc_sink.sink.table.table_writer import Rows, TableRows
 
-#: One COPY command takes frames for so long, and as long as one follows another within the pause: the server bounds
-#: statements, and notices a row that it refuses at once.
+#: Maximum duration of one COPY command, and maximum pause between its frames: the server limits the duration of
+#: statements, and detects a row that it refuses at once.
 _COPY_S_MAX: Final = 5.0
 _PAUSE_S: Final = 0.02
 _SPILL_READ_BYTES: Final = 1024 * 1024
@@ -36,12 +36,12 @@ _SPILL_READ_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class CopyTarget:
-    """Where the rows of one lane go.
+    """The destination of one lane's rows.
 
     Attributes:
-        lane: its index.
-        table: what writes through a connection.
-        waits: True where no row may come before all those of the tables before it, to which it refers.
+        lane: the lane's index.
+        table: creates the writer for a connection.
+        waits: True if its rows must follow all rows of the tables before it, to which it refers.
     """
 
     lane: int
@@ -52,16 +52,16 @@ class CopyTarget:
 class TableCopy:
     """Copies the rows of one attempt in a thread. A context manager around the job, by its `task`.
 
-    The thread opens the transaction that will decide for the first rows, and leaves it open: the driver's thread writes
-    the rest there (`finish`) and commits, after this thread has ended. While no rows come it is kept from being idle
-    for longer than the server allows.
+    The thread opens the deciding transaction for the first rows, and leaves it open: the driver's thread writes the
+    rest there (`finish`) and commits, after this thread has ended. While no rows arrive, queries keep it from exceeding
+    the server's idle timeout.
 
     Args:
-        source: where the tasks' frames come from.
-        open_decision: opens the transaction that will decide, at its first call, and returns its connection.
-        targets: the tables, in the order in which they are written; none where the sink has no table.
+        source: source of the tasks' frames.
+        open_decision: opens the deciding transaction on the first call, and returns its connection.
+        targets: the tables, in the order in which they are written; none if the sink has no table.
         idle_s: seconds without rows after which the server is sent an empty query.
-        early: open the transaction before the first row: in a small batch all rows come at once, and would wait for it.
+        early: open the transaction before the first row: in a small batch all rows come at once, and would wait.
     """
 
     def __init__(
@@ -86,17 +86,17 @@ class TableCopy:
         self.task: BackgroundTask = BackgroundTask(self._work, "spark_2pc_sink copy", self._cut)
 
     def finish(self, connection: Connection, encoded: Mapping[int, int]) -> WrittenRows:
-        """Write the rows that have waited, and say what the tables have made of all rows.
+        """Write the rows that have waited, and return the tables' counts of all rows.
 
-        What deletes rows comes first, from the last table to the first; then tables are written in their order, so that
-        a row is there before another one that refers to it. Deferred constraints are checked behind all of them.
+        Deletions come first, from the last table to the first; then tables are written in order, so that a row exists
+        before another one that refers to it. Deferred constraints are checked after all of them.
 
         Args:
-            connection: of the deciding transaction.
-            encoded: how many rows of each lane tasks have sent.
+            connection: connection of the deciding transaction.
+            encoded: number of rows of each lane that tasks have sent.
 
         Raises:
-            BatchRetryError: the server has taken another number of rows.
+            BatchRetryError: the server has received a different number of rows.
             ConstraintError, DuplicateKeyError: see `TableRows`.
         """
         for lane in reversed(self._targets):
@@ -140,7 +140,7 @@ class TableCopy:
         return following or self._source.take(FrameKind.ROWS, timeout_s)
 
     def _pieces(self, first: Released) -> Iterator[Rows]:
-        """The rows of one COPY: frames of one lane, as long as they follow each other."""
+        """The rows of one COPY: consecutive frames of one lane."""
         end_s = monotonic() + _COPY_S_MAX
         taken: Released | Ended | None = first
         while taken is not None and not isinstance(taken, Ended) and taken.lane == first.lane:
@@ -154,7 +154,7 @@ class TableCopy:
     def _spill(self, taken: Released) -> None:
         try:
             if taken.lane not in self._spilled:
-                # Deleted by the system when it is closed, also where the process is killed.
+                # Deleted by the system when it is closed, even if the process is killed.
                 self._spilled[taken.lane] = tempfile.TemporaryFile(prefix="spark_2pc_")  # noqa: SIM115
             self._spilled[taken.lane].write(taken.payload)
         except OSError as error:
@@ -167,7 +167,7 @@ class TableCopy:
     def _unspilled(self, lane: int) -> Iterator[Rows]:
         file = self._spilled[lane]
         file.seek(0)
-        # COPY cuts what it is given anywhere, so pieces need not be whole rows here.
+        # COPY accepts data split anywhere, so pieces need not be whole rows here.
         while piece := file.read(_SPILL_READ_BYTES):
             yield piece
 
@@ -188,6 +188,6 @@ class TableCopy:
 
     def _cut(self) -> None:
         if self._connection is not None:
-            # A connection that has just broken by itself cannot be cut any more, and need not be.
+            # A connection that has just broken cannot be cut any more, and need not be.
             with suppress(psycopg2.Error, OSError):
                 cut(driver_connection(self._connection))

@@ -1,1 +1,1 @@
-"""Logins by tokens and tickets: where they come from, and how long each is used."""
+"""Logins by tokens and tickets: their sources and lifetimes."""

@@ -1,11 +1,11 @@
 """Tokens for Amazon MSK with IAM: an ``oauth_cb`` that calls the vendor's signer.
 
-Signing needs no network where the AWS credentials are at hand. They are found as boto3 finds them, in the process that
-logs in: on executors by the role of the machine or container, for instance.
+Signing needs no network if AWS credentials are available. boto3 finds them, in the process that
+logs in: on executors, for instance, from the role of the machine or container.
 
-At DEBUG botocore logs what it signs, with the session token and the signature: together they are a login. Where a role
-is assumed, it logs the answer with the role's secret key. So while it signs for a broker its log is kept quiet; other
-users of botocore in the same process keep theirs.
+At DEBUG botocore logs the data it signs, with the session token and the signature: together they are a login. If a
+role is assumed, it logs the answer with the role's secret key. So its log is filtered while it signs for a broker;
+other users of botocore in the same process are not affected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ with extra("msk"):
 
 _MS: Final = 1_000
 _SESSION: Final = "spark-2pc-sink"
-#: What sasl.oauthbearer.config may say.
+#: Valid keys in sasl.oauthbearer.config.
 _NAMES: Final = ("region", "profile", "role_arn", "session")
 
 
@@ -34,16 +34,16 @@ def msk_iam(config: str) -> tuple[str, float]:
     """A token for the brokers of one region.
 
     Args:
-        config: of ``sasl.oauthbearer.config``: ``region=eu-west-1``, and behind it either ``profile=NAME`` of
-            ~/.aws/config, or ``role_arn=ARN`` of a role to assume, with ``session=NAME`` where that shall be another
-            one than spark-2pc-sink.
+        config: value of ``sasl.oauthbearer.config``: ``region=eu-west-1``, followed by either ``profile=NAME`` from
+            ~/.aws/config, or ``role_arn=ARN`` of a role to assume, with ``session=NAME`` for a session name other
+            than spark-2pc-sink.
 
     Returns:
-        The token, and when it expires in seconds since 1970.
+        The token, and its expiry in seconds since 1970.
 
     Raises:
-        ConfigurationError: ``config`` says something else.
-        Exception: what boto3 raises where there are no credentials.
+        ConfigurationError: ``config`` is invalid.
+        Exception: boto3's error if there are no credentials.
     """
     said = _read(config)
     with _quiet():
@@ -52,7 +52,7 @@ def msk_iam(config: str) -> tuple[str, float]:
 
 
 def _signed(said: Mapping[str, str]) -> tuple[str, int]:
-    """What the vendor's signer makes: the token, and when it expires in milliseconds."""
+    """The vendor's signer's result: the token, and its expiry in milliseconds."""
     signer, region = MSKAuthTokenProvider, said["region"]
     signed: tuple[str, int]
     if "role_arn" in said:
@@ -78,16 +78,16 @@ def _read(config: str) -> dict[str, str]:
     return said
 
 
-#: The modules that show requests, what is signed of them, and answers.
+#: The modules that log requests, the data signed for them, and answers.
 _LOGGERS: Final = ("botocore.auth", "botocore.endpoint", "botocore.parsers")
 _signing: contextvars.ContextVar[bool] = contextvars.ContextVar("signing", default=False)
 
 
 class _Withhold(logging.Filter):
-    """Leaves of a message what stands before its first value."""
+    """Truncates a message before its first value."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let the record pass, without credentials."""
+        """Accept the record, without credentials."""
         if _signing.get():
             # A message without values may have them in its text.
             said = str(record.msg).partition("%")[0].strip() if record.args else ""
@@ -100,11 +100,11 @@ _FILTER: Final = _Withhold()
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Show no credentials inside the block."""
+    """Log no credentials inside the block."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_FILTER)
     for connection in (AWSHTTPConnection, AWSHTTPSConnection):
-        # A program may set it on ``http.client`` for all: it prints each request and its headers.
+        # A program may set it globally on ``http.client``: it prints each request and its headers.
         connection.debuglevel = 0
     before = _signing.set(True)
     try:

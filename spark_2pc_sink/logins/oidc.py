@@ -1,4 +1,4 @@
-"""Tokens of a token endpoint: the client credentials grant of OAuth 2.0, by Authlib (KIP-768)."""
+"""Tokens from a token endpoint: the OAuth 2.0 client credentials grant, with Authlib (KIP-768)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ with extra("oidc"):
 if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
 
-#: For the connection to the endpoint, and for each part of its answer. Other connections of the caller wait meanwhile.
+#: Limit for connecting, and for each read. The caller's other connections wait in the meantime.
 TIMEOUT_S: Final = 5
 
 
 class _QuietConnection(HTTPConnection):
-    #: A program may set it on ``http.client`` for all: it prints each request, the client's credentials among them.
+    #: A program may set it globally on ``http.client``: it prints each request, including the client's credentials.
     debuglevel = 0
 
 
@@ -46,19 +46,19 @@ class _QuietTlsPool(HTTPSConnectionPool):
 
 
 class _QuietAdapter(HTTPAdapter):
-    """Makes connections that print nothing."""
+    """Makes connections without debug output."""
 
     def init_poolmanager(self, *arguments: Any, **named: Any) -> None:
-        """As its own, with pools of such connections."""
+        """As in the base class, with pools of such connections."""
         super().init_poolmanager(*arguments, **named)
         self.poolmanager.pool_classes_by_scheme = {"http": _QuietPool, "https": _QuietTlsPool}
 
 
 class TokenEndpoint:
-    """Asks a token endpoint with the client's credentials.
+    """Requests tokens with the client's credentials.
 
     Args:
-        options: that have been checked.
+        options: validated options.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -70,12 +70,12 @@ class TokenEndpoint:
         self._trusted = options.https_ca_location or True
 
     def ask(self) -> Token:
-        """A new token.
+        """Request a new token.
 
         Raises:
-            TokenUnavailableError: no answer, or one that another attempt may change.
-            AuthorizationError: the endpoint refused the credentials, or answered something else than a token. The code
-                is the HTTP status; 0 where its certificate is not trusted.
+            TokenUnavailableError: no answer, or one that a retry may change.
+            AuthorizationError: the endpoint refused the credentials, or returned something other than a token. The code
+                is the HTTP status; 0 if its certificate is not trusted.
         """
         statuses: list[HTTPStatus] = []
         try:
@@ -100,7 +100,7 @@ class TokenEndpoint:
                 response.raise_for_status()
             return response
 
-        # By its default the client's credentials go into the header Authorization: client_secret_basic.
+        # By default the client's credentials are in the header Authorization: client_secret_basic.
         with OAuth2Session(self._client_id, self._client_secret, scope=self._scope) as session:
             for scheme in ("http://", "https://"):
                 session.mount(scheme, _QuietAdapter())
@@ -110,13 +110,13 @@ class TokenEndpoint:
                 grant_type="client_credentials",
                 timeout=TIMEOUT_S,
                 verify=self._trusted,
-                # A redirection would carry the credentials to somebody else.
+                # A redirect would send the credentials to another host.
                 allow_redirects=False,
             )
         return answer
 
     def _check_trusted(self, error: Exception) -> None:
-        """Raise where the endpoint's certificate is not trusted, which no repetition changes."""
+        """Raise if the endpoint's certificate is not trusted, which is permanent."""
         found = next((each for each in causes(error) if isinstance(each, ssl.SSLCertVerificationError)), None)
         if found is None:
             return
@@ -140,6 +140,6 @@ class TokenEndpoint:
 
 
 def _may_pass(status: HTTPStatus) -> bool:
-    """Whether another attempt may be answered otherwise; what else is not a token is a refusal."""
+    """Whether a retry may give another answer; any other status without a token is a refusal."""
     busy = status in {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
     return busy or status >= HTTPStatus.INTERNAL_SERVER_ERROR

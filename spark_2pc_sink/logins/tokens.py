@@ -1,13 +1,13 @@
-"""Logins that expire: a token, the source that keeps one for all connections of a process, and Kerberos tickets.
+"""Expiring logins: a token, the source that keeps one for all connections of a process, and Kerberos tickets.
 
-The token source follows from the user's Kafka properties: a function (``oauth_cb``), or a token endpoint
-(`spark_2pc_sink.logins.oidc`). Both Kafka libraries get its tokens, each in its own form. Whoever opens a connection
-asks for the token: the driver, each task's process, a command. Tokens are not sent from one to another, since one
+The token source is chosen by the user's Kafka properties: a function (``oauth_cb``), or a token endpoint
+(`spark_2pc_sink.logins.oidc`). Both Kafka libraries get its tokens, each in its own form. Each process that opens
+connections gets its own token: the driver, each task's process, a command. Tokens are not passed on, since one
 could expire on the way.
 
-Each login by GSSAPI looks for tickets again, where the environment of libkrb5 says, so they may be renewed under a
-running job: by a keytab (``KRB5_CLIENT_KTNAME``), or by whoever keeps the credential cache (``KRB5CCNAME``). One that
-is missing counts as a broker that is away.
+Each GSSAPI login reads the tickets again, from libkrb5's configured locations, so they may be renewed during a
+job: from a keytab (``KRB5_CLIENT_KTNAME``), or by the owner of the credential cache (``KRB5CCNAME``). A missing ticket
+is treated like an unreachable broker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark_2pc_sink.options.settings import HIDDEN
 if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions
 
-if TYPE_CHECKING:  # kafka-python has no type information, and its class only says what stands here.
+if TYPE_CHECKING:  # kafka-python has no type information, and its class only declares these methods.
     from spark_2pc_sink.options import KafkaOptions
 
     AbstractTokenProvider = object
@@ -38,7 +38,7 @@ else:
 
 
 def check_library(options: KafkaOptions) -> None:
-    """Make sure that GSSAPI can be spoken, where the options ask for it.
+    """Check that GSSAPI is available, if the options require it.
 
     Raises:
         MissingExtraError: the package gssapi is not installed.
@@ -50,27 +50,27 @@ def check_library(options: KafkaOptions) -> None:
 
 _log = sink_log(__name__)
 
-#: A token is renewed when this much of its life has passed; Java's sasl.login.refresh.window.factor. kafka-python logs
+#: A token is renewed after this part of its lifetime; Java's sasl.login.refresh.window.factor. kafka-python logs
 #: in again after 85 % of a session or later, and so with a new token.
 RENEW_AFTER: Final = 0.8
-#: Sources of one process. More than a few mean that somebody makes options anew for each batch.
+#: Most sources per process. More mean that options are created again for each batch.
 _SOURCES_MAX: Final = 64
 
 
 class TokenUnavailableError(Exception):
-    """There is no token now, and there may be one in a moment. Never leaves this package but as the reason of another.
+    """No token is available now; one may be soon. Internal to this package except as the cause of another error.
 
-    Its text has no secret.
+    Its text contains no secret.
     """
 
 
 @dataclass(frozen=True)
 class Token:
-    """What a client shows to a broker in place of a password.
+    """A client's credential in place of a password.
 
     Attributes:
         value: the token itself, as RFC 6750 writes it.
-        expires_at_s: when it expires, in seconds since 1970; None where nobody says. Such a token is used once.
+        expires_at_s: expiry, in seconds since 1970; None if unknown. Such a token is used once.
         extensions: SASL extensions that go with it (KIP-342).
     """
 
@@ -80,12 +80,12 @@ class Token:
 
 
 class TokenSource:
-    """Asks for tokens, and keeps the newest until most of its life is over.
+    """Requests tokens, and caches the newest until most of its lifetime is over.
 
-    For use from several threads: one asks, and the others wait for its answer.
+    Thread-safe: one thread requests a token, and the others wait for it.
 
     Args:
-        ask: gets a new token. It has a bound on its time.
+        ask: requests a new token, within its own time limit.
         now_s: seconds since 1970.
     """
 
@@ -98,14 +98,14 @@ class TokenSource:
         self._given_out = 0
 
     def token(self) -> Token:
-        """A token that is good for some time yet.
+        """A token that is valid for some time.
 
-        Where no new one can be had, the one before is given out for as long as it lives.
+        If no new one is available, the previous one is returned until it expires.
 
         Raises:
-            TokenUnavailableError: there is none now.
+            TokenUnavailableError: none is available now.
             AuthorizationError: the credentials were refused.
-            ConfigurationError: the user's function returned something else than a token.
+            ConfigurationError: the user's function returned something other than a token.
         """
         with self._lock:
             now_s = self._now_s()
@@ -116,10 +116,10 @@ class TokenSource:
             return token
 
     def forget(self, token: Token) -> bool:
-        """A broker has refused this token: it is not given out again.
+        """Discard a token refused by a broker.
 
         Returns:
-            Whether a new one may be let in: this one has been used before, so it was revoked, or the issuer has new
+            Whether a new one may be accepted: this one has worked before, so it was revoked, or the issuer has new
             keys, or it expired on its way.
         """
         with self._lock:
@@ -154,10 +154,10 @@ _sources_lock = threading.Lock()
 
 
 def shared_source(key: Hashable, ask: Callable[[], Token]) -> TokenSource:
-    """The source of this process for a key: connections that log in alike share a token, and so do tasks.
+    """The process-wide source for a key: connections and tasks with the same login share a token.
 
     Args:
-        key: equal where the tokens are the same.
+        key: equal for the same tokens.
         ask: see `TokenSource`.
     """
     with _sources_lock:
@@ -168,19 +168,19 @@ def shared_source(key: Hashable, ask: Callable[[], Token]) -> TokenSource:
         return _sources[key]
 
 
-#: What a function returns: token and expiry; then a principal; then extensions.
+#: Return value of the user's function: token and expiry; then a principal; then extensions.
 _PARTS_MIN, _PARTS_MAX = 2, 4
-#: confluent-kafka wants an expiry, and asks again before it.
+#: confluent-kafka requires an expiry, and requests a new token before it.
 _ASKED_AGAIN_S: Final = 60
 #: RFC 6750, section 2.1 (b64token): anything else would break the message to the broker.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 def token_source(options: KafkaOptions) -> TokenSource | None:
-    """The source of tokens for these options, one for the process; None where a login needs no token.
+    """The process-wide token source for these options; None if the login needs no token.
 
     Raises:
-        MissingExtraError: tokens come from a token endpoint, and the packages for that are missing.
+        MissingExtraError: tokens are from a token endpoint, and the required packages are missing.
     """
     if options.sasl_mechanism != "OAUTHBEARER":
         return None
@@ -188,7 +188,7 @@ def token_source(options: KafkaOptions) -> TokenSource | None:
         given = options.oauth_cb
         ask = partial(_call, given.function, options.oauth_config or "")
         return shared_source(("function", given.key, options.oauth_config), ask)
-    # Authlib is for those who need it.
+    # Authlib is needed for token endpoints only.
     from spark_2pc_sink.logins.oidc import TokenEndpoint  # noqa: PLC0415
 
     credentials = (
@@ -203,7 +203,7 @@ def token_source(options: KafkaOptions) -> TokenSource | None:
 
 
 def confluent_callback(source: TokenSource) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
-    """A token source as confluent-kafka's ``oauth_cb``. Of a token without an expiry the client asks again soon."""
+    """A token source as confluent-kafka's ``oauth_cb``. A token without an expiry is requested again soon."""
 
     def oauth_cb(_config: str) -> tuple[str, float, str, dict[str, str]]:
         token = source.token()
@@ -214,10 +214,10 @@ def confluent_callback(source: TokenSource) -> Callable[[str], tuple[str, float,
 
 
 class BrokerTokens(AbstractTokenProvider):
-    """A token source as kafka-python asks for tokens: at each login, and again before a session ends.
+    """A token source as kafka-python's token provider: used at each login, and again before a session ends.
 
     Args:
-        source: of the tokens.
+        source: the token source.
     """
 
     def __init__(self, source: TokenSource) -> None:
@@ -239,20 +239,20 @@ class BrokerTokens(AbstractTokenProvider):
         return {} if self._shown is None else dict(self._shown.extensions)
 
     def refused(self) -> bool:
-        """A broker refused what was shown: it is not shown again.
+        """Discard the token that a broker refused.
 
         Returns:
-            Whether a new token may be let in, see `TokenSource.forget`.
+            Whether a new token may be accepted, see `TokenSource.forget`.
         """
         return self._shown is not None and self._source.forget(self._shown)
 
 
 def _call(function: Callable[[str], Any], config: str) -> Token:
-    """A token from the user's function.
+    """Get a token from the user's function.
 
     Raises:
-        TokenUnavailableError: the function failed; what failed once may not fail again.
-        ConfigurationError: it returned something else than a token.
+        TokenUnavailableError: the function failed; a retry may succeed.
+        ConfigurationError: it returned something other than a token.
     """
     try:
         returned = function(config)

@@ -1,12 +1,12 @@
-"""The Kafka producer of this package: connections, the transaction coordinator, and records on their way.
+"""The Kafka producer of this package: connections, the transaction coordinator, and sending records.
 
-Reading order: ``cluster`` on ``broker_connections`` and ``connection`` (a cluster, asked synchronously), ``tls`` and
-``connection_failures`` (what ends a connection for good), ``coordinator_calls`` and ``transaction_client``
-(InitProducerId, EndTxn, a look), ``error_policy`` (what to ask again), ``arrow_partitioner`` (which row goes to which
-partition), ``record_encoder`` (record batches), ``produce_session`` with ``batch_sender`` (their way to brokers),
-``leader_lookup`` and ``log_reader`` (how a transaction ended), ``writer`` (Java's producer for one process).
+Reading order: ``cluster`` on ``broker_connections`` and ``connection`` (synchronous access to a cluster), ``tls`` and
+``connection_failures`` (permanent connection failures), ``coordinator_calls`` and ``transaction_client``
+(InitProducerId, EndTxn, DescribeTransactions), ``error_policy`` (retries), ``record_encoder`` (partitions of rows,
+record batches), ``produce_session`` with ``batch_sender`` (sending them), ``leader_lookup`` and ``log_reader`` (how a
+transaction ended), ``writer`` (Java's producer for one process).
 
-Nothing here knows of Spark or of a database. Every call that waits has a deadline from
+This package does not depend on Spark or a database. Every call that waits has a deadline from
 `spark_2pc_sink.options.KafkaOptions`.
 """
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["TransactionalWriter"]
 
-if not TYPE_CHECKING:  # A type checker would take every name for one that there is.
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> object:
-        # Loaded when first asked for: a task that encodes needs no writer.
+        # Loaded on first use: a task that encodes needs no writer.
         if name not in __all__:
             message = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(message)

@@ -1,16 +1,16 @@
-"""The batch sender: puts encoded record batches on the wire, and takes their acknowledgements.
+"""The batch sender: sends encoded record batches, and processes their acknowledgements.
 
-At most ``max_in_flight`` requests are under way per broker; one request carries the next batch of as many partitions
-as fit. What comes back is sent again until its deadline. All of it happens in `BatchSender.pump`, on the caller's
+At most ``max_in_flight`` requests are in flight per broker; one request has the next batch of as many partitions
+as fit. Failed batches are sent again until their deadline. All of it happens in `BatchSender.pump`, on the caller's
 thread.
 
 The broker appends a producer's batches in sequence or not at all, and remembers the last five of them (KIP-98,
-"Idempotent Producer Guarantees"; KIP-185). So when a batch fails, nothing new is sent until all answers of this
-partition are in, and then it and everything after it goes again, in the same order with the same sequence numbers.
-Those that were appended already are then answered as duplicates, which is success.
+"Idempotent Producer Guarantees"; KIP-185). So when a batch fails, nothing new is sent until all answers for this
+partition have arrived, and then it and all later ones are sent again, in the same order with the same sequence
+numbers. Those already appended are then answered as duplicates, which is success.
 
-Until the first batch is acknowledged it travels alone: below transaction.version 2 a broker that knows nothing of a
-producer takes any sequence number as its first, and would take the second batch for it.
+Until the first batch is acknowledged no other is sent: below transaction.version 2 a broker without state for a
+producer accepts any sequence number as its first, and would accept the second batch as such.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _DOUBLINGS_MAX: Final = 16
 
 @dataclass(eq=False)
 class Batch:
-    """An encoded record batch that is not acknowledged yet.
+    """An unacknowledged encoded record batch.
 
     Args:
-        ordinal: its place among the batches of its partition, from 0. Sequence numbers wrap, this does not.
+        ordinal: its position among the batches for its partition, from 0. Sequence numbers wrap, this does not.
         payload: the encoded batch.
-        record_count: how many records it has.
-        row_key: the key of its record, printable; None for a batch of several.
+        record_count: number of records.
+        row_key: its record's key, printable; None for several records.
         deadline_s: when it must be acknowledged, on the monotonic clock.
-        sends: how often it was handed to a connection.
+        sends: number of times it was handed to a connection.
     """
 
     ordinal: int
@@ -67,12 +67,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class PartitionReceipt:
-    """The acknowledgements of brokers on one partition in this transaction.
+    """The brokers' acknowledgements for one partition in this transaction.
 
     Args:
-        records: how many, never counting what was only sent.
-        first_offset: of the first record.
-        last_offset: of the last record.
+        records: number of acknowledged records.
+        first_offset: offset of the first record.
+        last_offset: offset of the last record.
     """
 
     records: int
@@ -82,11 +82,11 @@ class PartitionReceipt:
 
 @dataclass(eq=False)
 class PartitionQueue:
-    """Batches that wait, that are on the wire, and that came back.
+    """A partition's waiting, in-flight and returned batches.
 
     Args:
-        partition: whose batches.
-        floor_offset: the end of the log when the session met it; what it appends lies at or above.
+        partition: the partition.
+        floor_offset: the log's end when the session began to write it; appended batches are at or above it.
     """
 
     partition: TopicPartition
@@ -102,17 +102,17 @@ class PartitionQueue:
 
     @property
     def outstanding(self) -> int:
-        """How many batches are not acknowledged."""
+        """Number of unacknowledged batches."""
         return len(self._waiting) + len(self._in_flight) + len(self._returned)
 
     def push(self, payload: RecordBytes, *, record_count: int, row_key: str | None, deadline_s: float) -> None:
-        """Add a batch behind all others."""
+        """Append a batch to the queue."""
         batch = Batch(self._count, payload, record_count, row_key, deadline_s)
         self._count += 1
         self._waiting.append(batch)
 
     def oldest(self) -> Batch | None:
-        """The unacknowledged batch that was pushed first."""
+        """The first pushed batch that is unacknowledged."""
         return min((*self._waiting[:1], *self._in_flight, *self._returned), key=_ordinal, default=None)
 
     def is_overdue(self, now_s: float) -> bool:
@@ -121,15 +121,15 @@ class PartitionQueue:
         return oldest is not None and now_s > oldest.deadline_s
 
     def waits_for(self) -> str:
-        """What the oldest batch waits for, for errors."""
+        """The state of the oldest batch, for errors."""
         oldest = self.oldest()
         return "sent, and not answered" if oldest is not None and oldest.sends else "not sent yet"
 
     def peek(self, now_s: float) -> Batch | None:
-        """The batch to send next; None when there is none, or it must not be sent yet."""
+        """The batch to send next; None if there is none, or it must not be sent yet."""
         if self._returned:
             if self._in_flight:
-                return None  # their answers may still come, and a batch is never on the wire twice
+                return None  # answers are pending, and a batch must never be in flight twice
             self._waiting = sorted((*self._returned, *self._waiting), key=_ordinal)
             self._returned = []
         alone = self.receipt is None and bool(self._in_flight)
@@ -138,7 +138,7 @@ class PartitionQueue:
         return self._waiting[0]
 
     def sent(self, batch: Batch) -> None:
-        """``batch``, just peeked, was handed to a connection."""
+        """Note that ``batch``, just peeked, was handed to a connection."""
         if not self._waiting or self._waiting[0] is not batch:
             raise AssertionError("only the first waiting batch is sent")
         self._waiting.pop(0)
@@ -146,7 +146,7 @@ class PartitionQueue:
         bisect.insort(self._in_flight, batch, key=_ordinal)
 
     def acknowledged(self, batch: Batch, base_offset: int) -> None:
-        """The broker has ``batch`` at ``base_offset``."""
+        """Note that the broker has ``batch`` at ``base_offset``."""
         self._in_flight.remove(batch)
         self._failures_in_a_row = 0
         last = base_offset + batch.record_count - 1
@@ -158,27 +158,27 @@ class PartitionQueue:
         )
 
     def returned(self, batch: Batch) -> None:
-        """``batch`` must be sent again."""
+        """Queue ``batch`` to be sent again."""
         self._in_flight.remove(batch)
         bisect.insort(self._returned, batch, key=_ordinal)
 
     def note_error(self, error: str, now_s: float) -> None:
-        """An attempt has failed; one that the deadline cut short says less than what was found before it."""
+        """Record a failed attempt; one cut short by the deadline does not replace an earlier error."""
         if self.last_error is None or not self.is_overdue(now_s):
             self.last_error = error
 
     def back_off(self, now_s: float, *, first_s: float, max_s: float) -> None:
-        """Send nothing for a while, longer after each failure in a row."""
+        """Pause sending, longer after each failure in a row."""
         pause_s = min(max_s, first_s * 2 ** min(self._failures_in_a_row, _DOUBLINGS_MAX))
         self._failures_in_a_row += 1
         self.resend_at_s = now_s + pause_s
 
     def has_earlier(self, batch: Batch) -> bool:
-        """True while a batch before ``batch`` is unacknowledged: then OUT_OF_ORDER is about that one."""
+        """True while an earlier batch than ``batch`` is unacknowledged: OUT_OF_ORDER is then about that one."""
         return any(other.ordinal < batch.ordinal for other in (*self._in_flight, *self._returned))
 
     def next_offset(self) -> int:
-        """Nothing that is appended from now on may lie below this."""
+        """Lowest possible offset of later appends."""
         return self.floor_offset if self.receipt is None else max(self.floor_offset, self.receipt.last_offset + 1)
 
 
@@ -186,26 +186,26 @@ def _ordinal(batch: Batch) -> int:
     return batch.ordinal
 
 
-#: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added before.
+#: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added earlier.
 _ADDING_VERSION: Final = 12
-#: Bytes of a Produce request beside its batches, with room for a long topic name and transactional id.
+#: Bytes of a Produce request besides its batches, with room for a long topic name and transactional id.
 REQUEST_BYTES: Final = 1024
 
 
 def produce_version_max(transaction_version: int) -> int:
-    """The newest version of Produce that does what a cluster of this transaction.version needs."""
+    """The newest Produce version suitable for a cluster's transaction.version."""
     return _ADDING_VERSION if transaction_version >= EPOCH_BUMP_VERSION else _ADDING_VERSION - 1
 
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """The Kafka transaction that record batches are written in.
+    """The Kafka transaction for which record batches are written.
 
     Attributes:
-        transactional_id: whose.
+        transactional_id: the transactional id.
         producer: the pair in the batches.
         version: the cluster's transaction.version. Below 2 the partitions must have been added to the transaction
-            before (`TransactionClient.add_partitions`).
+            first (`TransactionClient.add_partitions`).
     """
 
     transactional_id: str
@@ -215,7 +215,7 @@ class OpenTransaction:
 
 @dataclass(eq=False)
 class Lane:
-    """One partition of a session: its way out, and the sequence number that comes next."""
+    """One partition of a session: its queue, and the next sequence number."""
 
     queue: PartitionQueue
     finder: LeaderFinder
@@ -228,7 +228,7 @@ _Batches: TypeAlias = "list[tuple[Lane, Batch]]"
 
 @dataclass(eq=False)
 class _Request:
-    """One Produce request on the wire."""
+    """One Produce request in flight."""
 
     node_id: int
     sent: SentRequest
@@ -236,11 +236,11 @@ class _Request:
 
 
 class BatchSender:
-    """Sends the batches of one session.
+    """Sends one session's batches.
 
     Args:
         cluster: connections; not closed by this object.
-        transaction: which the batches are written in.
+        transaction: the batches' transaction.
         options: bounds and back-off.
     """
 
@@ -262,10 +262,10 @@ class BatchSender:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Time counts inside this block only.
+        """Run the clock of batch deadlines, inside this block only.
 
         Nothing is sent or received while the caller does something else, however long it takes between two blocks:
-        that must not use up the deadline of batches that wait.
+        that must not use up the deadlines of waiting batches.
         """
         if self._left_at_s is not None:
             self._away_s += monotonic() - self._left_at_s
@@ -276,17 +276,17 @@ class BatchSender:
 
     @property
     def idle(self) -> bool:
-        """True when everything that was pushed is acknowledged."""
+        """True if every pushed batch is acknowledged."""
         return not self._active
 
     def push(self, lane: Lane, payload: RecordBytes, *, record_count: int, row_key: str | None) -> None:
         """Queue an encoded batch; it must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
 
         Args:
-            lane: of its partition.
-            payload: the batch; its sequence follows that of the batch pushed before.
-            record_count: its records.
-            row_key: the key of its record when it has only one, printable.
+            lane: the batch's partition.
+            payload: the batch; its sequence follows that of the previously pushed batch.
+            record_count: number of records.
+            row_key: its only record's key, printable; None for several records.
         """
         lane.queue.push(
             payload,
@@ -298,9 +298,9 @@ class BatchSender:
         self._active[lane.queue.partition] = lane
 
     def pump(self, wait_s: float) -> None:
-        """Take answers, send what may be sent, and wait for the next event for at most ``wait_s`` seconds.
+        """Process answers, send what may be sent, and wait up to ``wait_s`` seconds for the next event.
 
-        To be called while `running`.
+        Must be called while `running`.
 
         Raises:
             KafkaTimeoutError: a batch is past its deadline.
@@ -309,12 +309,12 @@ class BatchSender:
         self._take_answers()
         self._check_deadlines()
         while self._send_round():
-            pass  # bounded: each round puts a batch on the wire, and max_in_flight bounds those
+            pass  # bounded: each round sends a batch, and max_in_flight bounds those
         self._cluster.poll(self._until_next_resend(wait_s), until=self._has_answers)
         self._take_answers()
 
     def clear(self) -> None:
-        """Forget everything; answers that still come are ignored."""
+        """Drop everything; later answers are ignored."""
         self._active.clear()
         self._requests.clear()
         self.unacknowledged_bytes = 0
@@ -325,12 +325,12 @@ class BatchSender:
     # --- sending -------------------------------------------------------------------------------------------------
 
     def _send_round(self) -> bool:
-        """Send one request to every broker that takes one; True when any was sent."""
+        """Send one request to every broker that accepts one; True if any was sent."""
         sent = [self._send(node_id, batches) for node_id, batches in self._groups().items()]
         return any(sent)
 
     def _groups(self) -> dict[int, _Batches]:
-        """The next batch of each partition that may send one now, by the broker that takes it, as many as fit."""
+        """The next batch of each partition that may send one now, by leader, as many as fit."""
         now_s = self._now_s()
         groups: dict[int, _Batches] = {}
         sizes: Counter[int] = Counter()
@@ -346,12 +346,12 @@ class BatchSender:
         return groups
 
     def _ready_leader(self, lane: Lane, batch: Batch, now_s: float) -> int | None:
-        """The broker that takes the lane's batches now; None while there is none."""
+        """The leader if it accepts the lane's batches now, else None."""
         node_id = lane.finder.find(self._cluster.deadline(_ms(batch.deadline_s - now_s)))
         if node_id is None:
             self._postpone(lane, "the partition has no leader")
             return None
-        # A connection that logs in again (KIP-368) takes any number of requests, and writes none of them yet.
+        # A connection that logs in again (KIP-368) queues any number of requests, and sends none of them yet.
         under_way = sum(request.node_id == node_id for request in self._requests)
         try:
             return node_id if self._cluster.ready(node_id) and under_way < self._options.max_in_flight else None
@@ -401,7 +401,7 @@ class BatchSender:
     # --- answers -------------------------------------------------------------------------------------------------
 
     def _take_answers(self) -> None:
-        """Handle the requests that are done, in the order in which they were sent."""
+        """Handle finished requests, in the order in which they were sent."""
         done = [request for request in self._requests if request.sent.is_done]
         if done:
             self._requests = [request for request in self._requests if not request.sent.is_done]
@@ -412,7 +412,7 @@ class BatchSender:
                 self._lost(request.node_id, request.batches, request.sent.exception)
 
     def _lost(self, node_id: int, batches: _Batches, error: BaseException) -> None:
-        """No answer: the batches may have been appended or not, so they go again with the same sequence."""
+        """No answer: the batches may have been appended or not, so they are sent again with the same sequence."""
         for lane, batch in batches:
             self._send_again(lane, batch, f"broker {node_id}: {error}")
             self._cluster.forget_leader(lane.queue.partition)
@@ -448,7 +448,7 @@ class BatchSender:
             self._back_off(lane, concurrent=concurrent)
 
     def _postpone(self, lane: Lane, error: str) -> None:
-        """Nothing was sent: look for the leader again after a while."""
+        """Nothing was sent: look up the leader again after a pause."""
         lane.queue.note_error(error, self._now_s())
         self._cluster.forget_leader(lane.queue.partition)
         self._back_off(lane)
@@ -463,7 +463,7 @@ class BatchSender:
 
 
 def _ms(left_s: float) -> int:
-    # Rounded up: an attempt cut off a moment before the deadline would pass for one that failed by itself.
+    # Rounded up: an attempt cut off just before the deadline would count as a failure of its own.
     return max(1, math.ceil(left_s * 1000))
 
 
@@ -474,14 +474,14 @@ def _check_ours(
     limits: TopicLimits,
     producer: ProducerIdAndEpoch,
 ) -> None:
-    """Fail where the broker says "done" about somebody else's batch.
+    """Fail if the broker acknowledges another writer's batch.
 
-    A broker answers a batch that it has already with success, the offset of the first one and, whatever the topic's
-    timestamp type, the time of that batch (``ProducerStateEntry.findDuplicateBatch``). That is right for a batch sent
+    A broker acknowledges a duplicate with the first batch's offset and, whatever the topic's
+    timestamp type, its time (``ProducerStateEntry.findDuplicateBatch``). That is right for a batch sent
     again, and impossible for one that is sent for the first time.
 
     Raises:
-        BatchRetryError: it is not ours.
+        BatchRetryError: it is another writer's.
     """
     first = batch.sends == 1
     floor = queue.next_offset() if first else queue.floor_offset

@@ -1,6 +1,6 @@
 """The connections to the brokers of a cluster, driven on the caller's thread, with a deadline on every wait.
 
-They go on inside the calls below only: nothing happens between two calls, and no thread is left behind.
+They make progress only inside the calls below: nothing happens between calls, and no thread is left running.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from spark_2pc_sink.wire.responses import KafkaResponse
 _log = sink_log(__name__)
 
 _Answer = TypeVar("_Answer")
-#: A broker: by its number, or by its place in bootstrap.servers.
+#: A broker: by node id, or by index in bootstrap.servers.
 NodeId: TypeAlias = "int | str"
-#: Waits for the answer to a request that was sent, and raises `NodeUnavailableError` where there is none.
+#: Waits for the answer to a sent request, and raises `NodeUnavailableError` without one.
 AnswerLater: TypeAlias = "Callable[[], KafkaResponse]"
-#: The pause before a broker is connected to again doubles with each failure in a row, and is varied by as much.
+#: The pause before reconnecting to a broker doubles with each failure in a row, with this much random variation.
 _DOUBLINGS_MAX: Final = 16
 _SPREAD: Final = (0.8, 1.2)
 
 
 class Reasons:
-    """The newest reason of failed attempts, for the error at the end, and for the log where they go on for long.
+    """The newest reason of failed attempts, for the final error, and for the log if they continue for long.
 
-    An attempt that the deadline cut short was not answered in time whatever the trouble is: it says less than what was
-    found before it, and does not take its place.
+    An attempt cut short by the deadline times out whatever the problem is: it is less informative than the
+    previous reason, and does not replace it.
 
     Args:
-        deadline: of all attempts.
+        deadline: deadline for all attempts.
 
     Attributes:
         newest: None before the first.
@@ -57,7 +57,7 @@ class Reasons:
         self._deadline = deadline
 
     def note(self, reason: object) -> None:
-        """An attempt has failed."""
+        """Record a failed attempt."""
         if self.newest is None or not self._deadline.passed:
             self.newest = str(reason)
         if self._deadline.got_long():
@@ -65,7 +65,7 @@ class Reasons:
 
 
 class _LoopClock:
-    """The machine's monotonic clock; to sleep is to let the connections go on."""
+    """The machine's monotonic clock; sleeping drives the connections."""
 
     def __init__(self, connections: BrokerConnections) -> None:
         self._connections = connections
@@ -80,16 +80,16 @@ class _LoopClock:
 
 
 class BrokerConnections:
-    """One connection to each broker that is asked.
+    """One connection to each broker in use.
 
-    Making one reads the files of TLS, and connects to nobody. Not for use from several threads at once, and not across
+    Construction reads the TLS files and does no network I/O. Not thread-safe, and not to be used across
     a fork.
 
     Args:
         options: addresses, security, time-outs and back-off.
 
     Raises:
-        ConfigurationError: a file of TLS cannot be read.
+        ConfigurationError: a TLS file cannot be read.
         MissingExtraError: the login needs a package that is not installed.
     """
 
@@ -104,14 +104,14 @@ class BrokerConnections:
         self._addresses: dict[NodeId, tuple[str, int]] = {
             f"bootstrap-{number}": _host_and_port(server) for number, server in enumerate(options.bootstrap_servers)
         }
-        #: Of brokers that could not be connected to: the failure that was not told yet, how many there were in a row,
-        #: when to try again, and what is told until then.
+        #: For brokers with failed connections: the unreported failure, the number of failures in a row,
+        #: when to try again, and the error until then.
         self._failures: dict[NodeId, BaseException] = {}
         self._in_a_row: dict[NodeId, int] = {}
         self._again_at_s: dict[NodeId, float] = {}
         self._reasons: dict[NodeId, str] = {}
         self._versions: dict[NodeId, ApiVersionsReply] = {}
-        #: Brokers that did not answer the last request, or could not be reached for it.
+        #: Brokers that did not answer the last request, or were unreachable.
         self._silent: set[NodeId] = set()
         self._last_error = "no broker has answered yet"
         self._closed = False
@@ -119,18 +119,18 @@ class BrokerConnections:
     # --- lifetime ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close every connection. Answers still under way are dropped. Calling it again changes nothing."""
+        """Close every connection. Pending answers are dropped. A second call does nothing."""
         self._closed = True
         for connection in self._connections.values():
             connection.close(ConnectionResetError("closed"))
         self._connections.clear()
 
     def deadline(self, limit_ms: int | None = None, *, backoff_ms: int | None = None) -> Deadline:
-        """A deadline whose pauses let the connections go on.
+        """A deadline whose pauses drive the connections.
 
         Args:
-            limit_ms: milliseconds from now; ``max_block_ms`` unless said.
-            backoff_ms: the first pause; ``retry_backoff_ms`` unless said.
+            limit_ms: milliseconds from now; ``max_block_ms`` by default.
+            backoff_ms: the first pause; ``retry_backoff_ms`` by default.
         """
         return Deadline(
             _LoopClock(self),
@@ -142,11 +142,11 @@ class BrokerConnections:
     # --- waiting -------------------------------------------------------------------------------------------------
 
     def poll(self, timeout_s: float, until: Callable[[], bool] = lambda: False) -> None:
-        """Let the connections send and receive; returns after the first event, or after ``timeout_s`` without one.
+        """Drive the connections; returns after the first event, or after ``timeout_s`` without one.
 
         Args:
-            timeout_s: seconds to wait at most.
-            until: what is waited for. Where it has come already, no further event need come.
+            timeout_s: longest wait in seconds.
+            until: condition to wait for. If it holds already, no further event is needed.
         """
         if until():
             timeout_s = 0.0
@@ -156,7 +156,7 @@ class BrokerConnections:
         for connection in self._connections.values():
             connections[connection.fileno()] = connection
             poller.register(connection, connection.wanted)
-        # Rounded up: what ends a moment before its time would be polled for again at once.
+        # Rounded up: a wait that ends slightly early would be repeated at once.
         for descriptor, events in poller.poll(math.ceil(max(0.0, end_s - now_s) * 1000)):
             connections[descriptor].advance(events)
         now_s = time.monotonic()
@@ -173,7 +173,7 @@ class BrokerConnections:
     # --- one broker ----------------------------------------------------------------------------------------------
 
     def ready(self, node_id: NodeId) -> bool:
-        """True when a request to this broker would be written now; else a connection is on its way, or it is busy.
+        """True if a request would be sent to this broker now; else it is busy, or a connection is being opened.
 
         Raises:
             NodeUnavailableError: connecting failed a moment ago.
@@ -184,11 +184,11 @@ class BrokerConnections:
     def send(self, node_id: NodeId, request: KafkaRequest) -> SentRequest:
         """Send a request to a broker that is `ready`.
 
-        The answer, or the failure, shows in the result after some `poll`; a failure never says whether the broker
+        The result has the answer, or the failure, after some `poll`; a failure never says whether the broker
         has acted on the request. Without an answer within ``request_timeout_ms`` the connection is closed, which
         fails every request on it.
 
-        Raises:
+        NodeUnavailableError: not sent.
             NodeUnavailableError: the request was not sent.
         """
         connection = self._connection(node_id)
@@ -199,7 +199,7 @@ class BrokerConnections:
         return sent
 
     def request(self, node_id: NodeId, request: KafkaRequest, deadline: Deadline) -> KafkaResponse:
-        """Ask one broker once and wait for the answer.
+        """Send one request to one broker and wait for the answer.
 
         Raises:
             NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
@@ -210,13 +210,13 @@ class BrokerConnections:
         return self._answer(node_id, self.send(node_id, request), deadline)
 
     def begin(self, node_id: NodeId, request: KafkaRequest, deadline: Deadline) -> AnswerLater | None:
-        """Send a request at once, and wait for its answer when somebody calls for it.
+        """Send a request at once; the answer is awaited later.
 
         Returns:
-            what waits for the answer. None where there is no connection, or it takes no request now.
+            The function that waits for the answer. None without a connection that can send now.
 
         Raises:
-            NodeUnavailableError: it was not sent; the broker may have got it all the same.
+            NodeUnavailableError: not sent; the broker may have received it anyway.
         """
         if node_id not in self._connections or not self.ready(node_id):
             return None
@@ -227,10 +227,10 @@ class BrokerConnections:
     def request_at_once(
         self, requests: Mapping[int, KafkaRequest], deadline: Deadline
     ) -> dict[int, KafkaResponse] | None:
-        """Ask several brokers at the same time, each one thing.
+        """Send one request each to several brokers at the same time.
 
         Returns:
-            the answers; None where a connection is not there or is busy, or a broker did not answer.
+            The answers; None if a connection is missing or busy, or a broker did not answer.
         """
         later: dict[int, AnswerLater] = {}
         try:
@@ -245,7 +245,7 @@ class BrokerConnections:
             return None
 
     def by_promise(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
-        """The same brokers, the most promising first: those that have not failed us last, and have a connection."""
+        """The same brokers, the most promising first: without a recent failure, and connected."""
         connected = {node_id for node_id, connection in self._connections.items() if connection.open}
         shuffled = random.sample(nodes, len(nodes))
         return sorted(shuffled, key=lambda node_id: (node_id in self._silent, node_id not in connected))
@@ -257,12 +257,12 @@ class BrokerConnections:
         build: Callable[[int], KafkaRequest],
         deadline: Deadline,
     ) -> KafkaResponse:
-        """Ask until some broker answers, whatever it answers.
+        """Send a request until any broker answers, whatever the answer.
 
         Args:
-            api: what is asked, for the version and for error texts.
-            choose_node: says whom to ask, anew for each attempt.
-            build: makes the request for a version.
+            api: the API, for the version and for error texts.
+            choose_node: returns the broker for each attempt.
+            build: builds the request for a version.
             deadline: when to give up.
 
         Raises:
@@ -284,11 +284,11 @@ class BrokerConnections:
         """Run ``attempt`` until it does not raise `NodeUnavailableError`, with growing pauses.
 
         Args:
-            operation: what is asked, for the error.
-            attempt: asks once.
+            operation: the operation's name, for the error.
+            attempt: makes one attempt.
             deadline: when to give up.
-            otherwise: what the error says where no attempt could be made; by default what last went wrong with a
-                connection.
+            otherwise: the error's reason if no attempt could be made; by default the last connection
+                failure.
 
         Raises:
             KafkaTimeoutError: every attempt within the deadline failed.
@@ -304,7 +304,7 @@ class BrokerConnections:
         raise KafkaTimeoutError(operation=operation, deadline_ms=deadline.limit_ms, last_error=last_error)
 
     def api_versions(self, node_id: NodeId, deadline: Deadline) -> ApiVersionsReply:
-        """The versions that this broker offers, known from its connection; asked again after `forget_features`.
+        """This broker's offered versions, known from its connection; requested again after `forget_features`.
 
         Raises:
             NodeUnavailableError: no answer.
@@ -319,24 +319,24 @@ class BrokerConnections:
         return known
 
     def begin_api_versions(self, node_id: int, deadline: Deadline) -> Callable[[], ApiVersionsReply] | None:
-        """Ask a broker for its versions again, as `begin` does; `api_versions` tells the answer from then on.
+        """Request a broker's versions again, as `begin` does; `api_versions` then returns the new answer.
 
         Raises:
-            NodeUnavailableError: it was not sent.
+            NodeUnavailableError: not sent.
         """
         later = self.begin(node_id, api_versions_request(), deadline)
         return None if later is None else lambda: self._note_versions(node_id, later())
 
     def knows_versions(self, node_id: NodeId) -> bool:
-        """Whether `version` can tell without asking the broker."""
+        """Whether `version` can answer without I/O."""
         return node_id in self._versions
 
     def version(self, node_id: NodeId, api: Api, deadline: Deadline, *, at_most: int | None = None) -> int:
-        """The newest version of ``api`` that this broker and this package speak.
+        """The newest version of ``api`` supported by both this broker and this package.
 
         Raises:
             KafkaError: there is none (code 35).
-            NodeUnavailableError: the broker did not say what it offers.
+            NodeUnavailableError: the broker did not report its versions.
         """
         return api_versions.choose_version(self.api_versions(node_id, deadline), api, at_most=at_most)
 
@@ -359,11 +359,11 @@ class BrokerConnections:
         return sent.value
 
     def _connection(self, node_id: NodeId) -> Connection:
-        """The connection to a broker, new or old, in whatever state.
+        """The connection to a broker, new or existing, in any state.
 
         Raises:
-            NodeUnavailableError: the one before could not be made; or it is too early for a new one.
-            ConfigurationError: a file of TLS cannot be read any more.
+            NodeUnavailableError: the previous one failed, and it is too early for a new one.
+            ConfigurationError: a TLS file can no longer be read.
         """
         connection = self._connections.get(node_id)
         if connection is not None:
@@ -378,7 +378,7 @@ class BrokerConnections:
         address = self._addresses.get(node_id)
         if address is None:
             raise NodeUnavailableError(f"broker {node_id} is not in the cluster's metadata")
-        # Certificates are renewed under a running job.
+        # Certificates may be renewed during the job.
         self._tls = client_context(self.options)
         connection = self._connections[node_id] = Connection(address, self.options, self._tls, self._tokens)
         self._look_at(node_id, connection)
@@ -386,7 +386,7 @@ class BrokerConnections:
         return connection
 
     def _look_at(self, node_id: NodeId, connection: Connection) -> None:
-        """Note what became of a connection: it has opened, has answered, or is closed."""
+        """Note a connection's state: opened, answered, or closed."""
         opened_with = connection.take_versions()
         if opened_with is not None:
             self._versions[node_id] = ApiVersionsReply.read(opened_with)
@@ -406,11 +406,11 @@ class BrokerConnections:
             count = self._in_a_row[node_id] = self._in_a_row.get(node_id, 0) + 1
             doubled_ms = self.options.reconnect_backoff_ms * 2 ** min(count - 1, _DOUBLINGS_MAX)
             pause_s = min(doubled_ms, self.options.reconnect_backoff_max_ms) / 1000
-            spread = random.uniform(*_SPREAD)  # noqa: S311 - it protects nothing
+            spread = random.uniform(*_SPREAD)  # noqa: S311 - not security-relevant
             self._again_at_s[node_id] = time.monotonic() + pause_s * spread
 
     def _take_addresses(self, addresses: Mapping[int, tuple[str, int]]) -> None:
-        """Where the brokers are now, as one of them says; those of bootstrap.servers stay."""
+        """Update the brokers' addresses, as reported by one of them; those in bootstrap.servers stay."""
         self._addresses = {node: at for node, at in self._addresses.items() if isinstance(node, str)} | dict(addresses)
 
     def _hang_up(self, node_id: NodeId) -> None:
@@ -419,7 +419,7 @@ class BrokerConnections:
             connection.close(ConnectionResetError("it is needed no more"))
 
     def _connect(self, node_id: NodeId, deadline: Deadline) -> None:
-        """Wait until the broker can take a request.
+        """Wait until the broker can accept a request.
 
         Raises:
             NodeUnavailableError: it cannot, within the deadline or ``socket_connection_setup_timeout_ms``.
@@ -433,7 +433,7 @@ class BrokerConnections:
         self._raise_failure(node_id)
 
     def _raise_failure(self, node_id: NodeId) -> None:
-        """Report, once, that the last connection to this broker could not be made."""
+        """Report, once, that the last connection to this broker failed."""
         failure = self._failures.pop(node_id, None)
         if failure is not None:
             error = self._unavailable(node_id, failure)

@@ -1,6 +1,6 @@
-"""A Kafka cluster, asked synchronously and with a deadline on every wait.
+"""Synchronous access to a Kafka cluster, with a deadline for every wait.
 
-Metadata, coordinators and features are asked for here, explicitly, because kafka-python's own refresh would create
+Metadata, coordinators and features are requested explicitly, because kafka-python's own refresh would create
 topics, retry for ever, and hide why it failed.
 """
 
@@ -28,22 +28,22 @@ from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 _log = sink_log(__name__)
 
-#: Topics are never created by us, so a topic that several refreshes in a row do not show does not exist. More than
-#: one, because a broker learns of a new topic a moment after the controller has made it.
+#: Topics are never created by us, so a topic missing from several refreshes in a row does not exist. More than
+#: one, because a broker learns of a new topic slightly later than the controller creates it.
 UNKNOWN_TOPIC_REFRESHES_MAX: Final = 5
-#: An answer to a question that was sent longer ago is not believed: the level may have changed since.
+#: An answer to an older request is discarded: the level may have changed since.
 _ASKED_BEFORE_S_MAX: Final = 1.0
 _TOPIC_REFUSALS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION})
 
 
 @dataclass(frozen=True)
 class BrokerFeatures:
-    """Identity and features of the cluster, as one broker says.
+    """Identity and features of the cluster, as reported by one broker.
 
     Args:
-        cluster_id: names the cluster for ever.
-        transaction_version: the finalized level of the feature transaction.version, 0 where it is absent (KIP-1022).
-        epoch: grows with the levels; -1 where the broker does not know it.
+        cluster_id: permanent id of the cluster.
+        transaction_version: the finalized level of the feature transaction.version, 0 if absent (KIP-1022).
+        epoch: grows with the levels; -1 if the broker does not know it.
     """
 
     cluster_id: str
@@ -53,16 +53,16 @@ class BrokerFeatures:
 
 @dataclass(frozen=True)
 class _AskedFeatures:
-    """A question that was sent, and when."""
+    """A request in flight, and when it was sent."""
 
     answer: Callable[[], ApiVersionsReply]
     at_s: float
 
 
 class Cluster(BrokerConnections):
-    """The brokers of one cluster, and what they know of topics and coordinators. Close it, or use ``with``.
+    """A cluster's brokers, topics and coordinators. Close it, or use ``with``.
 
-    The first question connects, within the deadline of that question.
+    The first request connects, within its own deadline.
 
     Args:
         options: addresses, security, time-outs and back-off.
@@ -72,7 +72,7 @@ class Cluster(BrokerConnections):
         super().__init__(options)
         self._metadata: KafkaResponse | None = None
         self._metadata_until_s = 0.0
-        #: A broker was not reached since: it may have another address by now.
+        #: A broker has been unreachable since: its address may have changed.
         self._may_have_moved = False
         self._leaders: dict[TopicPartition, int] = {}
         self._topic_ids: dict[str, str] = {}
@@ -92,10 +92,10 @@ class Cluster(BrokerConnections):
     def features(self, *, age_ms_max: int | None = None) -> BrokerFeatures:
         """The cluster's id and its transaction.version.
 
-        A broker that has not heard of a change yet does not take it back: the greater epoch is believed (KIP-584).
+        A broker with outdated information is ignored: the higher epoch wins (KIP-584).
 
         Args:
-            age_ms_max: how old an answer may be, 0 to ask; None takes what a broker has told at any time.
+            age_ms_max: largest age of the answer, 0 for a new request; None accepts any age.
 
         Raises:
             KafkaTimeoutError: no broker answered.
@@ -123,9 +123,9 @@ class Cluster(BrokerConnections):
         return found
 
     def ask_features(self) -> None:
-        """Send the question of `features`, which takes the answer if it is called within a second.
+        """Send the request for `features`, which uses the answer if called within a second.
 
-        Nothing is sent where somebody has to be connected to first.
+        Sends nothing if that requires a new connection.
         """
         if self._metadata is None or self._may_have_moved or self._ahead is not None:
             return
@@ -138,10 +138,10 @@ class Cluster(BrokerConnections):
         self._ahead = None if answer is None else _AskedFeatures(answer, time.monotonic())
 
     def _asked_before(self) -> ApiVersionsReply | None:
-        """The answer to `ask_features`; None where it was not called, or too long ago.
+        """The answer to `ask_features`; None if it was not called, or too long ago.
 
         Raises:
-            NodeUnavailableError: there is no answer.
+            NodeUnavailableError: no answer.
         """
         asked, self._ahead = self._ahead, None
         if asked is None:
@@ -150,11 +150,11 @@ class Cluster(BrokerConnections):
         return answer if time.monotonic() - asked.at_s < _ASKED_BEFORE_S_MAX else None
 
     def fresh_features(self, age_ms_max: int) -> BrokerFeatures | None:
-        """What a broker has told of its features within ``age_ms_max``; None where it has to be asked."""
+        """Features reported within ``age_ms_max``; None if a new request is needed."""
         return self._features if time.monotonic() - self._features_at_s < age_ms_max / 1000 else None
 
     def forget_features(self) -> None:
-        """Ask for versions and features again when they are needed next; a cluster may be up- or downgraded."""
+        """Request versions and features again when next needed; a cluster may be up- or downgraded."""
         self._versions.clear()
         self._ahead = None
 
@@ -163,11 +163,11 @@ class Cluster(BrokerConnections):
         return tuple(broker.node_id for broker in self._known(deadline or self.deadline()).brokers)
 
     def any_node(self, deadline: Deadline) -> int:
-        """A broker to ask what any broker knows."""
+        """A broker for requests that any broker can answer."""
         return int(self.by_promise(self.node_ids(deadline))[0])
 
     def partition_counts(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, int]:
-        """How many partitions each topic has.
+        """Each topic's number of partitions.
 
         Raises:
             UnknownTopicError: a topic does not exist. It is never created.
@@ -187,11 +187,11 @@ class Cluster(BrokerConnections):
         return {topic: len(found[topic].partitions) for topic in wanted}
 
     def existing_topics(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, KafkaPart]:
-        """Those of ``topics`` that exist, asked anew. One is left out that several answers in a row did not show.
+        """Those of ``topics`` that exist, by a new request. A topic missing from several answers in a row is omitted.
 
         Raises:
             AuthorizationError: a topic may not be described.
-            KafkaError: the brokers cannot tell of a topic whether it exists.
+            KafkaError: the brokers cannot say whether a topic exists.
             KafkaTimeoutError: no broker answered.
         """
         deadline = deadline or self.deadline()
@@ -212,19 +212,19 @@ class Cluster(BrokerConnections):
         return {name: topic for name, topic in found.items() if responses.topic_exists(topic)}
 
     def topic_id(self, topic: str) -> str:
-        """The id of a topic as of the newest answer about it; '' where the broker has none (KIP-516)."""
+        """A topic's id in the newest answer about it; '' if the broker has none (KIP-516)."""
         return self._topic_ids.get(topic, "")
 
     def leader(self, partition: TopicPartition) -> int | None:
-        """The broker that leads ``partition`` as far as is known; None: `refresh` first, or nobody leads it now."""
+        """The known leader of ``partition``; None: `refresh` first, or it currently has no leader."""
         return self._leaders.get(partition)
 
     def forget_leader(self, partition: TopicPartition) -> None:
-        """The leader turned out to be another one."""
+        """Discard a leader that was found to be outdated."""
         self._leaders.pop(partition, None)
 
     def refresh(self, topics: Iterable[str], deadline: Deadline) -> KafkaResponse:
-        """Ask for brokers and for the leaders of ``topics``.
+        """Request brokers and the leaders of ``topics``.
 
         Raises:
             KafkaTimeoutError: no broker answered.
@@ -243,7 +243,7 @@ class Cluster(BrokerConnections):
         servers, protocol = ",".join(self.options.bootstrap_servers), self.options.security_protocol
         last_error = reasons.newest or self._last_error
         raise KafkaTimeoutError(
-            # Brokers end connections of another protocol than the listener's without a word.
+            # Brokers silently close connections that use another protocol than the listener's.
             operation=f"{verb} to bootstrap.servers={servers} with security.protocol={protocol}",
             deadline_ms=deadline.limit_ms,
             last_error=last_error,
@@ -251,10 +251,10 @@ class Cluster(BrokerConnections):
         )
 
     def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
-        """The broker that coordinates ``transactional_id``, remembered until `forget_coordinator`.
+        """The coordinator of ``transactional_id``, cached until `forget_coordinator`.
 
         Raises:
-            NodeUnavailableError: nobody knows it now.
+            NodeUnavailableError: the coordinator is currently unknown.
             AuthorizationError: the transactional id may not be described (code 53).
         """
         known = self.known_coordinator(transactional_id)
@@ -266,19 +266,19 @@ class Cluster(BrokerConnections):
         return found
 
     def known_coordinator(self, transactional_id: str) -> int | None:
-        """The same without asking anybody; None where somebody has to be asked."""
+        """The cached coordinator, without I/O; None if it must be requested."""
         return self._coordinators.get(transactional_id)
 
     def find_coordinators(
         self, transactional_ids: Sequence[str], deadline: Deadline
     ) -> dict[str, int | NodeUnavailableError | KafkaError]:
-        """The brokers that coordinate these ids, asked anew with one request, and remembered as by `coordinator`.
+        """Request the coordinators of these ids in one request, and cache them like `coordinator`.
 
         Returns:
-            The broker of each id, or why there is none: nobody knows it now, or the id may not be described.
+            Each id's broker, or the error: currently unknown, or the id may not be described.
 
         Raises:
-            NodeUnavailableError: no broker could be asked.
+            NodeUnavailableError: no broker could be reached.
         """
         node_id = self.any_node(deadline)
         version = self.version(node_id, Api.FIND_COORDINATOR, deadline)
@@ -292,7 +292,7 @@ class Cluster(BrokerConnections):
         return found
 
     def forget_coordinator(self, transactional_id: str) -> None:
-        """The coordinator turned out to be another one, or is gone."""
+        """Discard a coordinator that has moved or is gone."""
         self._coordinators.pop(transactional_id, None)
 
     # --- parts ---------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class Cluster(BrokerConnections):
         return self._metadata
 
     def _ask_once_where_brokers_are(self, deadline: Deadline) -> None:
-        """Take the addresses that one of the brokers tells; where none tells any, those that are known stay."""
+        """Update addresses from any one broker; if none answers, the known addresses stay."""
         self._may_have_moved = False
         for node_id in self._to_ask():
             try:
@@ -320,7 +320,7 @@ class Cluster(BrokerConnections):
         return super()._unavailable(node_id, error)
 
     def _to_ask(self) -> tuple[NodeId, ...]:
-        """The brokers that are known, the most promising first; behind them bootstrap.servers, if all of them moved."""
+        """The known brokers, the most promising first; then bootstrap.servers, in case all of them moved."""
         known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
         bootstrap = tuple(node_id for node_id in self._addresses if isinstance(node_id, str))
         return *self.by_promise(known), *self.by_promise(bootstrap)
@@ -334,7 +334,7 @@ class Cluster(BrokerConnections):
         self._take_addresses({broker.node_id: (broker.host, broker.port) for broker in reply.brokers})
         self._metadata_until_s = time.monotonic() + self.options.metadata_max_age_ms / 1000
         if isinstance(node_id, str):
-            self._hang_up(node_id)  # it is known by its number now, and connected to under that
+            self._hang_up(node_id)  # it has a node id now, and is connected to under that
         for topic in reply.topics:
             self._topic_ids[topic.name] = responses.topic_id(topic)
             for part in topic.partitions:
@@ -355,7 +355,7 @@ def _coordinator_in(transactional_id: str, answer: KafkaPart) -> int | NodeUnava
 
 
 def _connection_remedy(last_error: str) -> str:
-    """What helps where no broker was reached."""
+    """The remedy if no broker was reachable."""
     if "ECONNREFUSED" in last_error:
         return "Start the brokers, or correct host and port in bootstrap.servers"
     if "DNS" in last_error or "getaddrinfo" in last_error:
@@ -367,7 +367,7 @@ def _connection_remedy(last_error: str) -> str:
 
 
 def unknown_topic(topic: str, detail: str) -> UnknownTopicError:
-    """The error for a topic or partition that is not there."""
+    """The error for a missing topic or partition."""
     code = describe_error(Code.UNKNOWN_TOPIC_OR_PARTITION)
     return UnknownTopicError(
         api="Metadata",

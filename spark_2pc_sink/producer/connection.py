@@ -1,11 +1,11 @@
 """One connection to a broker: addresses, TCP, TLS, login and requests, on a non-blocking socket.
 
-A connection never waits. Whoever drives it (`spark_2pc_sink.producer.broker_connections`) polls `Connection.fileno` for
-`Connection.wanted` until `Connection.wake_s`, and calls `Connection.advance` then. Requests go out at once, any number
-after one another, and answers come back in the same order.
+A connection never waits. Its driver (`spark_2pc_sink.producer.broker_connections`) polls `Connection.fileno` for
+`Connection.wanted` until `Connection.wake_s`, and then calls `Connection.advance`. Requests can be pipelined in any
+number, and answers arrive in the same order.
 
-Opening connects to each address of the host in turn, each with an equal share of the time, so that one that swallows
-packets does not keep the others from being tried (KIP-302). Then it agrees on TLS, asks for ApiVersions, and logs in
+Opening connects to each address of the host in turn, each with an equal share of the time, so that one that drops
+packets does not keep the others from being tried (KIP-302). Then it negotiates TLS, requests ApiVersions, and logs in
 (KIP-152). Before the broker ends the session it logs in again (KIP-368).
 """
 
@@ -39,23 +39,23 @@ from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.responses import KafkaResponse
 
-#: ApiVersions is asked at this version: brokers since 2.4 answer it, the others are too old for us anyway.
+#: ApiVersions request version: brokers since 2.4 support it, and older ones are unsupported.
 _API_VERSIONS_VERSION: Final = 3
-#: What this package calls itself to brokers.
+#: This package's client software name.
 CLIENT: Final = "spark-2pc-sink"
-#: Read at a time. Most answers are far smaller.
+#: Bytes per read. Most answers are far smaller.
 _READ_BYTES: Final = 256 * 1024
-#: The length of a message, which comes before it.
+#: A message's length prefix.
 LENGTH: Final = struct.Struct(">i")
-#: How an alert of TLS begins (RFC 8446, section 5.1), by which Kafka answers bytes that are not TLS. As the length of
-#: an answer of Kafka it would be 352 MB.
+#: The start of a TLS alert (RFC 8446, section 5.1), Kafka's answer to bytes that are not TLS. As the length of
+#: a Kafka answer it would be 352 MB.
 _TLS_ALERT: Final = b"\x15\x03"
 _BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _CONNECTING: Final = frozenset({errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK})
-#: A new login begins when a random part of the session in this range is over, so that many clients do not come at once.
+#: A new login begins at a random part of the session in this range, to spread the load of many clients.
 _SESSION_PART: Final = (0.85, 0.95)
 _SESSION_S_MIN: Final = 1.0
-#: What is polled for, given to the driver of an opening connection; it gets the events that have come.
+#: Events to poll for, yielded to the driver of an opening connection; it sends back the events that occurred.
 _Steps: TypeAlias = "Generator[int, int, None]"
 
 
@@ -63,9 +63,9 @@ class LoginRefusedError(Exception):
     """A broker has refused a login.
 
     Args:
-        api: the request that it refused.
-        code: of the answer.
-        said: the broker's words.
+        api: the refused request.
+        code: error code.
+        said: the broker's message.
     """
 
     def __init__(self, api: str, code: int, said: str) -> None:
@@ -76,14 +76,14 @@ class LoginRefusedError(Exception):
 
 @dataclass(eq=False)
 class SentRequest:
-    """A request on its way.
+    """A request in flight.
 
     Attributes:
-        api: its key.
-        header: reads the answer.
-        correlation_id: of the answer.
-        due_s: when the connection is given up without an answer, on the monotonic clock.
-        is_done: whether there is an answer, or there will be none.
+        api: its API key.
+        header: decodes the answer.
+        correlation_id: correlation id of the answer.
+        due_s: when the connection is closed without an answer, on the monotonic clock.
+        is_done: whether there is an answer or a failure.
         value: the answer.
         exception: why there is no answer; the broker may have acted on the request.
     """
@@ -98,16 +98,16 @@ class SentRequest:
 
 
 def framed(request: KafkaRequest, correlation_id: int, client_id: str) -> bytes:
-    """The bytes of a request with header and length."""
+    """Encode a request with header and length."""
     request.with_header(correlation_id=correlation_id, client_id=client_id)
     return request.encode(framed=True, header=True)
 
 
 def decoded(header: Any, correlation_id: int, frame: bytes) -> KafkaResponse:
-    """The answer in a frame, without its length.
+    """Decode the answer in a frame without its length.
 
     Raises:
-        RemoteProtocolError: it answers another request, or cannot be decoded.
+        RemoteProtocolError: it belongs to another request, or cannot be decoded.
     """
     kind, answer = header.get_response_class(), io.BytesIO(frame)
     try:
@@ -121,23 +121,23 @@ def decoded(header: Any, correlation_id: int, frame: bytes) -> KafkaResponse:
 
 
 def api_versions_request() -> KafkaRequest:
-    """ApiVersions, as every connection asks it first."""
+    """ApiVersions, every connection's first request."""
     return messages.api_versions_request(version=_API_VERSIONS_VERSION, client_name=CLIENT, client_version="1")
 
 
 class Connection:
-    """One connection; making one begins to connect.
+    """One connection; construction begins to connect.
 
     Args:
         address: host and port.
         options: security and time-outs.
         tls: the context; None without TLS.
-        tokens: for logins; None where a login needs none.
+        tokens: for logins; None if the login needs no token.
 
     Attributes:
         failure: why it is closed; None while it is not.
-        opened: whether it is open, or was until it was closed.
-        answered: whether the broker has answered a request that a listener answers only after a login.
+        opened: whether it is, or was, open.
+        answered: whether the broker has answered a request that requires a completed login.
         wanted: the events to poll for.
     """
 
@@ -178,7 +178,7 @@ class Connection:
 
     @property
     def ready(self) -> bool:
-        """Whether a request would be sent now: the connection is open, and neither logs in, is paused nor full."""
+        """Whether a request would be sent now: the connection is open, not logging in, not paused and not full."""
         return (
             self._steps is None
             and self.failure is None
@@ -188,14 +188,14 @@ class Connection:
 
     @property
     def wake_s(self) -> float:
-        """When to call `advance` even if no event has come, on the monotonic clock."""
+        """When to call `advance` without an event, on the monotonic clock."""
         wake_s = self._wake_s if self._steps is not None else float("inf")
         if self._in_flight:
             wake_s = min(wake_s, self._in_flight[0].due_s)
         return wake_s if monotonic() >= self._paused_until_s else min(wake_s, self._paused_until_s)
 
     def take_versions(self) -> KafkaResponse | None:
-        """The answer to ApiVersions by which the connection has opened, once; else None."""
+        """The ApiVersions answer from opening the connection, once; else None."""
         taken, self._versions = self._versions, None
         return taken
 
@@ -213,7 +213,7 @@ class Connection:
         return sent
 
     def renew(self) -> None:
-        """Close the connection where nobody has used it for long; log in again where the session is about to end."""
+        """Close a connection idle for too long; log in again if the session is about to end."""
         now_s = monotonic()
         if self._steps is not None or self.failure is not None:
             return
@@ -225,15 +225,15 @@ class Connection:
             self._go_on(None)
 
     def advance(self, events: int) -> None:
-        """Send, receive, connect and log in, as far as that needs no waiting.
+        """Send, receive, connect and log in, as far as possible without waiting.
 
         Args:
-            events: that have come; 0 where only the time has.
+            events: events that occurred; 0 if only time has passed.
         """
         self._go_on(events)
 
     def close(self, error: BaseException) -> None:
-        """Close the connection; requests on their way fail with ``error``. Calling it again changes nothing."""
+        """Close the connection; requests in flight fail with ``error``. A second call does nothing."""
         if self.failure is not None:
             return
         self.failure, self._steps = error, None
@@ -247,7 +247,7 @@ class Connection:
     # --- what drives it ------------------------------------------------------------------------------------------
 
     def _go_on(self, events: int | None) -> None:
-        """Do what can be done now; any failure closes the connection, and is told by the requests on it."""
+        """Make all possible progress; any failure closes the connection, and is reported by its requests."""
         if self.failure is not None:
             return
         try:
@@ -259,16 +259,16 @@ class Connection:
             wanted = self._step(events)
             reading = select.POLLIN if self._established else 0
             self.wanted = wanted | reading | (select.POLLOUT if self._unsent else 0)
-        except Exception as error:  # noqa: BLE001 - told by the requests on it
-            # A peer may send anything, and a login may fail in libraries: all of it ends this connection, and only it.
+        except Exception as error:  # noqa: BLE001 - reported by the requests on it
+            # A peer may send anything, and a login may fail in libraries: any failure ends only this connection.
             self.close(error)
         except BaseException:
-            # A part of a message may have been sent or read.
+            # A message may have been partially sent or read.
             self.close(ConnectionResetError("a request was interrupted"))
             raise
 
     def _step(self, events: int | None) -> int:
-        """Go on with opening, or with a new login; the events that it waits for."""
+        """Continue opening, or a new login; returns the events to wait for."""
         if self._steps is None:
             return 0
         try:
@@ -329,7 +329,7 @@ class Connection:
         self._socket = sock = self._tls.wrap_socket(
             self._socket, server_hostname=self.address[0], do_handshake_on_connect=False
         )
-        while True:  # bounded: each pass takes what the peer has sent, and all end at the same time
+        while True:  # bounded: each pass reads sent data, and all end at the same time
             try:
                 sock.do_handshake()
             except ssl.SSLWantReadError:
@@ -342,7 +342,7 @@ class Connection:
                 return
 
     def _logging_in(self) -> _Steps:
-        """SaslHandshake, and then what the mechanism wants to say.
+        """SaslHandshake, then the mechanism's messages.
 
         Raises:
             LoginRefusedError: the broker refused it.
@@ -367,10 +367,10 @@ class Connection:
         if not mechanism.is_authenticated():
             raise LoginRefusedError("SaslAuthenticate", Code.SASL_AUTHENTICATION_FAILED, "the login did not succeed")
         lifetime_s = max(_SESSION_S_MIN, lifetime_ms / 1000) if lifetime_ms > 0 else float("inf")
-        self._login_at_s = monotonic() + lifetime_s * random.uniform(*_SESSION_PART)  # noqa: S311 - it protects nothing
+        self._login_at_s = monotonic() + lifetime_s * random.uniform(*_SESSION_PART)  # noqa: S311 - not security-relevant
 
     def _logging_in_again(self) -> _Steps:
-        """A login that fails ends the connection and no more: the next one says whether it is refused for good."""
+        """A failed login only ends the connection: the next one shows whether it is refused permanently."""
         while self._in_flight:
             yield select.POLLIN
         try:
@@ -413,9 +413,9 @@ class Connection:
                 self._unsent.popleft()
 
     def _receive(self) -> None:
-        """Take what has come.
+        """Receive available data.
 
-        An end or a failure after something is read the next time: a broker refuses a login by an answer and the end.
+        An end or a failure after data is handled by the next read: a broker refuses a login by an answer and the end.
         """
         sock, has_read = self._socket, False
         while sock is not None:
@@ -463,6 +463,6 @@ class Connection:
         self._used_s = monotonic()
         throttle_ms = getattr(sent.value, "throttle_time_ms", 0)
         if throttle_ms > 0:
-            # The broker reads nothing of this connection meanwhile (KIP-219).
+            # The broker does not read from this connection in the meantime (KIP-219).
             self._paused_until_s = self._used_s + throttle_ms / 1000
         self.answered |= self.opened and sent.api != Api.API_VERSIONS

@@ -1,13 +1,13 @@
-"""What a failed connection comes to: connect again, or end with an error that no repetition changes.
+"""Classification of failed connections: connect again, or raise a permanent error.
 
-A listener of Kafka answers a client of another protocol than its own by closing the connection. So does a broker that
-is stopping. A probe tells them apart: it connects once more and asks as a client of the other protocol would.
+A Kafka listener answers a client with the wrong protocol by closing the connection. So does a broker that
+is stopping. A probe tells them apart: it connects once more as a client with the other protocol.
 
-- A client of TLS, in its handshake: does the listener answer a request that was sent without TLS?
-- A client of TLS, after it: does the listener refuse the certificate of the client? With TLS 1.3 it says so after the
-  handshake, and a request that is already on its way makes the machine drop that alert.
-- A client that does not log in: does the listener name the mechanisms of logins? SaslHandshake is the one request that
-  a listener with SASL takes without a login, and another listener answers it with ILLEGAL_SASL_STATE.
+- For a TLS client, in its handshake: does the listener answer a request sent without TLS?
+- For a TLS client, after it: does the listener refuse the client's certificate? With TLS 1.3 it says so after the
+  handshake, and a request already in flight makes the operating system drop that alert.
+- For a client without login: does the listener list login mechanisms? SaslHandshake is the one request that
+  a SASL listener accepts without a login, and other listeners answer it with ILLEGAL_SASL_STATE.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.messages import KafkaRequest
 from spark_2pc_sink.wire.responses import KafkaResponse
 
-#: By these a broker ends a connection without a word, one that is stopping as well as one of another protocol.
+#: Errors of a connection that a broker closes silently, when it is stopping or expects another protocol.
 _ENDED: Final = (ConnectionResetError, BrokenPipeError, TlsFailedError)
-#: A mechanism that no listener has, so that its answer is the list of those that it has.
+#: An unsupported mechanism, so that the answer lists the listener's mechanisms.
 _NO_MECHANISM: Final = "?"
-#: For the whole of a probe: other connections of the caller wait meanwhile.
+#: Limit for a whole probe: the caller's other connections wait in the meantime.
 TIMEOUT_S: Final = 2.0
 #: An alert about the client's certificate follows the handshake within a round trip.
 _ALERT_S: Final = 0.3
-#: More than the answer to a question of a probe has.
+#: Larger than any answer to a probe's request.
 _ANSWER_BYTES_MAX: Final = 64 * 1024
-#: The other end closes in the handshake; which of them Python raises depends on what has arrived by then.
+#: The peer closes in the handshake; which of them Python raises depends on the data received by then.
 _CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 class NodeUnavailableError(Exception):
-    """One broker could not be asked, or gave no answer: ask again, or ask another. Never leaves this package."""
+    """A broker was unreachable, or gave no answer: retry, or ask another. Internal to this package."""
 
 
 class ConnectionFailures:
-    """Judges the failures of one client's connections.
+    """Classifies the failures of one client's connections.
 
     Args:
-        options: what connections are made with.
-        tokens: that they show; None without tokens.
+        options: the connections' options.
+        tokens: the connections' tokens; None without tokens.
     """
 
     def __init__(self, options: KafkaOptions, tokens: BrokerTokens | None) -> None:
@@ -64,7 +64,7 @@ class ConnectionFailures:
         self._answered: set[int | str] = set()
 
     def note_answer(self, node_id: int | str) -> None:
-        """A broker has answered a request: our settings are those that it wants."""
+        """Note that a broker has answered a request: our settings match its listener."""
         self._answered.add(node_id)
 
     def judge(
@@ -73,16 +73,16 @@ class ConnectionFailures:
         """The exception for a failed connection.
 
         Args:
-            node_id: of the broker.
-            address: its host and port; None where they are not known any more.
-            error: by which the connection was closed.
-            tls: that its connections have.
+            node_id: the broker.
+            address: its host and port; None if no longer known.
+            error: the reason for closing the connection.
+            tls: the connections' TLS context.
 
         Returns:
-            `NodeUnavailableError` where another attempt may succeed; else the error to end with.
+            `NodeUnavailableError` if a retry may succeed; else the permanent error.
         """
         if isinstance(error, (KafkaError, ConfigurationError)):
-            return error  # of the token source, or of a broker that is too old
+            return error  # from the token source, or a broker that is too old
         where = _named(node_id, address)
         refused = self._tls_refusal(where, error) or self._login_refusal(where, error)
         if refused is None and node_id not in self._answered:
@@ -113,7 +113,7 @@ class ConnectionFailures:
     def _protocol_refusal(
         self, where: str, address: tuple[str, int] | None, error: BaseException, tls: ssl.SSLContext | None
     ) -> Exception | None:
-        """Whether a broker that has answered nothing yet wants another protocol."""
+        """Whether a broker that has not answered anything yet expects another protocol."""
         if isinstance(error, LoginRefusedError) and error.code == Code.ILLEGAL_SASL_STATE:
             without = "SSL" if self._options.security_protocol == "SASL_SSL" else "PLAINTEXT"
             detail = f"takes no logins at this port. Set security.protocol={without}, or give another port"
@@ -143,12 +143,12 @@ def _login_error(error: LoginRefusedError, detail: str) -> AuthorizationError:
 
 
 def _has_ended(error: BaseException) -> bool:
-    """Whether there was a connection, which the broker has ended."""
+    """Whether an established connection was closed by the broker."""
     return any(isinstance(each, _ENDED) for each in causes(error))
 
 
 def _named(node_id: int | str, address: tuple[str, int] | None) -> str:
-    """The broker for messages; one that was named by its address has no number yet."""
+    """The broker's name for messages; one known only by address has no node id yet."""
     if address is None:
         return f"broker {node_id}"
     number = f" {node_id} at" if isinstance(node_id, int) else ""
@@ -160,12 +160,12 @@ def _named(node_id: int | str, address: tuple[str, int] | None) -> str:
 
 @dataclass(frozen=True)
 class Listener:
-    """What a probe has found out.
+    """Result of a probe.
 
     Attributes:
-        tls_failed: why TLS cannot be agreed upon; None where it can, or nothing was found.
-        without_tls: True where the listener answers without TLS, and the client has it.
-        mechanisms: of logins, where the listener wants one.
+        tls_failed: why TLS cannot be negotiated; None if it can, or if unknown.
+        without_tls: True if the listener answers without TLS, and the client uses it.
+        mechanisms: login mechanisms, if the listener requires a login.
     """
 
     tls_failed: TlsFailedError | None = None
@@ -174,12 +174,12 @@ class Listener:
 
 
 def probe(host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
-    """Connect to a listener and find out what it wants; an empty `Listener` where that cannot be told.
+    """Connect to a listener and find out its protocol; an empty `Listener` if that is not possible.
 
     Args:
-        host: as the client has it.
-        port: of the listener.
-        tls: of the client; None without TLS.
+        host: the client's host name for the broker.
+        port: the listener's port.
+        tls: the client's context; None without TLS.
     """
     end_s = time.monotonic() + TIMEOUT_S
     try:
@@ -193,7 +193,7 @@ def probe(host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
             return Listener(without_tls=_answers_without_tls(host, port, end_s))
         return Listener(tls_failed=failed)
     except (OSError, RemoteProtocolError):
-        # It is away or it is stopping: what the first attempt has met, too, which is the one to report.
+        # It is down or stopping, as the first attempt has found, which is the error to report.
         return Listener()
 
 
@@ -229,10 +229,10 @@ def _mechanisms(sock: socket.socket, end_s: float) -> tuple[str, ...]:
 
 
 def _ask(sock: socket.socket, request: KafkaRequest, end_s: float) -> KafkaResponse:
-    """One request and its answer on a new connection.
+    """Send one request on a new connection and return its answer.
 
     Raises:
-        OSError, RemoteProtocolError: there is none in time, or it is none of Kafka's.
+        OSError, RemoteProtocolError: no answer in time, or it is not a Kafka answer.
     """
     sock.settimeout(_left_s_until(end_s))
     sock.sendall(framed(request, 1, CLIENT))
@@ -255,7 +255,7 @@ def _read(sock: socket.socket, size: int, end_s: float) -> bytes:
 
 
 def _left_s_until(end_s: float) -> float:
-    """Seconds until a time of the monotonic clock, for the time-out of a socket.
+    """Seconds until a time of the monotonic clock, for a socket time-out.
 
     Raises:
         TimeoutError: it has passed.

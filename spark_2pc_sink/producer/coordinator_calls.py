@@ -1,7 +1,7 @@
-"""Questions to transaction coordinators: asked until an answer counts, InitProducerId, and descriptions (KIP-664).
+"""Requests to transaction coordinators: retries, InitProducerId, and descriptions (KIP-664).
 
-Two things are optional in InitProducerId: two-phase commit, and to keep a prepared transaction (KIP-939). A coordinator
-that offers neither, or refuses one of them, is remembered until the cluster is looked at again.
+InitProducerId has two optional features: two-phase commit, and keeping a prepared transaction (KIP-939). If a
+coordinator does not offer one, or refuses it, this is remembered until the cluster's features are refreshed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _Reply = TypeVar("_Reply")
 
 
 class _CoordinatorBusyError(NodeUnavailableError):
-    """The right broker answered "ask again"."""
+    """The right broker asked for a retry."""
 
 
 class CoordinatorCalls:
-    """Finds the coordinator, and finds it again when it has moved, is loading, or does not answer.
+    """Finds the coordinator, and finds it again if it has moved, is loading, or does not answer.
 
     Args:
         cluster: connections; not closed by this object.
-        transactional_id: whose coordinator.
+        transactional_id: the transactional id.
     """
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
@@ -49,20 +49,20 @@ class CoordinatorCalls:
         self._transactional_id = transactional_id
 
     def forget(self) -> None:
-        """Find the coordinator again with the next question."""
+        """Find the coordinator again for the next request."""
         self._cluster.forget_coordinator(self._transactional_id)
 
     def at_coordinator(self, operation: str, ask: Callable[[int], _Reply], deadline: Deadline) -> _Reply:
         """Run ``ask`` with the coordinator's node id until it does not raise `NodeUnavailableError`.
 
         Args:
-            operation: what is asked, for the error.
-            ask: one attempt.
+            operation: the operation's name, for the error.
+            ask: makes one attempt.
             deadline: when to give up.
 
         Raises:
             KafkaTimeoutError: every attempt within the deadline failed.
-            KafkaError: the coordinator cannot be found, for good.
+            KafkaError: the coordinator cannot be found; the failure is permanent.
         """
 
         def attempt() -> _Reply:
@@ -87,19 +87,19 @@ class CoordinatorCalls:
         code_of: Callable[[Any], int] = lambda found: found.error_code,
         version_max: int | None = None,
     ) -> Any:
-        """Send a request until the answer is not "ask again".
+        """Send a request until the answer no longer asks for a retry.
 
         Args:
-            api: what is asked.
-            build: makes the request for a version.
+            api: the API.
+            build: builds the request for a version.
             deadline: when to give up.
-            read: takes what counts out of the answer, which it returns as it is unless said.
-            code_of: the error code in what was read.
+            read: extracts the result from the answer; by default the answer itself.
+            code_of: returns the result's error code.
             version_max: the newest version to use.
 
         Raises:
-            KafkaTimeoutError: no such answer within the deadline; the last request may have been carried out.
-            KafkaError: no version in common, or the coordinator cannot be found.
+            KafkaTimeoutError: no final answer within the deadline; the last request may have been carried out.
+            KafkaError: no common version, or the coordinator cannot be found.
         """
 
         def attempt(node_id: int) -> Any:
@@ -117,9 +117,9 @@ class CoordinatorCalls:
     def begin(
         self, api: Api, build: Callable[[int], KafkaRequest], deadline: Deadline, *, version_max: int
     ) -> AnswerLater | None:
-        """Send a request at once, and wait for its answer when somebody calls for it; see `Cluster.begin`.
+        """Send a request at once; the answer is awaited later. See `Cluster.begin`.
 
-        None where somebody has to be asked, or a connection made, before; and where the request could not be sent.
+        None if another request or a new connection is needed first, or the request could not be sent.
         """
         node_id = self._cluster.known_coordinator(self._transactional_id)
         if node_id is None or not self._cluster.knows_versions(node_id):
@@ -132,12 +132,12 @@ class CoordinatorCalls:
             return None
 
 
-#: Kafka's default of transaction.max.timeout.ms, used where the broker does not let us read its own.
+#: Kafka's default of transaction.max.timeout.ms, used if we may not read the broker's own.
 DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
 _TIMEOUT_OPTION: Final = "transaction.timeout.ms"
 _MAX_TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
-#: The answers to keepPreparedTxn of a coordinator that does not keep: no released Kafka does, and with
-#: apache/kafka#22704 it takes enable2Pc.
+#: Answers to keepPreparedTxn from a coordinator without support: released Kafka has none, and with
+#: apache/kafka#22704 it requires enable2Pc.
 KEEP_REFUSED: Final = frozenset({Code.UNSUPPORTED_VERSION, Code.INVALID_REQUEST})
 
 
@@ -147,11 +147,11 @@ class InitializedProducer:
 
     Args:
         producer: the pair to use next.
-        ongoing: the prepared transaction that was kept, '' for none (KIP-939).
-        two_phase_commit: True when transactions of this id never time out.
+        ongoing: the kept prepared transaction, '' for none (KIP-939).
+        two_phase_commit: True if transactions of this id never time out.
         timeout_ms: how long a transaction may last before the broker aborts it.
-        own_timeout: True where the user's transaction.timeout.ms says so, False where it is the most that the broker
-            allows.
+        own_timeout: True if set by the user's transaction.timeout.ms, False if it is the broker's
+            maximum.
     """
 
     producer: ProducerIdAndEpoch
@@ -162,15 +162,15 @@ class InitializedProducer:
 
 
 class ProducerInit:
-    """Asks the coordinator for the next pair. Making one does no I/O.
+    """Requests the next pair from the coordinator. Construction does no I/O.
 
     Args:
         cluster: connections; not closed by this object.
-        calls: to the coordinator of the transactional id.
-        transactional_id: whose pair.
-        timeout_ms: the user's transaction.timeout.ms; None for the most that the broker allows.
-        two_phase_commit: None asks for it where the coordinator offers it, and goes on without where it is refused;
-            True takes a refusal for an error, and False does not ask (KIP-939, "Client Configuration Changes").
+        calls: requests to the transactional id's coordinator.
+        transactional_id: the transactional id.
+        timeout_ms: the user's transaction.timeout.ms; None for the broker's maximum.
+        two_phase_commit: None requests it if the coordinator offers it, and continues without it if refused;
+            True treats a refusal as an error, and False does not request it (KIP-939, "Client Configuration Changes").
     """
 
     def __init__(
@@ -191,11 +191,11 @@ class ProducerInit:
         self._keep_refused = False
 
     def forget(self) -> None:
-        """Forget what was refused: a cluster changes under a running job."""
+        """Forget refusals: a cluster may change during a job."""
         self._two_phase_refused = self._keep_refused = False
 
     def offers_keep_prepared(self, deadline: Deadline) -> bool:
-        """True while the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
+        """True if the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
         return not self._keep_refused and self._offers_two_phase(deadline)
 
     def ask(
@@ -205,12 +205,12 @@ class ProducerInit:
 
         Args:
             deadline: when to give up.
-            stored_timeout_ms: asks the coordinator for the transaction timeout that it has stored; called where it
+            stored_timeout_ms: reads the coordinator's stored transaction timeout; called if it
                 did not refuse two-phase commit.
-            keep_prepared: leave an ongoing transaction as it is. Otherwise it is aborted.
+            keep_prepared: keep an ongoing transaction. Otherwise it is aborted.
 
         Raises:
-            KafkaError: refused, or what the user asks for is not offered. Nothing was changed.
+            KafkaError: refused, or an option requested by the user is not offered. Nothing was changed.
             ConfigurationError: the broker does not allow the transaction timeout (code 50).
             AuthorizationError: no WRITE on the transactional id.
             KafkaTimeoutError: no usable answer. An epoch may have been used up.
@@ -234,7 +234,7 @@ class ProducerInit:
         kept = pair_of(reply.ongoing_txn_producer_id, reply.ongoing_txn_producer_epoch)
         ongoing = PreparedTxnState() if kept is None else PreparedTxnState.of(kept)
         if two_phase:
-            # The proof is what the coordinator stored: force-terminate, for one, sets the timeout back.
+            # The coordinator's stored value is the proof: force-terminate, for one, resets the timeout.
             timeout_ms = stored_timeout_ms()
         never, own = timeout_ms == TIMEOUT_NEVER_MS, timeout_ms == self._own_timeout_ms
         return InitializedProducer(producer, ongoing, never, timeout_ms, own_timeout=own)
@@ -270,7 +270,7 @@ class ProducerInit:
         return kafka_error("InitProducerId", code, detail)
 
     def _offers_two_phase(self, deadline: Deadline) -> bool:
-        """Whether the coordinator speaks InitProducerId v6; asked of it, because brokers may differ."""
+        """Whether the coordinator supports InitProducerId v6; asked there, because brokers may differ."""
         newest = self._calls.at_coordinator(
             "versions of the coordinator",
             lambda node_id: self._cluster.version(node_id, Api.INIT_PRODUCER_ID, deadline),
@@ -279,14 +279,14 @@ class ProducerInit:
         return newest >= messages.TWO_PHASE_COMMIT_VERSION
 
     def _timeout_ms(self, deadline: Deadline) -> int:
-        """The option, else as much as the broker allows: a crash may last as long as the transaction may."""
+        """The option, else the broker's maximum: a crash may last as long as the transaction's timeout."""
         if self._own_timeout_ms is not None:
             return self._own_timeout_ms
         allowed = self._broker_max_timeout_ms(deadline)
         return DEFAULT_MAX_TIMEOUT_MS if allowed is None else allowed
 
     def _broker_max_timeout_ms(self, deadline: Deadline) -> int | None:
-        """transaction.max.timeout.ms of the coordinator, None where we may not read it (no DESCRIBE_CONFIGS)."""
+        """The coordinator's transaction.max.timeout.ms, None without permission to read it (DESCRIBE_CONFIGS)."""
 
         def ask(node_id: int) -> Mapping[str, str | None] | None:
             version = self._cluster.version(node_id, Api.DESCRIBE_CONFIGS, deadline)
@@ -301,21 +301,21 @@ class ProducerInit:
 
 
 def _refuses_two_phase(code: int, *, keep_prepared: bool) -> bool:
-    """Whether a refusal is about enable2Pc. 35 is about keepPreparedTxn where that was asked for too."""
+    """Whether a refusal is about enable2Pc. 35 is about keepPreparedTxn if that was requested too."""
     return code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED or (
         code == Code.UNSUPPORTED_VERSION and not keep_prepared
     )
 
 
-#: Ids in one request, so that no broker gets a giant one.
+#: Ids per request, to bound its size.
 IDS_PER_REQUEST_MAX: Final = 500
-#: The states of a transaction that has not ended, as ListTransactions knows them.
+#: States of an open transaction, as named by ListTransactions.
 _OPEN_STATES: Final = (
     TransactionState.ONGOING.value,
     TransactionState.PREPARE_COMMIT.value,
     TransactionState.PREPARE_ABORT.value,
 )
-#: The states of a transaction that was aborted.
+#: States of an aborted transaction.
 _ABORTED: Final = (TransactionState.PREPARE_ABORT.value, TransactionState.COMPLETE_ABORT.value)
 
 
@@ -324,11 +324,11 @@ class TransactionDescription:
     """The coordinator's description of a transactional id (KIP-664, DescribeTransactions).
 
     Args:
-        state: Kafka's name of the state, one of `TransactionState` or a newer one; ``Unknown`` for an id that the
-            coordinator has never seen, or has forgotten.
+        state: Kafka's name of the state, one of `TransactionState` or a newer one; ``Unknown`` for an id
+            unknown to, or forgotten by, the coordinator.
         producer: the pair, None for an unknown id.
         timeout_ms: 2147483647 for transactions that never time out; 0 for an unknown id.
-        partitions: those of the transaction that have no end marker yet.
+        partitions: the transaction's partitions without an end marker.
         start_time_ms: when the current or the last transaction began, since 1970 by the coordinator's clock; None if
             there was none.
     """
@@ -341,7 +341,7 @@ class TransactionDescription:
 
 
 def description_of(found: KafkaPart) -> TransactionDescription:
-    """What a coordinator has answered; that it has no such id is a state.
+    """Read a coordinator's answer; an unknown id is a state, not an error.
 
     Raises:
         KafkaError: any other refusal.
@@ -365,13 +365,13 @@ def commit_error(
 ) -> KafkaError:
     """The error for a refused commit: a `FencedError` for another writer, a plain `KafkaError` for a time-out.
 
-    Where the coordinator does not tell them apart, the class is that of the code, and the text names both causes.
+    If the coordinator does not tell them apart, the class is that of the code, and the message names both causes.
 
     Args:
         code: one of `error_policy.COMMIT_REFUSED`.
         producer: the pair of the transaction.
-        described: the transactional id after the refusal; None where the coordinator did not answer.
-        open_ms: the transaction began so many milliseconds ago, or less.
+        described: the transactional id after the refusal; None if the coordinator did not answer.
+        open_ms: upper bound of the transaction's age, in milliseconds.
     """
     kind: type[KafkaError] | None = None
     cause = TWO_CAUSES
@@ -393,12 +393,12 @@ def commit_error(
 def describe_all(
     cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
 ) -> dict[str, TransactionDescription | KafkaError | KafkaTimeoutError]:
-    """What their coordinators say of many ids, with one request to each coordinator; or why they say nothing.
+    """Describe many ids, with one request to each coordinator; an id without a description has its error.
 
     Args:
         cluster: connections; not closed by this.
-        transactional_ids: of which.
-        deadline: of all together.
+        transactional_ids: ids to describe.
+        deadline: when to give up, for all together.
     """
     found: dict[str, TransactionDescription | KafkaError | KafkaTimeoutError] = {}
     left = sorted(set(transactional_ids))
@@ -419,7 +419,7 @@ def describe_all(
 
 
 def list_open(cluster: Cluster, deadline: Deadline) -> list[str]:
-    """The ids whose transactions have not ended, as far as they may be seen (DESCRIBE), by name.
+    """The ids with open transactions that we may describe (DESCRIBE), sorted by name.
 
     Raises:
         KafkaError: a broker refused.
@@ -443,7 +443,7 @@ def _open_at(cluster: Cluster, node_id: int, deadline: Deadline) -> list[str]:
 def _ask_once(
     cluster: Cluster, transactional_ids: Sequence[str], deadline: Deadline, reasons: Reasons
 ) -> dict[str, TransactionDescription | KafkaError]:
-    """One attempt: those that were answered for good, and are not to be asked about again."""
+    """Make one attempt; returns the final answers, which need no retry."""
     found: dict[str, TransactionDescription | KafkaError] = {}
     try:
         coordinators = cluster.find_coordinators(transactional_ids, deadline)

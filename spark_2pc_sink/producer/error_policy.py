@@ -1,4 +1,4 @@
-"""The error policy for brokers' answers: which are asked or sent again, and the exceptions of the others."""
+"""The error policy for broker answers: which requests are retried, and exceptions for the others."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from spark_2pc_sink.wire.record_contents import content_digests, contents_of, ke
 if TYPE_CHECKING:
     from spark_2pc_sink.producer.batch_sender import Batch
 
-#: Another producer owns the transactional id: InvalidProducerEpoch and ProducerFenced say so, and so does
-#: InvalidProducerIdMapping, which is what the coordinator answers to a producer id that it has replaced or expired.
+#: Another producer owns the transactional id: the meaning of InvalidProducerEpoch, ProducerFenced, and
+#: InvalidProducerIdMapping, the coordinator's answer to a producer id that it has replaced or expired.
 FENCED: Final = frozenset({Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING, Code.PRODUCER_FENCED})
-#: Answers to a commit that have two causes. A commit that meets the coordinator's own abort is INVALID_TXN_STATE up to
-#: Kafka 4.4.0, and PRODUCER_FENCED after it (KAFKA-20785) and below transaction.version 2.
+#: Answers to a commit with two possible causes. A commit that meets the coordinator's own abort gets INVALID_TXN_STATE
+#: up to Kafka 4.4.0, and PRODUCER_FENCED after it (KAFKA-20785) and below transaction.version 2.
 COMMIT_REFUSED: Final = FENCED | {Code.INVALID_TXN_STATE}
 TWO_CAUSES: Final = "the transaction has timed out, or another writer uses the transactional id"
 #: The coordinator is loading, unreachable or another broker: find it again (KIP-98).
 COORDINATOR_MOVED: Final = frozenset(
     {Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
 )
-#: The leader of a partition is another broker, or will be: look for it before the same is asked or sent again.
+#: The partition's leader is, or will be, another broker: look it up before retrying.
 LEADER_MOVED: Final = frozenset(
     {
         Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -46,16 +46,16 @@ LEADER_MOVED: Final = frozenset(
         Code.KAFKA_STORAGE_ERROR,
     }
 )
-#: Answers of a transaction coordinator after which the same request is sent again. CONCURRENT_TRANSACTIONS means that
-#: the markers of the transaction before are still being written (KIP-890). REQUEST_TIMED_OUT means, before Kafka 3.4,
+#: Transaction coordinator answers that are retried with the same request. CONCURRENT_TRANSACTIONS means that
+#: the previous transaction's markers are still being written (KIP-890). REQUEST_TIMED_OUT means, before Kafka 3.4,
 #: that the controller has not granted new producer ids yet (KAFKA-14417); since then COORDINATOR_LOAD_IN_PROGRESS does.
 COORDINATOR_BUSY: Final = COORDINATOR_MOVED | {Code.CONCURRENT_TRANSACTIONS, Code.REQUEST_TIMED_OUT}
-#: Markers are written within milliseconds, so what waits for them is first asked again after this and not after
+#: Markers are written within milliseconds, so the first retry after such an answer uses this pause, not
 #: retry.backoff.ms (Java: ADD_PARTITIONS_RETRY_BACKOFF_MS).
 BUSY_BACKOFF_MS: Final = 20
 
-#: Answers to Produce after which the same record batch is sent again. The coordinator's three codes come from Kafka
-#: before 4.0; later versions answer NOT_ENOUGH_REPLICAS in their place.
+#: Produce answers after which the same record batch is sent again. The coordinator's three codes are from Kafka
+#: before 4.0; later versions use NOT_ENOUGH_REPLICAS instead.
 PRODUCE_RETRIED: Final = LEADER_MOVED | {
     Code.REQUEST_TIMED_OUT,
     Code.NETWORK_EXCEPTION,
@@ -66,7 +66,7 @@ PRODUCE_RETRIED: Final = LEADER_MOVED | {
     Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     Code.CONCURRENT_TRANSACTIONS,
 }
-#: Answers to Produce by which the transaction is lost, the producer is not (KIP-890, TransactionAbortableException;
+#: Produce answers that lose the transaction, but not the producer (KIP-890, TransactionAbortableException;
 #: KIP-360 for 45).
 _ABORTABLE: Final = frozenset({Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Code.INVALID_TXN_STATE, Code.TRANSACTION_ABORTABLE})
 _TOO_LARGE: Final = frozenset({Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE})
@@ -94,9 +94,9 @@ _KEY_REMEDY: Final = (
 
 
 def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") -> KafkaError:
-    """The exception for an answer, of the class that its code belongs to.
+    """The exception for an answer, with the class of its code.
 
-    Codes whose meaning depends on the request (45, 48 and 120 on Produce, say) come as plain `KafkaError`.
+    Codes whose meaning depends on the request (such as 45, 48 and 120 on Produce) give a plain `KafkaError`.
     """
     if code in FENCED:
         kind: type[KafkaError] = FencedError
@@ -114,11 +114,11 @@ def kafka_error(api: str, code: int, detail: str = "the broker gave no reason") 
 def produce_error(
     partition: TopicPartition, batch: Batch, answer: ProducedPartition, producer: ProducerIdAndEpoch
 ) -> Exception:
-    """The exception for an answer to Produce that no repetition changes."""
+    """The exception for a permanent Produce error."""
     code = answer.error_code
     detail = f"{partition}, pair {producer}: {answer.error_message or 'the broker gave no reason'}"
     if code == Code.INVALID_TIMESTAMP:
-        # No row is bad: all records have the time of their batch.
+        # The rows are not at fault: all records have the timestamp of their batch.
         time_ms = read_header(memoryview(batch.payload).cast("B")).max_timestamp_ms
         reason = next((text for _, text in answer.record_errors if text), detail)
         return ConfigurationError(
@@ -149,7 +149,7 @@ def produce_error(
 
 
 def _record_refused(partition: TopicPartition, batch: Batch, answer: ProducedPartition) -> RecordRefusedError | None:
-    """The error for records that the broker names one by one (KIP-467); None where it names none."""
+    """The error for records that the broker lists individually (KIP-467); None if it lists none."""
     named = [(index, text) for index, text in answer.record_errors if 0 <= index < batch.record_count]
     if not named:
         return None

@@ -1,4 +1,4 @@
-"""The lookup of leaders: questions to the leader of a partition, and to any broker about a topic."""
+"""Leader lookup: requests to a partition's leader, and to any broker about a topic."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SEGMENT_BYTES: Final = "segment.bytes"
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _CLEANUP: Final = "cleanup.policy"
 _CREATE_TIME: Final = "CreateTime"
-#: After these the leader is looked up again. The last one is answered right after it has changed: until its high
-#: watermark has come to where its leadership began it tells nobody an end (KIP-207).
+#: After these the leader is looked up again. The last one is returned right after a leader change: until the new
+#: leader's high watermark has reached the start of its leadership it reports no end offset (KIP-207).
 _ASKED_AGAIN: Final = LEADER_MOVED | {
     Code.FENCED_LEADER_EPOCH,
     Code.UNKNOWN_LEADER_EPOCH,
@@ -37,11 +37,11 @@ _Found = TypeVar("_Found")
 
 
 class LeaderFinder:
-    """Finds the leader of a partition, and decides when one that nobody knows does not exist.
+    """Finds a partition's leader, and decides when a partition does not exist.
 
     Args:
-        cluster: whom to ask.
-        partition: whose leader.
+        cluster: connections.
+        partition: the partition.
     """
 
     def __init__(self, cluster: Cluster, partition: TopicPartition) -> None:
@@ -50,10 +50,10 @@ class LeaderFinder:
         self._refreshes_in_vain = 0
 
     def find(self, deadline: Deadline) -> int | None:
-        """The leader, asking the brokers when it is not known; None while the partition has none.
+        """The leader, requested from the brokers if unknown; None while the partition has none.
 
         Raises:
-            UnknownTopicError: several refreshes in a row did not show the partition.
+            UnknownTopicError: the partition was missing from several refreshes in a row.
             AuthorizationError: the topic may not be described.
             KafkaTimeoutError: no broker answered.
         """
@@ -86,18 +86,18 @@ def ask_leader(
     *,
     deadline: Deadline,
 ) -> tuple[int, _Found]:
-    """Ask the leader of ``partition``, whoever that is, until it answers.
+    """Ask the current leader of ``partition`` until it answers.
 
     Args:
-        cluster: whom to ask.
-        partition: whose leader.
-        api: what is asked.
-        build: makes the request for a version.
-        read: the error code and the content of the answer.
+        cluster: connections.
+        partition: the partition.
+        api: the API.
+        build: builds the request for a version.
+        read: extracts the error code and the content from the answer.
         deadline: when to give up.
 
     Returns:
-        The code, never one that only says "ask another broker", and the content.
+        The code, never one that only means "ask another broker", and the content.
 
     Raises:
         KafkaTimeoutError: no leader answered in time.
@@ -136,12 +136,12 @@ def end_offset(
     *,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> int:
-    """One past the last offset (LATEST), the first offset (EARLIEST), or that of the first record of a time.
+    """One past the last offset (LATEST), the first offset (EARLIEST), or the first record at or after a time.
 
     Args:
-        cluster: where to ask.
-        partition: whose log.
-        end: which end, an `OffsetSpec`; or milliseconds since 1970, answered with -1 where no record is as late.
+        cluster: connections.
+        partition: the partition.
+        end: an `OffsetSpec`, or milliseconds since 1970, answered with -1 if every record is older.
         deadline: when to give up.
         isolation: transactions still open are included (the high watermark), or not (the last stable offset).
 
@@ -169,7 +169,7 @@ def end_offset(
 def by_leader(
     cluster: Cluster, partitions: Collection[TopicPartition], deadline: Deadline
 ) -> dict[int, list[TopicPartition]]:
-    """The partitions that each broker leads, as far as a leader is known; metadata is asked for once where it is not.
+    """The partitions led by each broker, as far as known; metadata is requested once for unknown leaders.
 
     Raises:
         KafkaError, KafkaTimeoutError, UnknownTopicError: see `Cluster.refresh`.
@@ -188,7 +188,7 @@ def by_leader(
 def ends_request(
     cluster: Cluster, leader: int, led: Iterable[TopicPartition], end: int, deadline: Deadline
 ) -> KafkaRequest:
-    """What asks a leader for the same end of several logs; transactions still open are included.
+    """Build the request for the same end of several logs on one leader; open transactions are included.
 
     Raises:
         KafkaError, NodeUnavailableError: see `Cluster.version`.
@@ -201,7 +201,7 @@ def ends_request(
 def end_offsets(
     cluster: Cluster, partitions: Iterable[TopicPartition], end: int, deadline: Deadline
 ) -> dict[TopicPartition, int]:
-    """`end_offset` of several partitions, with one request to each leader that is known and answers.
+    """`end_offset` for several partitions, with one request to each leader that is known and answers.
 
     Raises:
         KafkaError, KafkaTimeoutError, UnknownTopicError: as `end_offset`.
@@ -213,7 +213,7 @@ def end_offsets(
             request = ends_request(cluster, leader, led, end, deadline)
             answers = responses.by_partition(cluster.request(leader, request, deadline).topics)
         except NodeUnavailableError:
-            continue  # asked again below, one by one, until the deadline
+            continue  # retried below, one by one, until the deadline
         found |= {key: answer.offset for key, answer in answers.items() if answer.error_code == Code.NONE}
     return {
         partition: found[partition] if partition in found else end_offset(cluster, partition, end, deadline)
@@ -222,7 +222,7 @@ def end_offsets(
 
 
 def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimits:
-    """The limits of a topic, as far as we may know them.
+    """A topic's limits, as far as our permissions show them.
 
     Raises:
         KafkaTimeoutError: no broker answered.

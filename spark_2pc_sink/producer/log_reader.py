@@ -1,10 +1,10 @@
-"""The logs of partitions, read for what became of transactions.
+"""Reads partition logs for the outcome of transactions.
 
-The coordinator remembers only the last transaction of an id, and forgets the id after seven days. The partitions keep
+The coordinator remembers only an id's last transaction, and forgets the id after seven days. The partitions keep
 the end marker as long as they keep the data: it is the first control batch of the producer after the transaction's
-records (KIP-98, "Control Records"; with transaction.version 2 its epoch is that of the transaction + 1, KIP-890). A
-producer has one transaction at a time, so `CommitScan` finds by the same rule which transactions were committed since
-a point. What it cannot read, or not within its bounds, it says: what is missing there is not known.
+records (KIP-98, "Control Records"; with transaction.version 2 its epoch is the transaction's + 1, KIP-890). A
+producer has one transaction at a time, so `CommitScan` uses the same rule to find which transactions were committed
+since a point. It reports partitions that it could not read within its bounds: their outcome is unknown.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
 from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec
 from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
-#: Bytes of one Fetch. The marker is usually the next batch, so little is read; a larger batch comes whole anyway.
+#: Bytes per Fetch. The marker is usually the next batch, so little is read; a larger batch is returned whole.
 FETCH_BYTES_MAX: Final = 1024 * 1024
-#: What is asked for exists already, so the broker need not wait for more.
+#: The requested data already exists, so the broker need not wait for more.
 _FETCH_WAIT_MS: Final = 100
 
 
 class Marker(Enum):
-    """The end of a transaction, by the log."""
+    """A transaction's end, according to the log."""
 
     COMMIT = "committed"
     ABORT = "aborted"
@@ -57,11 +57,11 @@ def find_marker(
     """Read forward from ``from_offset`` to the first end marker of the producer.
 
     Args:
-        cluster: where to read.
-        partition: one that the transaction wrote.
-        from_offset: one past the last offset of the transaction in this partition.
-        producer_id: of the transaction.
-        epochs: that the marker may carry: the transaction's, and the one after it.
+        cluster: connections.
+        partition: a partition that the transaction wrote.
+        from_offset: one past the transaction's last offset in this partition.
+        producer_id: the transaction's producer id.
+        epochs: valid marker epochs: the transaction's, and the next one.
         deadline: when to give up.
 
     Raises:
@@ -69,9 +69,9 @@ def find_marker(
         UnknownTopicError: the topic or partition is gone.
         AuthorizationError: the topic may not be read.
     """
-    # In this order: a marker that comes between two looks is below the end, so it is read. The leader counts a
-    # transaction as ended when it appends the marker, readers see that marker only below the high watermark: until
-    # then the transaction holds the last stable offset back.
+    # In this order: a marker appended between the two reads is below the end, so it is read. The leader counts a
+    # transaction as ended when it appends the marker; readers see that marker only below the high watermark: until
+    # then the transaction holds back the last stable offset.
     was_open = open_since(cluster, partition, producer_id, deadline) is not None
     stable = end_offset(cluster, partition, OffsetSpec.LATEST, deadline, isolation=IsolationLevel.READ_COMMITTED)
     end = end_offset(cluster, partition, OffsetSpec.LATEST, deadline)
@@ -86,7 +86,7 @@ def find_marker(
 def read_log(
     cluster: Cluster, partition: TopicPartition, begin: int, end: int, deadline: Deadline
 ) -> Iterator[DecodedBatch]:
-    """The batches of a log from offset ``begin`` up to, and without, ``end``; those of open transactions too.
+    """The batches in a log from offset ``begin`` up to, but not including, ``end``; also those of open transactions.
 
     Raises:
         KafkaTimeoutError: the end was not reached in time.
@@ -121,20 +121,20 @@ def _ended(batch: DecodedBatch, producer_id: int, epochs: frozenset[int]) -> Mar
 def fetch_logs(
     cluster: Cluster, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> dict[TopicPartition, bytes]:
-    """Whole batches of several logs, and possibly the beginning of another, by one request to each leader.
+    """Whole batches from several logs, and possibly a partial one, by one request to each leader.
 
-    Together they have `FETCH_BYTES_MAX` or one batch of each leader, so that some come empty until others are read.
+    They share `FETCH_BYTES_MAX` or one batch per leader, so some are empty until others have been read.
 
     Args:
-        cluster: where to read.
-        offsets: where to begin in each log.
+        cluster: connections.
+        offsets: first offset to read in each log.
         deadline: when to give up.
 
     Returns:
-        The bytes of at least one log. A log is left out whose leader is unknown or does not answer.
+        The bytes of at least one log. A log is omitted if its leader is unknown or does not answer.
 
     Raises:
-        KafkaError, KafkaTimeoutError, UnknownTopicError: of the first log, where there is no answer about any.
+        KafkaError, KafkaTimeoutError, UnknownTopicError: for the first log, if no leader answers.
     """
     found: dict[TopicPartition, bytes] = {}
     for leader, led in by_leader(cluster, offsets, deadline).items():
@@ -142,7 +142,7 @@ def fetch_logs(
             request = _fetch_request({at: offsets[at] for at in led}, cluster.version(leader, Api.FETCH, deadline))
             answers = responses.by_partition(cluster.request(leader, request, deadline).responses, name="topic")
         except NodeUnavailableError:
-            continue  # the first of them is asked for below, until the deadline, if nobody else answers
+            continue  # if no other leader answers, the first of them is retried below, until the deadline
         found |= {at: bytes(answer.records or b"") for at, answer in answers.items() if answer.error_code == Code.NONE}
     if not found:
         first, offset = next(iter(offsets.items()))
@@ -162,7 +162,7 @@ def _fetch_request(offsets: Mapping[TopicPartition, int], version: int) -> Kafka
 
 
 def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> bytes:
-    """Whole batches from ``offset`` on, at least one."""
+    """Whole batches from ``offset``, at least one."""
 
     def read(response: KafkaResponse) -> tuple[int, KafkaPart]:
         found = responses.by_partition(response.responses, name="topic")[partition]
@@ -182,19 +182,19 @@ def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: D
 
 
 def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, deadline: Deadline) -> int | None:
-    """First offset of the transaction that a producer has open on a partition (KIP-664, DescribeProducers).
+    """First offset of a producer's open transaction in a partition (KIP-664, DescribeProducers).
 
     Args:
-        cluster: where to ask.
-        partition: whose leader is asked.
-        producer_id: of the transaction.
+        cluster: connections.
+        partition: the partition; its leader is asked.
+        producer_id: the transaction's producer id.
         deadline: when to give up.
 
     Returns:
-        The offset, or None where the producer has none open.
+        The offset, or None if the producer has no open transaction.
 
     Raises:
-        KafkaTimeoutError: no usable answer came in time.
+        KafkaTimeoutError: no usable answer in time.
         UnknownTopicError: the topic or partition is gone.
         AuthorizationError: the topic may not be read.
     """
@@ -220,18 +220,18 @@ def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, de
 def view_logs(
     cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline, *, starts: bool = False
 ) -> LogsView:
-    """Ask for the ids of the topics and the ends of the logs.
+    """Get topic ids and log ends.
 
     Args:
-        cluster: whom to ask.
-        partitions: those of a batch.
+        cluster: connections.
+        partitions: the batch's partitions.
         deadline: when to give up.
-        starts: ask for the first offsets too.
+        starts: also get the first offsets.
 
     Raises:
         AuthorizationError: a topic may not be described.
         KafkaError: a broker refused.
-        KafkaTimeoutError: no leader of a partition that exists has answered.
+        KafkaTimeoutError: no leader of an existing partition has answered.
     """
     wanted = sorted(set(partitions))
     if not starts and (found := _ask_at_once(cluster, wanted, deadline)) is not None:
@@ -246,7 +246,7 @@ def view_logs(
 
 
 def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadline) -> LogsView | None:
-    """Metadata of one broker, ListOffsets of all; None where anything but a plain answer came."""
+    """Metadata from one broker, ListOffsets from all; None unless every answer is successful."""
     if not wanted or any(cluster.leader(partition) is None for partition in wanted):
         return None
     led_by = by_leader(cluster, wanted, deadline)
@@ -280,14 +280,14 @@ def _has(topic: KafkaPart, partition: TopicPartition) -> bool:
 
 @dataclass(frozen=True)
 class CommitQuery:
-    """Whose transactions to look for, and from where on.
+    """Which transactions to look for, and from where.
 
     Args:
-        after: the last offset that is known, by partition.
-        since_ms: where to begin in partitions that are not in ``after``: milliseconds since 1970; None for the first
+        after: the last known offset, by partition.
+        since_ms: where to begin in partitions missing from ``after``: milliseconds since 1970; None for the first
             offset.
-        newer_than: the pair of the last transaction that is known; None for no such.
-        producer_ids: further producer ids of the sink.
+        newer_than: the pair of the last known transaction; None if unknown.
+        producer_ids: the sink's other producer ids.
     """
 
     after: Mapping[TopicPartition, int]
@@ -296,7 +296,7 @@ class CommitQuery:
     producer_ids: frozenset[int] = frozenset()
 
     def asks_for(self, batch: DecodedBatch) -> bool:
-        """Whether this batch is of one of the transactions, or ends one."""
+        """Whether this batch belongs to, or ends, one of the transactions."""
         known = self.newer_than
         if known is not None and batch.producer_id == known.producer_id:
             return batch.producer_epoch > known.epoch
@@ -305,7 +305,7 @@ class CommitQuery:
 
 @dataclass
 class _Account:
-    """The records of one transaction in the partitions that were read so far."""
+    """One transaction's records in the partitions read so far."""
 
     records: int = 0
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
@@ -319,10 +319,10 @@ class CommitScan:
     """One scan.
 
     Args:
-        cluster: where to read.
-        query: for what.
-        deadline: when to stop.
-        bytes_max: how much to read.
+        cluster: connections.
+        query: the transactions to look for.
+        deadline: when to give up.
+        bytes_max: most bytes to read.
     """
 
     def __init__(self, cluster: Cluster, query: CommitQuery, deadline: Deadline, *, bytes_max: int) -> None:
@@ -346,7 +346,7 @@ class CommitScan:
                 self._unread.append(f"{partition} ({error})")
         known = self._query.newer_than
         own = None if known is None else known.producer_id
-        # The id of the row's pair comes first: a later one took its place when its epochs were used up.
+        # The row's producer id is sorted first: a later one replaced it when its epochs were used up.
         pairs = sorted(self._committed, key=lambda pair: (pair.producer_id != own, pair))
         return FoundCommits(
             tuple(
@@ -372,7 +372,7 @@ class CommitScan:
                 return
 
     def _begin(self, partition: TopicPartition) -> int | None:
-        """Where to begin; None where no record can be asked for."""
+        """Where to begin; None if there can be no matching record."""
         earliest = end_offset(self._cluster, partition, OffsetSpec.EARLIEST, self._deadline)
         last = self._query.after.get(partition)
         if last is not None:
@@ -387,7 +387,7 @@ class CommitScan:
     def _take(self, partition: TopicPartition, batch: DecodedBatch, open_: dict[int, list[DecodedBatch]]) -> None:
         if not batch.control:
             if batch.transactional:
-                # A marker that is not there any more has ended what another epoch left.
+                # A marker that was deleted has ended a transaction of another epoch.
                 of_one = open_.setdefault(batch.producer_id, [])
                 if of_one and of_one[0].producer_epoch != batch.producer_epoch:
                     of_one.clear()

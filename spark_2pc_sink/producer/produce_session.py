@@ -1,11 +1,11 @@
-"""Senders of the records of one transaction: a session that encodes and checks, and one for a few ready batches.
+"""Senders for one transaction's records: a session that encodes and checks, and one for a few ready batches.
 
-A session belongs to one transaction and one pair. Several sessions may share both as long as no partition is written
-by two of them: sequence numbers start at 0 in each partition of each transaction, so a second writer's batches would
-be taken for repetitions of the first one's and answered "done" without being written. `ProduceSession` therefore asks
-first where each log ends, checks every first answer, and fails with `BatchRetryError` where another writer must have
-been there. `BatchListSender` asks nothing first: its caller has the pair for itself, from InitProducerId or EndTxn.
-`StickyPartitioner` says which partition a row of the writer goes to.
+A session belongs to one transaction and one pair. Several sessions may share both as long as every partition is written
+by only one of them: sequence numbers start at 0 in each partition of each transaction, so a second writer's batches
+would be taken for duplicates of the first one's and acknowledged without being written. `ProduceSession` therefore
+first reads each log's end, checks every first answer, and fails with `BatchRetryError` if another writer must have
+been active. `BatchListSender` skips this: its caller owns the pair exclusively, from InitProducerId or EndTxn.
+`StickyPartitioner` chooses the partition for each row of the writer.
 
 Everything happens on the caller's thread.
 """
@@ -56,21 +56,21 @@ from spark_2pc_sink.wire.messages import OffsetSpec
 from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, assign_producer, combine_digests
 from spark_2pc_sink.wire.record_rows import Rows
 
-#: Encoded bytes that wait for an acknowledgement, per session; `ProduceSession.append` blocks above it. The same as
-#: Java's buffer.memory: many times what a connection holds in flight, little beside a Spark worker.
+#: Unacknowledged encoded bytes per session; `ProduceSession.append` blocks above it. The same as
+#: Java's buffer.memory: many times a connection's in-flight data, little compared with a Spark worker.
 UNACKNOWLEDGED_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class ProduceSession:
-    """Appends records to a transaction and waits for their acknowledgement.
+    """Appends records to a transaction and waits for their acknowledgements.
 
     Args:
         cluster: connections; not closed by this object.
-        transaction: which the records are written in.
+        transaction: the records' transaction.
         options: batch sizes, compression, time-outs.
-        timestamp_ms: of every record that is appended as a row, milliseconds since 1970.
-        limits: what topics allow, where that is known; others are asked for.
-        ends: where logs ended before the session, where that is known; others are asked for.
+        timestamp_ms: timestamp of every record appended as a row, milliseconds since 1970.
+        limits: topic limits already known; others are requested.
+        ends: ends of logs before the session, if known; others are requested.
     """
 
     def __init__(
@@ -93,33 +93,33 @@ class ProduceSession:
         self._ends = dict(ends or {})
         self._digest = EMPTY_DIGEST
         self._record_bytes = 0
-        #: Since the connections were let go on.
+        #: Bytes queued since the connections were last driven.
         self._queued_bytes = 0
         self._failure: Exception | None = None
         self._cancelled = False
 
     @property
     def digest(self) -> int:
-        """The digest of every record encoded so far; of every record appended once `flush` has returned."""
+        """The digest of all records encoded so far; after `flush`, of all records appended."""
         return self._digest
 
     @property
     def record_bytes(self) -> int:
-        """Of all record batches so far, compressed; each is counted once, however often it was sent."""
+        """Compressed size of all record batches so far; each is counted once, however often it was sent."""
         return self._record_bytes
 
     def append(self, partition: TopicPartition, rows: Rows) -> None:
         """Append rows to one partition, in order.
 
-        Returns when they are queued, not when they are acknowledged. What is queued is sent as soon as it fills a
+        Returns when they are queued, not when they are acknowledged. Queued batches are sent as soon as they fill a
         request of ``max_request_bytes``. Blocks while more than `UNACKNOWLEDGED_BYTES_MAX` bytes are unacknowledged.
 
         Raises:
             FencedError: the pair is not the newest of its transactional id.
             AbortableError: the transaction must be aborted; the next one may succeed.
-            BatchRetryError: somebody else wrote to the partition with this pair.
+            BatchRetryError: another writer wrote to the partition with this pair.
             RecordTooLargeError, RecordRefusedError: a row cannot be sent.
-            AuthorizationError, UnknownTopicError, ConfigurationError, KafkaError: the topic cannot be written so.
+            AuthorizationError, UnknownTopicError, ConfigurationError, KafkaError: the topic cannot be written.
             KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, counting only time spent
                 in these calls.
             LocalProtocolError: the session is closed.
@@ -134,7 +134,7 @@ class ProduceSession:
                 self._send(batch)
 
     def append_encoded(self, batch: EncodedBatch) -> None:
-        """Append a batch that a `RecordEncoder` made elsewhere, behind what went to its partition before.
+        """Append a batch from a `RecordEncoder`, after earlier rows and batches for its partition.
 
         Raises:
             As `append`.
@@ -144,7 +144,7 @@ class ProduceSession:
             self._send(batch)
 
     def meet(self, partitions: Iterable[TopicPartition]) -> None:
-        """Ask about partitions that will be written, all together: one by one, each would cost a round trip.
+        """Look up partitions before they are written, all together: one by one, each would cost a round trip.
 
         Raises:
             As `append`.
@@ -156,7 +156,7 @@ class ProduceSession:
         """Wait until everything appended is acknowledged.
 
         Returns:
-            For each partition what was acknowledged since the session began; partitions without records are absent.
+            Each partition's acknowledgements since the session began; partitions without records are absent.
 
         Raises:
             As `append`.
@@ -169,11 +169,11 @@ class ProduceSession:
             return {partition: receipt for partition, receipt in found if receipt is not None}
 
     def cancel(self) -> None:
-        """Have a call in another thread that waits for brokers end soon, with `BatchRetryError`."""
+        """Make a call that waits in another thread end soon, with `BatchRetryError`."""
         self._cancelled = True
 
     def close(self) -> None:
-        """Forget everything, waiting for nothing. What was sent is still part of the transaction."""
+        """Drop everything without waiting. Sent batches are still part of the transaction."""
         self._failure = self._failure or LocalProtocolError(
             operation="append or flush", state="closed", rule="a session serves one transaction"
         )
@@ -185,7 +185,7 @@ class ProduceSession:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Whatever interrupts a call ends the session: rows may be half way through."""
+        """End the session on any exception: rows may be half processed."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -217,15 +217,15 @@ class ProduceSession:
         return known
 
     def _send_kept(self) -> None:
-        """Queue what is left of each partition."""
+        """Queue the remaining rows of each partition."""
         for batch in self._encoder.finish():
             self._send(batch)
 
     def _send(self, batch: EncodedBatch) -> None:
-        """Queue one batch, and let what is queued go once it fills a request.
+        """Queue one batch, and send the queue once it fills a request.
 
-        One request for each batch would be dear where a topic has many partitions. With each request that adds some of
-        them to the transaction, the coordinator writes down all that it has by then.
+        One request per batch would be expensive for a topic with many partitions: for each request that adds some
+        of them to the transaction, the coordinator writes the whole list so far.
         """
         self._queued_bytes += self._queue(batch)
         too_much = self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX
@@ -233,7 +233,7 @@ class ProduceSession:
             self._let_go()
 
     def _queue(self, batch: EncodedBatch) -> int:
-        """Put one batch behind the others of its partition; its bytes."""
+        """Append one batch to its partition's queue; returns its size in bytes."""
         lane = self._lanes[batch.partition]
         payload = assign_producer(batch.payload, producer=self._producer, base_sequence=lane.sequence)
         lane.sequence = next_sequence(lane.sequence, batch.record_count)
@@ -243,7 +243,7 @@ class ProduceSession:
         return len(payload)
 
     def _let_go(self) -> None:
-        """Let the connections go on, and wait while too much is unacknowledged."""
+        """Drive the connections, and wait while too much is unacknowledged."""
         self._queued_bytes = 0
         self._sender.pump(0)
         while self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:  # bounded: every batch has a deadline
@@ -259,18 +259,18 @@ _log = sink_log(__name__)
 
 _ROW_COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
 
-#: What is not asked of the topic: the broker refuses a batch that is too large for it.
+#: Topic limits are not requested: the broker refuses a batch that is too large.
 _NOT_ASKED: Final = TopicLimits(message_bytes_max=None, create_time=None)
 
 
 @dataclass(frozen=True)
 class PlacedBatch:
-    """A record batch, and where it goes.
+    """A record batch and its destination.
 
     Attributes:
-        partition: where to.
-        payload: the batch; producer and sequence are filled in when it is sent.
-        record_count: how many records it has.
+        partition: the destination.
+        payload: the batch; producer and sequence are set when it is sent.
+        record_count: number of records.
     """
 
     partition: TopicPartition
@@ -280,11 +280,11 @@ class PlacedBatch:
 
 @dataclass(frozen=True)
 class AcknowledgedBatches:
-    """Where the records of some batches are.
+    """Positions of acknowledged batches.
 
     Attributes:
         offsets: the first and the last offset in each partition.
-        topic_ids: topic to Kafka's id of it; without those of a broker that has none.
+        topic_ids: topic to Kafka's topic id; omits topics whose broker has none.
     """
 
     offsets: Mapping[TopicPartition, tuple[int, int]]
@@ -292,7 +292,7 @@ class AcknowledgedBatches:
 
 
 class SendBatches(Protocol):
-    """Sends the batches of one transaction; `BatchListSender.send` is the real one."""
+    """Sends one transaction's batches; implemented by `BatchListSender.send`."""
 
     def __call__(
         self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
@@ -301,11 +301,11 @@ class SendBatches(Protocol):
 
 
 class BatchListSender:
-    """Sends for one transactional id, whose pair nobody else has.
+    """Sends for one transactional id, whose pair it owns exclusively.
 
     Args:
         cluster: connections; not closed by this object.
-        transactional_id: whose transactions.
+        transactional_id: the transactional id.
         options: time-outs and back-off.
     """
 
@@ -320,14 +320,14 @@ class BatchListSender:
         """Send, and wait for every acknowledgement.
 
         Args:
-            producer: the pair of the transaction, which nobody has sent with before.
-            transaction_version: of the cluster; below 2 the partitions must have been added to the transaction.
-            batches: those of one partition in their order.
+            producer: the transaction's pair, not used for sending before.
+            transaction_version: the cluster's; below 2 the partitions must have been added to the transaction.
+            batches: the batches, in order within each partition.
 
         Raises:
             FencedError, AbortableError, UnknownTopicError, AuthorizationError, KafkaError: a broker refused.
-            ConfigurationError: a batch is larger than its topic takes.
-            KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, beside the first try.
+            ConfigurationError: a batch exceeds its topic's limit.
+            KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, excluding the first attempt.
         """
         version_max = produce_version_max(transaction_version)
         return self._send_at_once(producer, version_max, batches) or self._send_queued(
@@ -337,10 +337,10 @@ class BatchListSender:
     def _send_at_once(
         self, producer: ProducerIdAndEpoch, version_max: int, batches: Sequence[PlacedBatch]
     ) -> AcknowledgedBatches | None:
-        """One request to one broker, as most transactions need; None where they need more.
+        """One request to one broker, sufficient for most transactions; None if more is needed.
 
-        What has to be sent again is left to the queue, in the same order with the same sequence numbers: what the
-        broker has appended already it appends no second time.
+        Batches to send again are left to the queue, in the same order with the same sequence numbers: the
+        broker does not append a batch twice.
         """
         payloads = {
             each.partition: assign_producer(each.payload, producer=producer, base_sequence=0) for each in batches
@@ -401,7 +401,7 @@ class BatchListSender:
 
 
 def _is_placeless(answer: ProducedPartition) -> bool:
-    """A success without an offset: for a batch of ours there is one."""
+    """A success without an offset, which is impossible for our own batch."""
     return answer.error_code == Code.NONE and answer.base_offset < 0
 
 
@@ -414,15 +414,15 @@ def _range_of(lane: Lane) -> tuple[int, int]:
 
 
 def joined(batches: Sequence[PlacedBatch]) -> tuple[tuple[str, ...], bytes]:
-    """Batches as a database keeps them: their partitions, and their bytes one behind the other."""
+    """Batches as stored in a database: their partitions, and their concatenated bytes."""
     return tuple(str(each.partition) for each in batches), b"".join(each.payload for each in batches)
 
 
 def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
-    """The batches that `joined` has put together.
+    """Split the output of `joined`.
 
     Raises:
-        LocalProtocolError: it has not.
+        LocalProtocolError: the bytes are not such an output.
     """
     position = 0
     for name in partitions:
@@ -442,7 +442,7 @@ def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
 
 
 def _whole_batch_bytes(data: bytes, position: int) -> int:
-    """What the batch at ``position`` takes, by its own word; a header where there is not even that."""
+    """Size of the batch at ``position`` according to its header; the header's size if that is incomplete."""
     if position + HEADER_BYTES > len(data):
         return HEADER_BYTES
     length: int = LOG_OVERHEAD.unpack_from(data, position)[1]
@@ -450,13 +450,13 @@ def _whole_batch_bytes(data: bytes, position: int) -> int:
 
 
 class StickyPartitioner(ArrowPartitioner):
-    """The writer's partitioner: all rows of a call without a key go to one partition, those of the next to another.
+    """The writer's partitioner: keyless rows of one call go to one partition, those of the next call to another.
 
-    Java's producer sticks to one partition for a batch of keyless records, then takes another (KIP-480).
+    Java's producer keeps one partition for a batch of keyless records, then chooses another (KIP-480).
 
     Args:
-        cluster: knows how many partitions a topic has.
-        topic: of rows that name none.
+        cluster: provides topics' partition counts.
+        topic: topic of rows without one.
     """
 
     def __init__(self, cluster: Cluster, topic: str | None) -> None:
@@ -466,11 +466,11 @@ class StickyPartitioner(ArrowPartitioner):
         self._calls = 0
 
     def new_transaction(self) -> None:
-        """Partitions may have been added to topics since the last transaction."""
+        """Forget partition counts, which may have grown since the last transaction."""
         self._counts.clear()
 
     def columns(self, rows: Any) -> RecordColumns:
-        """Check that rows can be sent, and take their columns apart.
+        """Check that rows can be sent, and return their columns.
 
         Raises:
             LocalProtocolError: a column is missing or unknown, or a row has no topic.

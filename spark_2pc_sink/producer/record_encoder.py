@@ -1,7 +1,7 @@
-"""The record encoder: rows of many partitions become record batches, which are sent elsewhere.
+"""The record encoder: turns rows of many partitions into record batches, which are sent elsewhere.
 
 Encoding and compressing is most of the work of a producer, and needs no connection, no sequence number and no order
-between processes. So it can be done where the rows are, and only what it made be brought to the one process that
+between processes. So it can run where the rows are, and only its output is transferred to the one process that
 writes a partition (`spark_2pc_sink.producer.produce_session.ProduceSession.append_encoded`). Pure: no I/O.
 """
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 
 _LACKS_KEY: Final = "the topic is compacted (cleanup.policy), and takes no record without a key"
-#: Characters of a key or a value in an error.
+#: Longest key or value shown in an error, in characters.
 _CHARACTERS_MAX: Final = 80
 
 
 @dataclass(frozen=True)
 class TopicLimits:
-    """The limits of a topic; None where the broker does not tell us (no DESCRIBE_CONFIGS permission).
+    """A topic's limits; None if the broker does not report them (no DESCRIBE_CONFIGS permission).
 
     Args:
-        message_bytes_max: the largest record batch, compressed (max.message.bytes, or segment.bytes where it is less).
-        create_time: True where records keep the timestamp that the producer gave them.
-        bytes_limit: what says ``message_bytes_max``.
-        needs_keys: True where the topic is compacted, and takes no record without a key.
+        message_bytes_max: the largest record batch, compressed (max.message.bytes, or segment.bytes if smaller).
+        create_time: True if records keep their producer's timestamps.
+        bytes_limit: name of the property that sets ``message_bytes_max``.
+        needs_keys: True if the topic is compacted, and refuses records without a key.
     """
 
     message_bytes_max: int | None
@@ -61,13 +61,13 @@ class TopicLimits:
 
 @dataclass(frozen=True)
 class EncodingOptions:
-    """The Kafka client properties by which records are encoded; no address and no secret is among them.
+    """The Kafka client properties for encoding records; they include no address and no secret.
 
     Attributes:
         batch_bytes_max: uncompressed bytes of records in one batch (batch.size).
-        max_request_bytes: the largest record that travels alone, uncompressed (max.request.size).
+        max_request_bytes: the largest record in its own request, uncompressed (max.request.size).
         compression: none, gzip, snappy, lz4 or zstd.
-        compression_level: of gzip and zstd; None for the others.
+        compression_level: for gzip and zstd; None for the others.
     """
 
     batch_bytes_max: int
@@ -77,7 +77,7 @@ class EncodingOptions:
 
     @classmethod
     def of(cls, kafka: KafkaOptions) -> EncodingOptions:
-        """Those of all properties."""
+        """Select these from all properties."""
         return cls(
             batch_bytes_max=kafka.batch_bytes_max,
             max_request_bytes=kafka.max_request_bytes,
@@ -87,7 +87,7 @@ class EncodingOptions:
 
 
 def record_too_large(partition: TopicPartition, row_key: str, record_bytes: int, limit: str) -> RecordTooLargeError:
-    """The error for a record that does not fit, ``limit`` saying what."""
+    """The error for a record that exceeds ``limit``."""
     return RecordTooLargeError(
         topic=partition.topic,
         partition=partition.partition,
@@ -98,7 +98,7 @@ def record_too_large(partition: TopicPartition, row_key: str, record_bytes: int,
 
 
 def record_lacks_key(partition: TopicPartition, value: bytes | None) -> RecordRefusedError:
-    """The error for a record without a key, by its value."""
+    """The error for a record without a key, identified by its value."""
     return RecordRefusedError(
         topic=partition.topic,
         partition=partition.partition,
@@ -109,7 +109,7 @@ def record_lacks_key(partition: TopicPartition, value: bytes | None) -> RecordRe
 
 
 def printable_key(key: bytes | None) -> str:
-    """The key of a record: as text where it is text, else in hexadecimal; cut to a readable length."""
+    """A record's key: as text if possible, else in hexadecimal; truncated to a readable length."""
     if key is None:
         return "null"
     try:
@@ -123,7 +123,7 @@ def printable_key(key: bytes | None) -> str:
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 _UInt32Array: TypeAlias = npt.NDArray[np.uint32]
 
-#: What `partition_for_keys` answers for a null key: no partition follows from it.
+#: `partition_for_keys`' result for a null key, which does not determine a partition.
 NO_PARTITION: Final = -1
 
 # The constants of org.apache.kafka.common.utils.Utils.murmur2.
@@ -132,27 +132,27 @@ _M: Final = np.uint32(0x5BD1E995)
 _R: Final = np.uint32(24)
 _WORD_BYTES: Final = 4
 
-#: A step takes NumPy 10 µs, whatever the number of rows, and Python a quarter of a microsecond for each (measured).
+#: A step costs NumPy 10 µs, whatever the number of rows, and Python a quarter of a microsecond per row (measured).
 _FEW_ROWS: Final = 32
-#: Where the longest key has no more words than these beyond the other keys, it is not worth while to take them apart.
+#: If the longest key exceeds the others by no more words than this, handling it separately is not worthwhile.
 _MANY_WORDS: Final = 256
-#: Words of a long key that are Python integers at a time, of 36 bytes each.
+#: Words of a long key converted to Python integers at a time, at 36 bytes each.
 _BLOCK_WORDS: Final = 64 * 1024
 
 
 def murmur2(keys: ArrowColumn) -> Int32Array:
-    """``Utils.murmur2`` of each key, as Java's int. A null hashes like an empty key.
+    """``Utils.murmur2`` of each key, as Java's int. A null has an empty key's hash.
 
-    Takes one NumPy step for every four bytes that more than a few keys have, whatever the number of rows.
+    Takes one NumPy step for every four bytes of length shared by more than a few keys, whatever the number of rows.
 
     Args:
         keys: binary or string column; strings hash as UTF-8, as with Java's StringSerializer.
 
     Raises:
-        LocalProtocolError: the column is of a type that is not bytes.
+        LocalProtocolError: the column is not binary or string.
     """
     layout = binary_layout(as_binary(keys, "key"))
-    # Longest first, so that the rows that still have a whole word are always the first ones.
+    # Longest first, so that the rows that still have a whole word are always at the front.
     order = np.argsort(-layout.lengths, kind="stable")
     starts, lengths = layout.starts[order], layout.lengths[order]
     word_counts = lengths // _WORD_BYTES
@@ -183,7 +183,7 @@ def partition_for_keys(keys: ArrowColumn, partition_count: int) -> Int32Array:
         partition_count: partitions of the topic, at least 1.
 
     Raises:
-        LocalProtocolError: no partitions, or a column of a type that is not bytes.
+        LocalProtocolError: no partitions, or a column that is not binary or string.
     """
     if partition_count < 1:
         raise LocalProtocolError(
@@ -199,13 +199,13 @@ def partition_for_keys(keys: ArrowColumn, partition_count: int) -> Int32Array:
 
 
 def _steps(word_counts: npt.NDArray[np.int64]) -> int:
-    """How many words are taken from all rows together, whose counts of words come longest first."""
+    """Number of words processed for all rows together, given word counts with the longest first."""
     longest, rest = (int(word_counts[row]) if row < len(word_counts) else 0 for row in (0, _FEW_ROWS))
     return rest if longest - rest > _MANY_WORDS else longest
 
 
 def _mix_in(hashed: int, key_bytes: npt.NDArray[np.uint8]) -> int:
-    """Mix further whole words of one key into its hash."""
+    """Mix more whole words of one key into its hash."""
     multiplier, mask = int(_M), 0xFFFFFFFF
     words = key_bytes.view("<u4")
     for block in range(0, len(words), _BLOCK_WORDS):
@@ -222,7 +222,7 @@ def _mixed(words: _UInt32Array) -> _UInt32Array:
 
 
 def _words(layout: BinaryLayout, positions: npt.NDArray[np.int64]) -> _UInt32Array:
-    """The little-endian words that begin at ``positions``, which need not be aligned."""
+    """The little-endian words that begin at ``positions``, which may be unaligned."""
     word = layout.data[positions].astype(np.uint32)
     for byte in range(1, _WORD_BYTES):
         word |= layout.data[positions + byte].astype(np.uint32) << np.uint32(8 * byte)
@@ -232,7 +232,7 @@ def _words(layout: BinaryLayout, positions: npt.NDArray[np.int64]) -> _UInt32Arr
 def _add_last_bytes(
     hashed: _UInt32Array, layout: BinaryLayout, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> _UInt32Array:
-    """Mix in the one to three bytes behind the last whole word, as Java's switch does by falling through."""
+    """Mix in the one to three bytes after the last whole word, as Java's switch does by falling through."""
     remaining = lengths % _WORD_BYTES
     last_starts = starts + (lengths - remaining)
     for byte in reversed(range(_WORD_BYTES - 1)):
@@ -243,17 +243,17 @@ def _add_last_bytes(
     return hashed
 
 
-#: Up to here NumPy sorts by counting, in linear time.
+#: Up to this many partitions NumPy sorts by counting, in linear time.
 _INT16_MAX: Final = 2**15 - 1
 
 
 @dataclass(frozen=True)
 class RecordColumns:
-    """The columns of some rows, each of the same length; None where there is no such column.
+    """The columns of some rows, all of the same length; None for an absent column.
 
     Attributes:
-        topic: of each row, never null.
-        partition: integers, null where the key decides.
+        topic: topic names, never null.
+        partition: integers, null if the key decides.
         key: bytes or text.
         value: bytes or text.
         headers: see `Rows.of`.
@@ -268,13 +268,13 @@ class RecordColumns:
 
 @dataclass(frozen=True)
 class PartitionRows:
-    """Rows of one partition, in the order in which they came.
+    """Rows of one partition, in their original order.
 
     Attributes:
-        partition: where to.
-        rows: what becomes records.
-        taken: the numbers that rows of one topic have in the batch, partition by partition; None for all as they are.
-        start: of these rows among ``taken``.
+        partition: the destination.
+        rows: the rows to encode.
+        taken: indices in the batch of one topic's rows, partition by partition; None for all rows in order.
+        start: index of these rows' first entry in ``taken``.
     """
 
     partition: TopicPartition
@@ -284,22 +284,22 @@ class PartitionRows:
 
 
 class ArrowPartitioner(ABC):
-    """Splits rows by partition. A subclass knows topics, and which partitions rows without a key may go to.
+    """Splits rows by partition. Subclasses provide topics, and the partitions for rows without a key.
 
     Args:
-        topic: of all rows where there is no column of topics.
+        topic: topic of all rows if there is no topic column.
     """
 
     def __init__(self, topic: str | None) -> None:
         self._topic = topic
 
     def split(self, columns: RecordColumns) -> Iterator[PartitionRows]:
-        """The rows by topic and partition; those of one partition keep their order.
+        """Split the rows by topic and partition; within a partition they keep their order.
 
         Raises:
-            LocalProtocolError: a column is not bytes.
+            LocalProtocolError: a column is not binary or string.
             UnstorableValueError: a header without a key.
-            Exception: what the subclass raises for a topic or a partition that does not exist.
+            Exception: raised by the subclass for a missing topic or partition.
         """
         if not len(columns.value):
             return
@@ -312,18 +312,18 @@ class ArrowPartitioner(ABC):
 
     @abstractmethod
     def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
-        """How many partitions a topic has, to which ``row`` is the first to go."""
+        """A topic's number of partitions; ``row`` is the first row for the topic."""
 
     @abstractmethod
     def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
-        """The partitions, of ``count``, that rows may go to which have neither a partition nor a key."""
+        """The partitions, among ``count``, for rows with neither a partition nor a key."""
 
     @abstractmethod
     def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
-        """The error for a row that names a partition which its topic does not have."""
+        """The error for a row with a partition that its topic does not have."""
 
     def _by_topic(self, columns: RecordColumns) -> Iterator[tuple[str, ArrowColumn | None]]:
-        """Each topic with the numbers of its rows; None for all rows."""
+        """Each topic with its row indices; None for all rows."""
         if columns.topic is None:
             yield self._topic or "", None
             return
@@ -332,11 +332,11 @@ class ArrowPartitioner(ABC):
         order, runs = runs_of(np.asarray(encoded.indices))
         numbers = pa.array(np.arange(len(columns.topic)) if order is None else order)
         for code, start, stop in runs:
-            # What is not UTF-8 is no topic's name, and does not become one.
+            # Bytes that are not UTF-8 are not a topic name, and must not become one.
             yield topics[code].decode(errors="backslashreplace"), numbers.slice(start, stop - start)
 
     def _partitions(self, columns: RecordColumns, topic: str, chosen: ArrowColumn | None) -> npt.NDArray[Any]:
-        """The partition of each row of one topic."""
+        """The partition for each row of one topic."""
         first, row_count = (0, len(columns.value)) if chosen is None else (chosen[0].as_py(), len(chosen))
         count = self._partition_count(topic, columns, first)
         partitions = np.full(row_count, NO_PARTITION, np.int32)
@@ -351,7 +351,7 @@ class ArrowPartitioner(ABC):
             if len(wrong):
                 row = int(wrong[0])
                 raise self._no_partition(topic, count, columns, row if chosen is None else chosen[row].as_py())
-            # Only now: what has passed the check fits, what has not might wrap round to a number that would.
+            # Only now: numbers that pass the check fit, others might wrap around to a valid one.
             partitions = np.where(present, numbers, partitions).astype(np.int32)
         free = np.flatnonzero(partitions == NO_PARTITION)
         if len(free):
@@ -361,7 +361,7 @@ class ArrowPartitioner(ABC):
 
 
 def spread(row_count: int, partitions: Sequence[int]) -> npt.NDArray[np.int32]:
-    """Share rows out over partitions in contiguous runs, as a sticky partitioner does for rows without a key."""
+    """Distribute rows over partitions in contiguous runs, as a sticky partitioner does for rows without a key."""
     chosen = np.arange(row_count, dtype=np.int64) * len(partitions) // max(row_count, 1)
     return np.asarray(partitions, dtype=np.int32)[chosen]
 
@@ -371,10 +371,10 @@ def _take(column: ArrowColumn | None, rows: ArrowColumn | None) -> Any:
 
 
 def runs_of(numbers: npt.NDArray[Any]) -> tuple[Int64Array | None, list[tuple[int, int, int]]]:
-    """How rows of the same number come together, smallest number first; those of one number keep their order.
+    """Group rows with the same number, smallest number first; within a group they keep their order.
 
     Returns:
-        the order that rows are taken in (None: as they are), and each number with its first row in that order and one
+        The row order (None: unchanged), and each number with its first row in that order and one
         past its last.
     """
     if not len(numbers):
@@ -389,11 +389,11 @@ def runs_of(numbers: npt.NDArray[Any]) -> tuple[Int64Array | None, list[tuple[in
     return order, [(number, *bound) for number, bound in zip(numbers[starts].tolist(), pairwise(bounds), strict=True)]
 
 
-#: Bytes of rows that wait for more rows, per encoder; above it batches are made of what there is.
+#: Buffered row bytes per encoder; above this, batches are built from the available rows.
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Bytes of rows of several partitions that are encoded in one pass. More would not be faster, only copied once more.
+#: Row bytes of several partitions encoded in one pass. More would not be faster, only copied once more.
 TOGETHER_BYTES_MAX: Final = 1024 * 1024
-#: Compression makes data that does not compress a little larger. Of the five snappy's framing adds most, less than one
+#: Compression slightly enlarges incompressible data. Of the five types snappy's framing adds most, less than one
 #: byte in sixty-four and a header, so this much room is left below max.message.bytes.
 _COMPRESSION_LOSS: Final = 1 / 64
 _COMPRESSION_LOSS_BYTES: Final = 512
@@ -401,14 +401,14 @@ _COMPRESSION_LOSS_BYTES: Final = 512
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """One record batch that waits for a producer id and a sequence number.
+    """One record batch without a producer id and a sequence number.
 
     Args:
-        partition: where to.
-        payload: the batch, as `encode_unassigned_batch` made it.
-        record_count: how many records it has, at least one.
-        digest: of its records (`spark_2pc_sink.wire.record_batch`).
-        row_key: the key of its record, printable; None for a batch of several.
+        partition: the destination.
+        payload: the batch, from `encode_unassigned_batch`.
+        record_count: number of records, at least one.
+        digest: the records' digest (`spark_2pc_sink.wire.record_batch`).
+        row_key: its only record's key, printable; None for several records.
     """
 
     partition: TopicPartition
@@ -419,13 +419,13 @@ class EncodedBatch:
 
 
 class RowBuffer:
-    """Collects rows of one partition until they fill a record batch.
+    """Collects rows for one partition until they fill a record batch.
 
-    A task gets its rows in Arrow batches whose size has nothing to do with record batches, so the rest of each is kept
-    and the next one is put behind it. What is kept is a slice and shares the memory of the columns it was cut from.
+    A task gets its rows in Arrow batches whose size is unrelated to record batches, so the rest of each is buffered
+    and the next one is appended. The buffer holds slices that share the memory of the original columns.
 
     Args:
-        bytes_max: bytes of records in one batch, before compression.
+        bytes_max: most bytes of records in one batch, before compression.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -434,7 +434,7 @@ class RowBuffer:
         self.kept_bytes: int = 0
 
     def add(self, rows: Rows) -> list[Rows]:
-        """Take rows, and return those that fill batches, in order; one element for each batch."""
+        """Add rows, and return those that fill batches, in order; one element per batch."""
         full: list[Rows] = []
         if self._kept and self._kept[0].layout != rows.layout:
             full.extend(self.take())
@@ -445,7 +445,7 @@ class RowBuffer:
         return full
 
     def take(self) -> list[Rows]:
-        """Return the kept rows as one batch, or nothing when there are none."""
+        """Return the buffered rows as one batch, or an empty list."""
         kept, self._kept, self.kept_bytes = self._kept, [], 0
         return [Rows.joined(kept)] if kept else []
 
@@ -456,12 +456,12 @@ class RowBuffer:
 
 
 class BatchEncoder:
-    """Makes record batches; two encoders share it, which collect what goes into one.
+    """Builds record batches; the base of two encoders, which collect a batch's rows differently.
 
     Args:
         options: batch size and compression.
-        timestamp_ms: of every record, milliseconds since 1970.
-        limits: what a topic allows.
+        timestamp_ms: timestamp of every record, milliseconds since 1970.
+        limits: a topic's limits.
     """
 
     def __init__(self, options: EncodingOptions, *, timestamp_ms: int, limits: Callable[[str], TopicLimits]) -> None:
@@ -470,12 +470,12 @@ class BatchEncoder:
         self._limits = limits
 
     def _records_bytes_max(self, topic: str) -> int:
-        """Bytes of records for one batch: ``batch.size``, or less where the topic takes less."""
+        """Bytes of records per batch: ``batch.size``, or less if the topic allows less."""
         option, allowed = self._options.batch_bytes_max, self._limits(topic).message_bytes_max
         return option if allowed is None else max(1, min(option, records_bytes_max(allowed)))
 
     def _payload(self, section: RecordsSection) -> RecordBytes:
-        """The record batch of some records, compressed."""
+        """Build the compressed record batch."""
         return encode_unassigned_batch(
             section,
             timestamp_ms=self._timestamp_ms,
@@ -493,7 +493,7 @@ class RecordEncoder(BatchEncoder):
         self._kept_bytes = 0
 
     def append(self, partition: TopicPartition, rows: Rows) -> Iterator[EncodedBatch]:
-        """Take rows of one partition, in order; yields the batches that are full now.
+        """Add rows for one partition, in order; yields the batches that are now full.
 
         Raises:
             RecordTooLargeError, RecordRefusedError: a row cannot be sent.
@@ -512,7 +512,7 @@ class RecordEncoder(BatchEncoder):
             yield from self.finish()
 
     def finish(self) -> Iterator[EncodedBatch]:
-        """Encode what is kept; nothing is kept afterwards."""
+        """Encode the buffered rows; the buffer is empty afterwards."""
         together: dict[TopicPartition, Rows] = {}
         together_bytes, layout = 0, None
         for partition, buffer in self._buffers.items():
@@ -526,7 +526,7 @@ class RecordEncoder(BatchEncoder):
         self._kept_bytes = 0
 
     def clear(self) -> None:
-        """Forget what is kept."""
+        """Drop the buffered rows."""
         self._buffers.clear()
         self._kept_bytes = 0
 
@@ -537,7 +537,7 @@ class RecordEncoder(BatchEncoder):
         return known
 
     def _encode(self, batches: Mapping[TopicPartition, Rows]) -> Iterator[EncodedBatch]:
-        """Encode the rows of one batch for each of some partitions, all of the same layout."""
+        """Encode one batch of rows for each of several partitions, all with the same layout."""
         if not batches:
             return
         rows = Rows.joined(list(batches.values()))
@@ -552,7 +552,7 @@ class RecordEncoder(BatchEncoder):
             yield EncodedBatch(partition, payload, section.record_count, digest, row_key)
 
     def _check_single(self, partition: TopicPartition, row_key: str, payload: RecordBytes, record_bytes: int) -> None:
-        """Refuse a record that cannot arrive before anything is sent for it."""
+        """Refuse a record that exceeds a limit, before anything is sent for it."""
         allowed = self._limits(partition.topic).message_bytes_max
         if allowed is not None and len(payload) > allowed:
             limit = self._limits(partition.topic).bytes_limit
@@ -563,7 +563,7 @@ class RecordEncoder(BatchEncoder):
 
 
 def records_bytes_max(message_bytes_max: int) -> int:
-    """Bytes of records that a batch of so many bytes (max.message.bytes) takes, whatever compression makes of them."""
+    """Record bytes that fit a batch of ``message_bytes_max`` bytes (max.message.bytes), with any compression."""
     return int((message_bytes_max - HEADER_BYTES - _COMPRESSION_LOSS_BYTES) * (1 - _COMPRESSION_LOSS))
 
 

@@ -1,7 +1,7 @@
-"""TLS of connections to brokers: the context from the user's PEM files, and which failures no repetition changes.
+"""TLS for broker connections: the context from the user's PEM files, and which failures are permanent.
 
-A failure that is not in the tables below may be temporary: a connection that is reset in the handshake, a broker that
-is stopping. Such a connection is made again until the deadline.
+A failure that is not in the tables below may be temporary: a connection reset in the handshake, or a broker that
+is stopping. Such a connection is retried until the deadline.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _CLIENT_CERTIFICATE: Final = frozenset(
         "UNSUPPORTED_CERTIFICATE",
     }
 )
-#: Alerts, and findings of our own side, by which both have no version or cipher in common.
+#: Alerts, and local errors, that mean no common version or cipher.
 _NOTHING_IN_COMMON: Final = frozenset(
     {"INSUFFICIENT_SECURITY", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"}
 )
-#: TLS 1.2 has it for both: no cipher in common, or no certificate of the client.
+#: TLS 1.2 uses it for both: no common cipher, or a missing client certificate.
 _EITHER: Final = "HANDSHAKE_FAILURE"
-#: What comes back is no TLS. OpenSSL 3.2 and later says the second.
+#: The peer does not speak TLS. OpenSSL 3.2 and later use the second.
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
 _ALERT: Final = re.compile(r"(?:SSLV3|TLSV1|TLSV13)_ALERT_(\w+)")
 
 
 def client_context(options: KafkaOptions) -> ssl.SSLContext | None:
-    """The TLS context of connections; None where ``security.protocol`` has none.
+    """The TLS context for connections; None if ``security.protocol`` has no TLS.
 
     Raises:
-        ConfigurationError: a file cannot be read or does not hold what it should.
+        ConfigurationError: a file cannot be read or has invalid content.
     """
     if not options.security_protocol.endswith("SSL"):
         return None
@@ -75,7 +75,7 @@ def client_context(options: KafkaOptions) -> ssl.SSLContext | None:
     if certificate is not None:
         files = certificate if key is None else f"{certificate}, with ssl.key.location={key}"
         with _reading("ssl.certificate.location", files, "the client's certificates and their private key"):
-            # A key without a password must not make OpenSSL ask for one at the terminal.
+            # A key without a password must not make OpenSSL prompt for one at the terminal.
             context.load_cert_chain(certificate, key, password=options.ssl_key_password or "")
     return context
 
@@ -94,10 +94,10 @@ def _reading(option: str, files: str, what: str) -> Iterator[None]:
 
 
 class TlsFailedError(OSError):
-    """TLS with a peer has failed. Never leaves this package.
+    """TLS with a peer has failed. Internal to this package.
 
     Args:
-        error: OpenSSL's; None where the peer speaks TLS, and this connection does not.
+        error: OpenSSL's error; None if the peer speaks TLS, and this connection does not.
     """
 
     def __init__(self, error: ssl.SSLError | None) -> None:
@@ -112,12 +112,12 @@ class _Finding:
 
 
 def tls_refusal(failed: TlsFailedError, where: str, options: KafkaOptions) -> TlsRefusedError | None:
-    """The error for a failure that no repetition changes; None where one may.
+    """The error for a permanent failure; None if a retry may succeed.
 
     Args:
-        failed: from the socket.
+        failed: the socket's error.
         where: 'broker HOST:PORT'.
-        options: what the connection was made with.
+        options: the connection's options.
     """
     error = failed.error
     if error is None:
@@ -125,7 +125,7 @@ def tls_refusal(failed: TlsFailedError, where: str, options: KafkaOptions) -> Tl
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         finding = _judge_certificate(error, where, options)
-        # OpenSSL's client shows what Python does not: the certificates of a handshake that has failed.
+        # OpenSSL's client shows what Python does not: the certificates in a failed handshake.
         address = where.rpartition(" ")[2]
         finding = replace(finding, remedy=f"{finding.remedy}. See it: openssl s_client -showcerts -connect {address}")
     elif (found := _judge_reason(reason, options)) is not None:
@@ -142,7 +142,7 @@ def tls_refusal(failed: TlsFailedError, where: str, options: KafkaOptions) -> Tl
 
 
 def protocol_refusal(where: str, options: KafkaOptions, *, peer_has_tls: bool) -> TlsRefusedError:
-    """The error for a client that speaks TLS where the listener does not, or the other way round."""
+    """The error for a client that uses TLS with a plaintext listener, or the reverse."""
     protocol = options.security_protocol
     other = {"PLAINTEXT": "SSL", "SSL": "PLAINTEXT", "SASL_SSL": "SASL_PLAINTEXT", "SASL_PLAINTEXT": "SASL_SSL"}
     speaks, sent = ("speaks TLS", "no TLS") if peer_has_tls else ("speaks no TLS", "TLS")

@@ -1,14 +1,14 @@
-"""The transaction coordinator of one transactional id: InitProducerId, EndTxn, and a look at the transaction.
+"""The transaction coordinator of one transactional id: InitProducerId, EndTxn, and DescribeTransactions.
 
-The client sends, retries what cannot have taken effect or may safely be sent again, and reports. It never guesses: an
-answer to EndTxn that no retry can change is returned as it is, because only somebody who knows the other side of a
-dual write can say what it means (apache/kafka KAFKA-9346 and kin; Java's javadoc of ``commitTransaction``: after a
+The client sends, retries what cannot have taken effect or may safely be sent again, and reports. It never guesses: a
+final answer to EndTxn is returned as it is, because only the caller, which knows the other side of a
+dual write, can interpret it (apache/kafka KAFKA-9346 and related; Java's javadoc of ``commitTransaction``: after a
 time-out the commit may be repeated, aborting instead is not possible).
 
-On transaction.version 2 (KIP-890) every EndTxn bumps the epoch, so that a pair names one transaction. Below, it does
-not: the caller takes a new pair with `TransactionClient.init_producer_id` before every transaction, adds partitions
-with `TransactionClient.add_partitions`, and aborts with InitProducerId too, whose markers carry the next epoch and so
-fence stragglers, which those of EndTxn v4 do not.
+On transaction.version 2 (KIP-890) every EndTxn bumps the epoch, so that a pair identifies one transaction. Below, it
+does not: the caller takes a new pair with `TransactionClient.init_producer_id` before every transaction, adds
+partitions with `TransactionClient.add_partitions`, and aborts with InitProducerId too, whose markers have the next
+epoch and so fence stragglers, unlike those of EndTxn v4.
 """
 
 from __future__ import annotations
@@ -75,27 +75,27 @@ class EndTxnAnswer:
     producer: ProducerIdAndEpoch | None
 
     def __str__(self) -> str:
-        """The name; where a commit is refused with it, with the causes."""
+        """The name, followed by the possible causes if it refuses a commit."""
         return f"{self.name} ({TWO_CAUSES})" if self.code in COMMIT_REFUSED else self.name
 
 
-#: Waits for the answer to an EndTxn that was sent; None where it has to be sent again.
+#: Waits for the answer to a sent EndTxn; None if it must be sent again.
 EndTxnLater: TypeAlias = "Callable[[], EndTxnAnswer | None]"
 
 
 class TransactionClient:
-    """Talks to the coordinator of one transactional id. Making one does no I/O.
+    """Client for the coordinator of one transactional id. Construction does no I/O.
 
     Args:
         cluster: connections; not closed by this object.
-        transactional_id: whose transactions.
-        options: time-outs, back-off, and the transaction timeout to ask for.
-        two_phase_commit: None asks for it where the coordinator offers it, and goes on without where it is refused;
-            True takes a refusal for an error, and False does not ask (KIP-939, "Client Configuration Changes").
-        features_age_ms_max: how old the answer of a broker about its features may be when a transaction begins or ends.
+        transactional_id: the transactional id.
+        options: time-outs, back-off, and the transaction timeout to request.
+        two_phase_commit: None requests it if the coordinator offers it, and continues without it if refused;
+            True treats a refusal as an error, and False does not request it (KIP-939, "Client Configuration Changes").
+        features_age_ms_max: largest age of a broker's feature report when a transaction begins or ends.
 
     Raises:
-        ConfigurationError: the transactional id cannot be one.
+        ConfigurationError: the transactional id is invalid.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class TransactionClient:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, asked once."""
+        """The cluster's id, requested once."""
         return self._known_features().cluster_id
 
     @property
@@ -133,11 +133,11 @@ class TransactionClient:
 
     @property
     def offers_keep_prepared(self) -> bool:
-        """True while the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
+        """True if the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
         return self._init.offers_keep_prepared(self._deadline())
 
     def refresh(self) -> None:
-        """Ask for versions and features again, and forget what was refused: a cluster changes under a running job.
+        """Request versions and features again, and forget refusals: a cluster may change during a job.
 
         Raises:
             KafkaTimeoutError: no broker answered within ``max_block_ms``.
@@ -148,11 +148,11 @@ class TransactionClient:
         self._features = self._cluster.features()
 
     def ask_features(self) -> None:
-        """Send the question of `learn_features` and of `end` ahead; they take the answer within a second."""
+        """Send the request for `learn_features` and `end` ahead; they use the answer within a second."""
         self._cluster.ask_features()
 
     def learn_features(self) -> None:
-        """Ask for the features again, as every transaction must before it begins (KIP-890, "Client Changes").
+        """Request the features again, as required before every transaction (KIP-890, "Client Changes").
 
         Raises:
             KafkaTimeoutError: no broker answered within ``max_block_ms``.
@@ -160,9 +160,9 @@ class TransactionClient:
         self._features = self._cluster.features(age_ms_max=self._features_age_ms_max)
 
     def ends_with_bump(self) -> bool:
-        """Whether EndTxn raises the epoch: the transaction began at transaction.version 2, and the level is still 2.
+        """Whether EndTxn bumps the epoch: the transaction began at transaction.version 2, and the level is still 2.
 
-        Kafka 4.4.0 answers EndTxn v5 at level 0 with UNSUPPORTED_VERSION and does not let go of the id after that.
+        Kafka 4.4.0 answers EndTxn v5 at level 0 with UNSUPPORTED_VERSION, and the id then stays blocked.
 
         Raises:
             KafkaTimeoutError: no broker answered within ``max_block_ms``.
@@ -173,11 +173,11 @@ class TransactionClient:
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """Take the next pair, which fences every older one (KIP-98, KIP-939).
 
-        An explicit transaction timeout counts only without two-phase commit. No pair is passed along: whoever calls
-        this takes over.
+        An explicit transaction timeout applies only without two-phase commit. No pair is sent: the call always
+        takes over the id.
 
         Args:
-            keep_prepared: leave an ongoing transaction as it is. Otherwise it is aborted.
+            keep_prepared: keep an ongoing transaction. Otherwise it is aborted.
 
         Raises:
             KafkaError: ``keep_prepared`` is not supported (code 35), or any other refusal. Nothing was changed.
@@ -190,8 +190,8 @@ class TransactionClient:
     def usable_producer(self) -> InitializedProducer:
         """Take a pair that can begin a transaction, aborting an ongoing one.
 
-        No transaction begins at epoch 32766 or more: ending it would rotate the producer id, and then the pair that
-        a database remembers would no longer match what the coordinator shows (KIP-890, "Epoch overflow").
+        No transaction begins at epoch 32766 or more: ending it would rotate the producer id, and the pair stored in
+        a database would no longer match the coordinator's (KIP-890, "Epoch overflow").
 
         Raises:
             KafkaError: as `init_producer_id`; or the epochs stay exhausted.
@@ -207,10 +207,10 @@ class TransactionClient:
         )
 
     def describe(self) -> TransactionDescription:
-        """Look at the transaction, changing nothing.
+        """Describe the transaction; changes nothing.
 
         Raises:
-            KafkaError: any refusal but "no such transactional id", which is a state.
+            KafkaError: any refusal except "no such transactional id", which is a state.
             KafkaTimeoutError: no usable answer within ``max_block_ms``.
         """
         described = self._calls.ask(
@@ -250,10 +250,10 @@ class TransactionClient:
             raise kafka_error("AddPartitionsToTxn", code, f"partition {partition}, pair {producer}")
 
     def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
-        """Send the same EndTxn until it is answered, and return the answer without judging it.
+        """Send the same EndTxn until it is answered, and return the answer without interpreting it.
 
-        "The coordinator moved", "markers are still being written", a lost connection and a time-out are no answers.
-        Everything else is, also INVALID_TXN_STATE, which may mean that it was done long ago, or that the opposite
+        "The coordinator moved", "markers are still being written", a lost connection and a time-out are not answers.
+        Everything else is, including INVALID_TXN_STATE, which may mean that it was done long ago, or that the opposite
         was.
 
         Args:
@@ -273,15 +273,15 @@ class TransactionClient:
         return _answer_of(reply)
 
     def begin_end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnLater | None:
-        """Send EndTxn at once, once, and wait for its answer when somebody calls for it.
+        """Send EndTxn once, immediately; the answer is awaited later.
 
         Args:
             producer: the pair of the transaction to end.
             commit: False to abort.
 
         Returns:
-            what waits for the answer, and gives None where `end` has to go on; nothing else may be asked by this client
-            before. None where something else has to be asked first, or the request could not be sent.
+            The function that waits for the answer; it returns None if `end` must continue, and this client must not be
+            used before it is called. None if another request is needed first, or the request could not be sent.
         """
         features = self._cluster.fresh_features(self._features_age_ms_max)
         if features is None:
@@ -315,7 +315,7 @@ class TransactionClient:
         epochs: frozenset[int],
         limit_ms: int,
     ) -> Marker:
-        """Read how a transaction ended from a partition's log; see `spark_2pc_sink.producer.log_reader`.
+        """Find how a transaction ended from a partition's log; see `spark_2pc_sink.producer.log_reader`.
 
         At most for ``limit_ms``, and never longer than ``max_block_ms``.
         """
@@ -329,17 +329,17 @@ class TransactionClient:
         )
 
     def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
-        """Read which transactions were committed since; see `spark_2pc_sink.producer.log_reader`.
+        """Find which transactions were committed since; see `spark_2pc_sink.producer.log_reader`.
 
         Args:
-            query: whose, and since when.
-            topics: where to look.
-            limit_ms: for how long; what is not read until then is said.
-            bytes_max: how much of all logs together; as well.
+            query: which transactions, and since when.
+            topics: topics to search.
+            limit_ms: longest search; the result lists what was not read by then.
+            bytes_max: most bytes to read from all logs together; reported in the same way.
 
         Raises:
             AuthorizationError: a topic may not be described.
-            KafkaError, KafkaTimeoutError: the brokers tell nothing of the topics.
+            KafkaError, KafkaTimeoutError: the brokers do not report the topics.
         """
         deadline = self._cluster.deadline(limit_ms)
         wanted = sorted(set(topics))
@@ -351,11 +351,11 @@ class TransactionClient:
         return replace(found, unread=found.unread + gone)
 
     def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
-        """Look at the topics and the logs of a batch as they are now; see `spark_2pc_sink.producer.log_reader`.
+        """Get current topic ids and log offsets for a batch; see `spark_2pc_sink.producer.log_reader`.
 
         Args:
-            partitions: those of the batch.
-            starts: ask where the logs begin, too.
+            partitions: the batch's partitions.
+            starts: also get the first offsets.
 
         Raises:
             AuthorizationError: a topic may not be described.
@@ -365,7 +365,7 @@ class TransactionClient:
         return view_logs(self._cluster, partitions, self._deadline(), starts=starts)
 
     def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
-        """First offset of the producer's open transaction in a partition, as its leader says; None where none is open.
+        """First offset of the producer's open transaction in a partition, as its leader reports; None if none is open.
 
         At most for ``limit_ms``, and never longer than ``max_block_ms``.
         """
@@ -375,7 +375,7 @@ class TransactionClient:
     # --- parts ---------------------------------------------------------------------------------------------------
 
     def _deadline(self) -> Deadline:
-        """``max_block_ms``, beginning with short pauses: most often markers are being written, which takes little."""
+        """``max_block_ms``, with short first pauses: usually markers are being written, which is quick."""
         return self._cluster.deadline(backoff_ms=min(BUSY_BACKOFF_MS, self._options.retry_backoff_ms))
 
     def _known_features(self) -> BrokerFeatures:
@@ -408,7 +408,7 @@ class TransactionClient:
     def _end_request(self, producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool) -> Callable[[int], KafkaRequest]:
         def build(version: int) -> KafkaRequest:
             if bumps and version < _BUMPING_END_VERSION:
-                # Ended without the bump, the pair would no longer name one transaction.
+                # Ended without the bump, the pair would no longer identify one transaction.
                 raise kafka_error("EndTxn", Code.UNSUPPORTED_VERSION, "the coordinator cannot bump the epoch")
             return end_txn_request(self.transactional_id, producer, commit=commit, version=version)
 
@@ -433,7 +433,7 @@ def _answer_of(reply: EndTxnResponse) -> EndTxnAnswer:
 
 
 def _worst(codes: Mapping[TopicPartition, int]) -> tuple[TopicPartition, int]:
-    """The partition and code that explain a refusal: not OPERATION_NOT_ATTEMPTED, which only says "not me"."""
+    """The partition and code that explain a refusal: not OPERATION_NOT_ATTEMPTED, a mere consequence."""
     explained = sorted(codes.items(), key=lambda item: (item[1] in {Code.NONE, Code.OPERATION_NOT_ATTEMPTED}, item))
     for partition, code in explained:
         if code != Code.NONE:

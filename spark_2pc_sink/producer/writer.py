@@ -1,9 +1,8 @@
 """Java's transactional producer for one process: the whole of KIP-98, KIP-890 and KIP-939's client side.
 
-`TransactionalWriter` has the methods of ``KafkaProducer`` with Java's meaning, and takes Arrow columns instead of
-single records. It is built of `spark_2pc_sink.producer.transaction_client.TransactionClient`, one
-`spark_2pc_sink.producer.produce_session.ProduceSession` per transaction, and the table of
-`RULES`.
+`TransactionalWriter` has the methods of ``KafkaProducer`` with Java's meaning, and accepts Arrow columns instead of
+single records. It uses `spark_2pc_sink.producer.transaction_client.TransactionClient`, one
+`spark_2pc_sink.producer.produce_session.ProduceSession` per transaction, and the table `RULES`.
 
 ::
 
@@ -15,11 +14,11 @@ single records. It is built of `spark_2pc_sink.producer.transaction_client.Trans
         state = writer.prepare_transaction()      # … store str(state) with the data it belongs to …
         writer.complete_transaction(state)
 
-The states of a writer, and what may be called in each, are the table `RULES`. Java's ``KafkaProducer`` keeps the same
+The table `RULES` defines a writer's states and the calls allowed in each. Java's ``KafkaProducer`` implements the same
 rules in ``TransactionManager.State`` and in the methods that throw ``IllegalStateException``; KIP-98 and KIP-939 state
-them in prose. A call without a row is refused before anything happens: no byte is sent and no state changes. A producer
-that was fenced or refused is FATAL from any state. ``complete_transaction`` becomes a commit or an abort, and then
-follows the row of that operation as well.
+them in prose. A call without a rule is refused before anything is sent or changed. A producer that was fenced or
+refused is FATAL from any state. ``complete_transaction`` becomes a commit or an abort, and then follows that
+operation's rule as well.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ from spark_2pc_sink.producer.transaction_client import TransactionClient
 
 
 class WriterState(Enum):
-    """Where a writer stands."""
+    """A writer's state."""
 
     UNINITIALISED = "uninitialised"
     READY = "ready"
@@ -99,12 +98,12 @@ class Rule:
     """One allowed call.
 
     Args:
-        state: in which it is allowed.
+        state: the state in which it is allowed.
         operation: the call.
         done: the state after success.
-        failed: the state after an error that loses the transaction and not the producer.
-        unknown: the state when the outcome of EndTxn is unknown.
-        source: the sentence that allows it.
+        failed: the state after an error that only loses the transaction, not the producer.
+        unknown: the state if the outcome of EndTxn is unknown.
+        source: the specification sentence that allows it.
     """
 
     state: WriterState
@@ -138,7 +137,7 @@ _ABORTABLE = "KIP-890 / KIP-1050: after an abortable error the application abort
 _REPEAT = "KafkaProducer javadoc: after a TimeoutException 'it is safe to retry', and nothing else is"
 _CLOSE = "KafkaProducer.close: allowed at any time; it ends no transaction"
 
-#: Every allowed call. What is not here is refused.
+#: Every allowed call. Others are refused.
 RULES: Final[tuple[Rule, ...]] = (
     Rule(_S.UNINITIALISED, _O.INIT, _S.READY, _S.UNINITIALISED, _S.UNINITIALISED, _INIT),
     Rule(_S.UNINITIALISED, _O.INIT_KEEPING, _S.KEPT, _S.UNINITIALISED, _S.UNINITIALISED, _KEEP),
@@ -171,7 +170,7 @@ def rule_for(state: WriterState, operation: Operation) -> Rule:
     """The rule that allows ``operation`` in ``state``.
 
     Raises:
-        LocalProtocolError: there is none. Nothing has happened.
+        LocalProtocolError: there is none. Nothing was done.
     """
     rule = _TABLE.get((state, operation))
     if rule is None:
@@ -183,25 +182,25 @@ def rule_for(state: WriterState, operation: Operation) -> Rule:
 
 
 class TransactionalWriter:
-    """Writes transactions of one transactional id, one after the other, from one process.
+    """Writes transactions for one transactional id, one after the other, from one process.
 
     Every call has a deadline: ``max_block_ms`` for the coordinator, ``delivery_timeout_ms`` for records.
 
     Args:
         transactional_id: stable across restarts; a second writer with the same id fences the first.
         kafka: Kafka client properties, as librdkafka or Kafka name them; ``bootstrap.servers`` is required.
-        topic: of rows without a column ``topic``.
-        resume: finish prepared transactions on brokers without keepPreparedTxn and without two-phase commit, which
-            is every released one or any that did not grant it: ``init_transactions(keep_prepared_txn=True)`` then
-            looks at the transaction instead of taking it over, and EndTxn is sent with its own pair. Nobody is fenced
-            until the transaction is completed, and the broker may abort it after ``transaction.timeout.ms``: whoever
-            sets this has another way to keep old writers out, and to notice a lost transaction.
+        topic: topic of rows without a column ``topic``.
+        resume: finish prepared transactions on brokers without keepPreparedTxn and without two-phase commit, i.e. on
+            every released one or any that did not grant it: ``init_transactions(keep_prepared_txn=True)`` then
+            describes the transaction instead of taking it over, and EndTxn is sent with its own pair. Old writers are
+            not fenced until the transaction is completed, and the broker may abort it after
+            ``transaction.timeout.ms``: the application must exclude old writers itself, and notice lost transactions.
         two_phase_commit: transactions never time out, so that they may be prepared: KIP-939's client configuration
-            ``transaction.two.phase.commit.enable``, which excludes ``transaction.timeout.ms``. The broker has to grant
+            ``transaction.two.phase.commit.enable``, which excludes ``transaction.timeout.ms``. The broker must grant
             it.
 
     Raises:
-        ConfigurationError: an option is unknown, missing or wrong, or two exclude each other. Nothing was connected to.
+        ConfigurationError: an option is unknown, missing or wrong, or two exclude each other. No connection was made.
     """
 
     @checks_keywords
@@ -249,30 +248,30 @@ class TransactionalWriter:
 
     @property
     def state(self) -> WriterState:
-        """Where the writer stands."""
+        """The writer's state."""
         return self._state
 
     @property
     def producer(self) -> ProducerIdAndEpoch | None:
-        """The pair in use; None before `init_transactions`."""
+        """The current pair; None before `init_transactions`."""
         return self._producer
 
     @property
     def two_phase_commit(self) -> bool:
-        """True when it was asked for, and the broker never aborts a transaction of this id by itself."""
+        """True if it was requested, and the broker never aborts this id's transactions by itself."""
         return self._two_phase_commit
 
     def init_transactions(self, *, keep_prepared_txn: bool = False) -> None:
         """Take over the transactional id (KIP-98), keeping a prepared transaction if asked to (KIP-939).
 
         Args:
-            keep_prepared_txn: leave an ongoing transaction for `complete_transaction`, `commit_transaction` or
+            keep_prepared_txn: keep an ongoing transaction for `complete_transaction`, `commit_transaction` or
                 `abort_transaction`. Otherwise it is aborted.
 
         Raises:
             LocalProtocolError: called before.
-            KafkaError: the broker has no keepPreparedTxn and the writer is not in resume mode; or it has no two-phase
-                commit, and the writer asks for it (code 35).
+            KafkaError: the broker lacks keepPreparedTxn and the writer is not in resume mode; or it lacks two-phase
+                commit, which the writer requests (code 35).
             AuthorizationError: the broker does not grant two-phase commit (code 53).
             ConfigurationError, AuthorizationError, KafkaTimeoutError: as `TransactionClient.init_producer_id`.
         """
@@ -288,10 +287,10 @@ class TransactionalWriter:
     def begin_transaction(self) -> None:
         """Begin a transaction. The broker learns of it with the first records.
 
-        The broker is asked for transaction.version again, so a writer goes on while a cluster is up- or downgraded.
+        transaction.version is requested again, so a writer continues while a cluster is up- or downgraded.
 
         Raises:
-            LocalProtocolError: not now.
+            LocalProtocolError: not allowed in this state.
             KafkaError, KafkaTimeoutError: a new pair was needed (below transaction.version 2, and when the epochs
                 of the producer id are used up), and not granted.
         """
@@ -311,11 +310,11 @@ class TransactionalWriter:
         Args:
             rows: a pyarrow RecordBatch or Table with the column ``value`` (binary or string) and, if there are any,
                 ``key`` (the same), ``headers`` (list<struct<key: string, value: binary>>), ``topic`` (string) and
-                ``partition`` (integer). A null partition, or none, is chosen as Java's producer does: by the key,
-                or, where that is null too, one partition for all such rows of this call.
+                ``partition`` (integer). A null or absent partition is chosen as Java's producer does: by the key,
+                or, if that is null too, one partition for all such rows of this call.
 
         Raises:
-            LocalProtocolError: not now, or the columns are not those above; nothing happened.
+            LocalProtocolError: not allowed in this state, or the columns are not those above; nothing was done.
             Everything that `ProduceSession.append` raises. The transaction must then be aborted.
         """
         rule = rule_for(self._state, Operation.APPEND)
@@ -332,10 +331,10 @@ class TransactionalWriter:
                 self._open_session().append(item.partition, item.rows)
 
     def flush(self) -> dict[TopicPartition, PartitionReceipt]:
-        """Wait until everything appended is acknowledged, and say where it is.
+        """Wait until everything appended is acknowledged, and return its offsets.
 
         Raises:
-            LocalProtocolError: not now.
+            LocalProtocolError: not allowed in this state.
             Everything that `ProduceSession.flush` raises. The transaction must then be aborted.
         """
         rule = rule_for(self._state, Operation.FLUSH)
@@ -343,13 +342,13 @@ class TransactionalWriter:
             return {} if self._session is None else self._session.flush()
 
     def prepare_transaction(self) -> PreparedTxnState:
-        """Flush, and allow nothing but the end of the transaction from here on (KIP-939).
+        """Flush; afterwards only the end of the transaction is allowed (KIP-939).
 
         Returns:
-            What to store in the database, in the database transaction that decides.
+            The state to store in the database, in the transaction with the decision.
 
         Raises:
-            LocalProtocolError: not now; or the writer has no two-phase commit and is not in
+            LocalProtocolError: not allowed in this state; or the writer has no two-phase commit and is not in
                 resume mode (KIP-939: "If the 2PC is not enabled, we return the INVALID_TXN_STATE error").
             Everything that `flush` raises.
         """
@@ -367,13 +366,13 @@ class TransactionalWriter:
         return self._prepared
 
     def complete_transaction(self, state: PreparedTxnState) -> None:
-        """Commit where ``state`` names the prepared transaction, else abort it (KIP-939).
+        """Commit if ``state`` identifies the prepared transaction, else abort it (KIP-939).
 
-        With nothing kept there is nothing to do: the transaction that ``state`` names has ended before. How, the
-        coordinator or the log can tell.
+        With no transaction kept this does nothing: the one identified by ``state`` has ended before. The
+        coordinator or the log can tell how.
 
         Args:
-            state: what the database says.
+            state: the state stored in the database.
 
         Raises:
             LocalProtocolError: neither prepared nor kept.
@@ -389,15 +388,15 @@ class TransactionalWriter:
             self.abort_transaction()
 
     def commit_transaction(self) -> None:
-        """Flush and commit. Without records there is nothing to commit, and nothing is sent.
+        """Flush and commit. Without records this sends nothing.
 
         Raises:
-            LocalProtocolError: not now.
-            OutcomeUnknownError: no answer; call this again, or look at the coordinator with another client.
-            FencedError: another writer owns the transactional id, and the transaction is aborted unless that one has
-                completed it; or it has timed out, where the coordinator does not tell which.
+            LocalProtocolError: not allowed in this state.
+            OutcomeUnknownError: no answer; call this again, or describe the id with another client.
+            FencedError: another writer owns the transactional id, and the transaction is aborted unless that writer has
+                completed it; or it has timed out, if the coordinator does not distinguish the two.
             AbortableError: the transaction must be aborted.
-            KafkaError: the coordinator refused; with INVALID_TXN_STATE, or PRODUCER_FENCED after Kafka 4.4.0, where the
+            KafkaError: the coordinator refused; with INVALID_TXN_STATE, or PRODUCER_FENCED after Kafka 4.4.0, if the
                 transaction has timed out.
             Everything that `flush` raises.
         """
@@ -408,10 +407,10 @@ class TransactionalWriter:
             self._end(commit=True)
 
     def abort_transaction(self) -> None:
-        """Abort. Without records there is nothing to abort, and nothing is sent.
+        """Abort. Without records this sends nothing.
 
         Raises:
-            LocalProtocolError: not now.
+            LocalProtocolError: not allowed in this state.
             OutcomeUnknownError: no answer; call this again.
             FencedError, KafkaError, KafkaTimeoutError: as `commit_transaction`.
         """
@@ -429,7 +428,7 @@ class TransactionalWriter:
 
     @contextmanager
     def _following(self, rule: Rule) -> Iterator[None]:
-        """Move to where the rule says, by how the block ends."""
+        """Change to the rule's state for the block's outcome."""
         try:
             with at_work_for(self._transactional_id):
                 yield
@@ -446,7 +445,7 @@ class TransactionalWriter:
             self._state = rule.failed
             raise
         except BaseException:
-            # An interrupt, or a defect: what was sent is not known any more.
+            # An interrupt, or a bug: it is unknown what was sent.
             self._state = rule.failed if rule.operation in _HARMLESS else rule.unknown
             raise
         self._state = rule.done
@@ -471,7 +470,7 @@ class TransactionalWriter:
             else:
                 self._producer, self._prepared = initialized.producer, initialized.ongoing
                 self._producer_is_fresh = not self._prepared.has_transaction
-                # With apache/kafka#22704 the pair is still the one of whoever prepared the transaction.
+                # With apache/kafka#22704 the pair is still that of the writer that prepared the transaction.
                 self._resumed = self._prepared == PreparedTxnState.of(initialized.producer)
                 self._two_phase_commit = initialized.two_phase_commit
                 self._started = self._prepared.has_transaction
@@ -524,17 +523,17 @@ class TransactionalWriter:
 
     def _end(self, *, commit: bool) -> None:
         if not self._started:
-            # What was prepared without records is remembered as well: its pair must name no other transaction.
+            # A transaction prepared without records is remembered too: its pair must not identify another one.
             self._producer_is_fresh &= not self._prepared.has_transaction
             return
         if not commit and not self._bumps():
-            # The markers of EndTxn v4 do not fence what is still under way; those of InitProducerId do.
+            # The markers of EndTxn v4 do not fence requests in flight; those of InitProducerId do.
             self._take_pair()
         else:
             answer = self._client.end(self._pair(), commit=commit)
             if answer.code != Code.NONE:
                 raise self._end_error(answer.code, commit=commit)
-            # Whoever prepared a resumed transaction is answered the same pair when it repeats its EndTxn.
+            # The writer that prepared a resumed transaction gets the same pair when it repeats its EndTxn.
             self._producer_is_fresh = answer.producer is not None and not self._resumed
             self._producer = answer.producer or self._producer
         self._started = False
@@ -556,12 +555,12 @@ class TransactionalWriter:
 
 
 class _EndRefusedError(Exception):
-    """EndTxn was refused for good; carries what to raise."""
+    """EndTxn was refused permanently; contains the exception to raise."""
 
     def __init__(self, error: KafkaError) -> None:
         super().__init__(str(error))
         self.error = error
 
 
-#: Calls that send nothing by which the transaction could have ended.
+#: Calls that send no request that could end the transaction.
 _HARMLESS = frozenset({Operation.APPEND, Operation.FLUSH, Operation.PREPARE, Operation.BEGIN})

@@ -1,11 +1,11 @@
-"""Transactions of a whole cluster, for operators: look at them, find those that hang, and end those (KIP-664).
+"""Transactions of a whole cluster, for operators: inspect them, find hanging ones, and end those (KIP-664).
 
 Call `TransactionTool`; ``spark-2pc transactions`` calls it with the flags of ``kafka-transactions.sh``.
 
-``spark-2pc transactions --help`` says what to do when readers of committed data stand still, which they do because a
+``spark-2pc transactions --help`` says what to do when read_committed consumers are blocked, because a
 partition's last stable offset waits for its oldest open transaction.
 
-Reading order: ``queries`` (what is asked of brokers, and what they tell), ``ending``, ``tool``.
+Reading order: ``queries`` (requests to brokers, and their results), ``ending``, ``tool``.
 """
 
 from spark_2pc_sink.transactions.queries import (

@@ -1,19 +1,19 @@
-"""Hanging transactions, and how transactions are ended by hand (KIP-664).
+"""Hanging transactions, and ending transactions manually (KIP-664).
 
-A partition leader knows that a transaction is open, and not whose it is; a coordinator knows which partitions it will
-write end markers to. A transaction hangs where the first says "open" and no coordinator has the partition on its list.
-How long it has been open proves nothing by itself: a transaction with two-phase commit may be old and well.
+A partition leader knows that a transaction is open, but not its owner; a coordinator knows in which partitions it will
+write end markers. A transaction hangs if the first says "open" and no coordinator has the partition on its list.
+Its age alone proves nothing: a transaction with two-phase commit may be old and healthy.
 
 No broker checks an abort marker against the coordinator (KIP-664's own check of the start offset was never released).
-So a marker written into a transaction that its coordinator knows leaves two truths: readers skip the records, and the
-producer still "commits" them with success (datastax/starlight-for-kafka#79). All that prevents it is this module: it
-looks twice, at the partition and at every coordinator, the second time right before the marker.
+So a marker written into a transaction that its coordinator knows makes the two disagree: readers skip the records, and
+the producer still "commits" them successfully (datastax/starlight-for-kafka#79). Only this module prevents that: it
+checks twice, the partition and every coordinator, the second time right before the marker.
 
-Force-terminate can be noted in the database of a sink: who ordered it, when and why, and what came of it. Kafka's
-coordinator and the database have no transaction in common. So there are two lines: the first says that a person is
-about to order it, and comes BEFORE the coordinator is asked; the second says what came of it. Where the second is
-missing the process died in between, or the database was lost: `spark-2pc transactions describe` then shows how the id
-stands.
+Force-terminate can be recorded in a sink's database: who ordered it, when and why, and its result. Kafka's
+coordinator and the database share no transaction. So there are two rows: the first records the operator's intent,
+and is written BEFORE the coordinator is asked; the second records the result. If the second is
+missing the process died in between, or the database was lost: `spark-2pc transactions describe` then shows the id's
+state.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from spark_2pc_sink.transactions.remedies import end_known
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.responses import KafkaPart, initialized_pair
 
-#: The only states in which partitions of a transaction are open: between Produce and the last end marker.
+#: The only states in which partitions of a transaction are open: from Produce to the last end marker.
 _STATES_WITH_OPEN_PARTITIONS: Final = ENDING_STATES | {TransactionState.ONGOING}
 
 
 def open_transactions(producers: Mapping[TopicPartition, Sequence[KafkaPart]]) -> dict[OpenTransaction, int]:
-    """The open transactions among the producers of partitions, each with the timestamp of its last record."""
+    """The open transactions among the partitions' producers, each with the timestamp of its last record."""
     found = {
         OpenTransaction(
             topic=partition.topic,
@@ -74,11 +74,11 @@ def open_transactions(producers: Mapping[TopicPartition, Sequence[KafkaPart]]) -
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the coordinators say about an open transaction.
+    """The coordinators' view of an open transaction.
 
     Args:
-        owner: the transactional id that has its producer id, None where no coordinator knows that.
-        reason: why nobody will end the transaction; None where its coordinator will.
+        owner: the transactional id with its producer id, None if no coordinator knows the producer id.
+        reason: why no coordinator will end the transaction; None if its coordinator will.
     """
 
     owner: TransactionDetails | None
@@ -86,11 +86,11 @@ class Judgement:
 
 
 def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> str | None:
-    """Why no coordinator will end an open transaction; None where one will.
+    """Why no coordinator will end an open transaction; None if one will.
 
     Args:
         found: the open transaction.
-        details: of the transactional id that has its producer id, None where no coordinator knows that producer id.
+        details: the transactional id with its producer id, None if no coordinator knows the producer id.
     """
     if details is None or details.producer_id != found.producer_id:
         return f"no coordinator knows producer id {found.producer_id}"
@@ -99,7 +99,7 @@ def why_hanging(found: OpenTransaction, details: TransactionDetails | None) -> s
         return f"{owner} is in state {details.state}, so its coordinator has ended all that it knows of"
     if found.where not in details.partitions:
         return f"{owner} is in state {details.state}, and its transaction does not include {found.where}"
-    # From Prepare on the coordinator shows the epoch of the markers (KIP-890), and these end whatever is older.
+    # From Prepare on the coordinator shows the epoch of the markers (KIP-890), and these end all older ones.
     if details.state == TransactionState.ONGOING and details.producer_epoch != found.producer_epoch:
         return (
             f"it has epoch {found.producer_epoch}, and the ongoing transaction of {owner} has epoch "
@@ -112,7 +112,7 @@ def judge(queries: TransactionQueries, candidates: Sequence[OpenTransaction]) ->
     """Ask every coordinator about open transactions.
 
     Raises:
-        AuthorizationError, KafkaError, KafkaTimeoutError: a coordinator could not be asked, or hides something.
+        AuthorizationError, KafkaError, KafkaTimeoutError: a coordinator was unreachable, or hides transactional ids.
     """
     if not candidates:
         return {}
@@ -133,7 +133,7 @@ def find_hanging(
     broker_id: int | None,
     max_timeout_ms: int,
 ) -> tuple[HangingTransaction, ...]:
-    """Search partitions for transactions that nobody will end; changes nothing. See `TransactionTool.find_hanging`."""
+    """Search partitions for hanging transactions; changes nothing. See `TransactionTool.find_hanging`."""
     searched = [
         found for found in queries.partitions(topic, broker_id) if partition is None or found.partition == partition
     ]
@@ -141,7 +141,7 @@ def find_hanging(
     seen = open_transactions(queries.producers(searched, broker_id=broker_id))
     judged = judge(queries, [found for found, last_ms in seen.items() if now_ms - last_ms > max_timeout_ms])
     suspected = {item: verdict.reason for item, verdict in judged.items() if verdict.reason is not None}
-    # A transaction that was ended between the two looks was not hanging: what hangs is still open now.
+    # A transaction ended between the two checks was not hanging: a hanging one is still open now.
     again = queries.producers({found.where for found in suspected}, broker_id=broker_id)
     still_open = {found.identity for found in open_transactions(again)}
     return tuple(
@@ -153,23 +153,23 @@ def find_hanging(
     )
 
 
-#: How often a marker is sent whose answer is lost, each time after looking again whether it is needed.
+#: How often a marker with a lost answer is sent, each time after checking again whether it is needed.
 MARKERS_SENT_MAX: Final = 3
-#: What force-terminate stores as the timeout of an id that had none: Java's default of transaction.timeout.ms.
+#: The timeout that force-terminate stores for an id without one: Java's default of transaction.timeout.ms.
 DEFAULT_TIMEOUT_MS: Final = 60_000
-#: The coordinator epoch of a marker where the leader has seen none yet. Not above that of any coordinator.
+#: A marker's coordinator epoch if the leader has seen none yet. Not above any coordinator's.
 _FIRST_COORDINATOR_EPOCH: Final = 0
 
 
 @dataclass(frozen=True)
 class AbortTarget:
-    """Which open transaction is to be aborted: by its first offset, or by its pair.
+    """The open transaction to abort, identified by its first offset or its pair.
 
     Args:
-        partition: where it is open.
+        partition: a partition where it is open.
         start_offset: its first offset.
         producer: its pair, instead of ``start_offset``.
-        coordinator_epoch: for the marker; None for the one that the leader remembers.
+        coordinator_epoch: for the marker; None uses the leader's last known one.
     """
 
     partition: TopicPartition
@@ -178,7 +178,7 @@ class AbortTarget:
     coordinator_epoch: int | None
 
     def matches(self, found: OpenTransaction) -> bool:
-        """Whether ``found`` is meant."""
+        """Whether ``found`` is the target."""
         if self.producer is None:
             return found.start_offset == self.start_offset
         return (found.producer_id, found.producer_epoch) == (self.producer.producer_id, self.producer.epoch)
@@ -188,15 +188,15 @@ class AbortTarget:
 
 
 def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransaction:
-    """Write an ABORT marker into one partition, for a transaction that no coordinator will end.
+    """Write an ABORT marker into one partition, for a hanging transaction.
 
     Raises:
         ConfigurationError: no such transaction is open there. Nothing was written.
-        AbortRefusedError: its coordinator knows it, or it changed between two looks. Nothing was written.
-        KafkaError: the leader refused the marker: code 47 where a newer epoch of the producer has written since, 52
-            where the coordinator epoch is too old.
+        AbortRefusedError: its coordinator knows it, or it changed between two checks. Nothing was written.
+        KafkaError: the leader refused the marker: code 47 if a newer epoch of the producer has written since, 52
+            if the coordinator epoch is too old.
         OutcomeUnknownError: the answers to several markers were lost.
-        AuthorizationError, KafkaTimeoutError: some broker could not be asked. Nothing was written.
+        AuthorizationError, KafkaTimeoutError: a broker was unreachable or refused. Nothing was written.
     """
     sent: tuple[OpenTransaction, str] | None = None
     last_error = ""
@@ -217,7 +217,7 @@ def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransa
         if code is not None and code not in LEADER_MOVED:
             raise kafka_error("WriteTxnMarkers", code, f"{target.partition}, {target}, producer {found.producer_id}")
         last_error = "the answer was lost" if code is None else f"the broker answered {describe_error(code)}"
-        # The same pair may begin its next transaction: from here on only this one is meant.
+        # The same pair may begin its next transaction: from here on only this one is the target.
         target = replace(target, start_offset=found.start_offset, producer=None)
     raise OutcomeUnknownError(
         operation=f"WriteTxnMarkers for {target.partition}, {target}, sent {MARKERS_SENT_MAX} times,",
@@ -227,15 +227,15 @@ def abort(queries: TransactionQueries, target: AbortTarget) -> AbortedOpenTransa
 
 
 def force_terminate(queries: TransactionQueries, transactional_id: str) -> TerminatedTransaction:
-    """Have the coordinator abort what the id has open, and fence its producer (KIP-939, forceTerminateTransaction).
+    """Have the coordinator abort the id's transaction, and fence its producer (KIP-939, forceTerminateTransaction).
 
     It is a plain InitProducerId, which also ends transactions with two-phase commit.
 
     Raises:
         ConfigurationError: no coordinator lists the id; InitProducerId would create it. Nothing was changed.
         KafkaError: the coordinator refused.
-        OutcomeUnknownError: the transaction was still being aborted when time was up.
-        AuthorizationError, KafkaTimeoutError: some broker could not be asked. Nothing was changed.
+        OutcomeUnknownError: the transaction was still being aborted at the deadline.
+        AuthorizationError, KafkaTimeoutError: a broker was unreachable or refused. Nothing was changed.
     """
     listed = {row.transactional_id for row in queries.listings(ListFilter())}
     before = queries.details(transactional_id) if transactional_id in listed else None
@@ -272,7 +272,7 @@ def force_terminate(queries: TransactionQueries, transactional_id: str) -> Termi
 
 
 def _look_twice(queries: TransactionQueries, target: AbortTarget) -> tuple[OpenTransaction, str] | None:
-    """The transaction and why nobody will end it, the same in two looks; None where it is not open (any more)."""
+    """The hanging transaction and the reason, identical in two checks; None if it is not open (any more)."""
     first = _look(queries, target)
     second = None if first is None else _look(queries, target)
     if first is not None and second is not None and first[0].identity != second[0].identity:
@@ -308,7 +308,7 @@ def _known(found: OpenTransaction, owner: TransactionDetails) -> AbortRefusedErr
 
 
 def _coordinator_epoch(target: AbortTarget, found: OpenTransaction) -> int:
-    """Kafka's rule: not below the one that the leader remembers, else it answers TRANSACTION_COORDINATOR_FENCED."""
+    """Kafka's rule: not below the leader's known one, else it answers TRANSACTION_COORDINATOR_FENCED."""
     wanted = found.coordinator_epoch if target.coordinator_epoch is None else target.coordinator_epoch
     return max(wanted, _FIRST_COORDINATOR_EPOCH)
 
@@ -346,16 +346,16 @@ def _warnings(before: TransactionDetails, timeout_ms: int) -> list[str]:
 def force_terminate_noted(
     queries: TransactionQueries, transactional_id: str, store: StateStore
 ) -> TerminatedTransaction:
-    """`force_terminate`, noted in the database of a sink before and after.
+    """`force_terminate`, recorded in a sink's database before and after.
 
     Args:
-        queries: to the cluster.
-        transactional_id: any.
-        store: takes the note, and knows who acts and why.
+        queries: the cluster.
+        transactional_id: any transactional id.
+        store: records the action; has its actor and reason.
 
     Raises:
-        StateStoreError: nothing could be noted before; the coordinator was not asked.
-        DualWriteError: as `force_terminate`, which is noted too.
+        StateStoreError: the first record could not be written; the coordinator was not asked.
+        DualWriteError: as `force_terminate`; the failure is recorded too.
     """
     store.note_action(transactional_id, None, FORCE_TERMINATE, {"outcome": "asked"})
     try:
@@ -376,7 +376,7 @@ def force_terminate_noted(
 
 
 def _note(store: StateStore, transactional_id: str, detail: Mapping[str, str]) -> str:
-    """Write the second line; why it could not be written, or ''. Kafka has acted by now, and that must be told."""
+    """Write the second row; returns the error, or ''. Kafka has already acted, so an error must be reported."""
     try:
         store.note_action(transactional_id, None, FORCE_TERMINATE, detail)
     except StateStoreError as error:

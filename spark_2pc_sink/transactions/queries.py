@@ -1,8 +1,8 @@
-"""Queries to brokers about transactions: to every coordinator, and to the leader of every partition; and their results.
+"""Queries to brokers about transactions: to every coordinator, and to each partition's leader; and their results.
 
-An answer that is not complete is no answer here. "No coordinator knows this producer" is what a transaction is aborted
-by, so it is only said when every partition of ``__transaction_state`` had a leader that answered, none of them moved
-meanwhile, and we may see every transactional id.
+Incomplete answers are errors here. "No coordinator knows this producer" is the reason for aborting a transaction,
+so it is only returned if every partition of ``__transaction_state`` had a leader that answered, none of them moved
+in the meantime, and we may describe every transactional id.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
 
 @dataclass(frozen=True)
 class ListFilter:
-    """Which transactional ids to list; what is given must all fit.
+    """Which transactional ids to list; all given conditions must match.
 
     Args:
-        states: Kafka's names, such as Ongoing or PrepareCommit; none for all.
-        producer_ids: none for all.
+        states: Kafka's names, such as Ongoing or PrepareCommit; empty for all.
+        producer_ids: producer ids; empty for all.
         running_longer_than_ms: only transactions that began longer ago; None or a negative number for all (KIP-994).
-            An id whose transaction has no beginning, because none is open, passes.
+            An id without a start time, because no transaction is open, passes.
         transactional_id_pattern: an RE2 expression for the whole id; None or '' for all (KIP-1152).
-        broker_id: only ids that this broker coordinates, and no other broker is asked; None for all (KIP-664).
+        broker_id: only ids coordinated by this broker; other brokers are not asked; None for all (KIP-664).
     """
 
     states: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class ListFilter:
 
 @dataclass(frozen=True, order=True)
 class TransactionListing:
-    """One transactional id, as the broker that coordinates it lists it."""
+    """One transactional id, as listed by its coordinator."""
 
     transactional_id: str
     coordinator: int
@@ -60,16 +60,16 @@ class TransactionListing:
 
 @dataclass(frozen=True)
 class TransactionDetails:
-    """One transactional id, as its coordinator describes it.
+    """One transactional id, as described by its coordinator.
 
     Args:
         coordinator: the broker.
-        producer_id, producer_epoch: the pair; -1 while an id is just being created.
+        producer_id, producer_epoch: the pair; -1 while an id is being created.
         state: Kafka's name of the state.
-        timeout_ms: 2147483647 where transactions never time out (KIP-939).
+        timeout_ms: 2147483647 if transactions never time out (KIP-939).
         start_time_ms: when the current or the last transaction began; None if there was none.
-        duration_ms: since then, also where it has ended.
-        partitions: those that have no end marker yet.
+        duration_ms: time since then, even if it has ended.
+        partitions: partitions without an end marker.
     """
 
     coordinator: int
@@ -84,19 +84,19 @@ class TransactionDetails:
 
     @property
     def two_phase_commit(self) -> bool:
-        """True where transactions of this id never time out."""
+        """True if transactions of this id never time out."""
         return self.timeout_ms == TIMEOUT_NEVER_MS
 
 
 @dataclass(frozen=True)
 class ProducerDetails:
-    """One producer that a partition remembers.
+    """One producer remembered by a partition.
 
     Args:
-        coordinator_epoch: of the last end marker, -1 if there was none.
-        last_sequence: -1 where no data batch is remembered.
-        last_timestamp_ms: of its last record as the producer set it, or of its last end marker.
-        start_offset: where its open transaction begins; None where none is open.
+        coordinator_epoch: epoch in the last end marker, -1 if there was none.
+        last_sequence: -1 if no data batch is remembered.
+        last_timestamp_ms: timestamp set by the producer for its last record, or that of its last end marker.
+        start_offset: first offset of its open transaction; None if none is open.
     """
 
     producer_id: int
@@ -109,7 +109,7 @@ class ProducerDetails:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction that is open in a partition, as the partition's leader knows it."""
+    """A transaction that is open in a partition, according to the partition's leader."""
 
     topic: str
     partition: int
@@ -125,18 +125,18 @@ class OpenTransaction:
 
     @property
     def identity(self) -> tuple[TopicPartition, int, int, int]:
-        """What no other transaction has, as long as it is open; the order of results."""
+        """Unique among open transactions; also the sort order of results."""
         return self.where, self.start_offset, self.producer_id, self.producer_epoch
 
 
 @dataclass(frozen=True)
 class HangingTransaction(OpenTransaction):
-    """A transaction that is open in a partition and that no coordinator will end.
+    """A transaction that is open in a partition but that no coordinator will end.
 
     Args:
-        last_timestamp_ms: of its last record.
-        duration_ms: since then.
-        reason: why nobody will end it.
+        last_timestamp_ms: timestamp of its last record.
+        duration_ms: time since then.
+        reason: why no coordinator will end it.
     """
 
     last_timestamp_ms: int
@@ -149,7 +149,7 @@ class AbortedOpenTransaction(OpenTransaction):
     """A hanging transaction that was ended.
 
     Args:
-        marker_written: False where the answer to the marker was lost, and the transaction was found ended after that.
+        marker_written: False if the answer to the marker was lost, and the transaction was then found ended.
         reason: why it was hanging.
     """
 
@@ -159,12 +159,12 @@ class AbortedOpenTransaction(OpenTransaction):
 
 @dataclass(frozen=True)
 class TerminatedTransaction:
-    """A transactional id whose open transaction, if it had one, was aborted by its coordinator, and that was fenced.
+    """A fenced transactional id; its coordinator aborted its open transaction, if there was one.
 
     Args:
-        state_before: of its transaction.
-        producer_id, producer_epoch: the new pair, which nobody uses.
-        timeout_ms: the transaction timeout that the coordinator stores now, until the owner comes back.
+        state_before: the transaction's previous state.
+        producer_id, producer_epoch: the new pair, which is unused.
+        timeout_ms: the coordinator's stored transaction timeout, until the owner takes over the id again.
         warnings: what the operator must know or do.
     """
 
@@ -181,19 +181,19 @@ _Found = TypeVar("_Found")
 
 
 class NotYetError(Exception):
-    """The answer only says "ask again". Never leaves this package."""
+    """The answer only asks for a retry. Internal to this package."""
 
 
 def until_answered(operation: str, attempt: Callable[[], _Found], deadline: Deadline) -> _Found:
     """Run ``attempt`` until it does not raise `NotYetError`, with growing pauses.
 
     Args:
-        operation: what is asked, for the error.
-        attempt: asks once.
+        operation: the operation's name, for the error.
+        attempt: makes one attempt.
         deadline: when to give up.
 
     Raises:
-        KafkaTimeoutError: no such answer within the deadline.
+        KafkaTimeoutError: no final answer within the deadline.
     """
     last_error: str | None = None
     while not deadline.passed:
@@ -202,7 +202,7 @@ def until_answered(operation: str, attempt: Callable[[], _Found], deadline: Dead
         except NotYetError as error:
             last_error = str(error)
         except KafkaTimeoutError as error:
-            # An attempt that the deadline cut short says less than what was answered before it.
+            # An attempt cut short by the deadline is less informative than the previous answer.
             last_error = last_error or error.last_error
         deadline.pause()
     raise KafkaTimeoutError(
@@ -210,7 +210,7 @@ def until_answered(operation: str, attempt: Callable[[], _Found], deadline: Dead
     )
 
 
-#: Partitions in one round of DescribeProducers, so that no broker gets a giant request; as in Kafka's own tool.
+#: Partitions per DescribeProducers round, to bound request sizes; as in Kafka's own tool.
 PARTITIONS_PER_ROUND_MAX: Final = 500
 _TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 #: The last version of InitProducerId without enable2Pc and keepPreparedTxn.
@@ -218,11 +218,11 @@ _PLAIN_INIT_VERSION: Final = messages.TWO_PHASE_COMMIT_VERSION - 1
 
 
 class TransactionQueries:
-    """Questions about transactions, each asked until it is answered in full or ``max_block_ms`` has passed.
+    """Queries about transactions, each repeated until the answer is complete or ``max_block_ms`` has passed.
 
     Args:
         cluster: connections; not closed by this object.
-        now_ms: the time, as milliseconds since 1970.
+        now_ms: the current time, in milliseconds since 1970.
     """
 
     def __init__(self, cluster: Cluster, now_ms: Callable[[], int]) -> None:
@@ -231,16 +231,16 @@ class TransactionQueries:
 
     @property
     def deadline_ms(self) -> int:
-        """How long one question may take."""
+        """Time limit for one query."""
         return self._cluster.options.max_block_ms
 
     # --- coordinators --------------------------------------------------------------------------------------------
 
     def listings(self, wanted: ListFilter) -> tuple[TransactionListing, ...]:
-        """The transactional ids of every broker, or of the one that is wanted, as far as we may see them (DESCRIBE).
+        """The transactional ids of every broker, or of the requested one, that we may describe (DESCRIBE).
 
         Raises:
-            ConfigurationError: no such state, or a pattern that is no regular expression.
+            ConfigurationError: unknown state, or invalid regular expression.
             KafkaError: a broker is too old for a filter (code 35), or refused.
             KafkaTimeoutError: a broker did not answer.
         """
@@ -250,7 +250,7 @@ class TransactionQueries:
         return self._listings(brokers, wanted, deadline)
 
     def details(self, transactional_id: str) -> TransactionDetails | None:
-        """One transactional id, None where its coordinator does not know it.
+        """One transactional id, None if its coordinator does not know it.
 
         Raises:
             AuthorizationError: the id may not be described.
@@ -270,7 +270,7 @@ class TransactionQueries:
         return self._details(self._cluster.coordinator(transactional_id, deadline), found)
 
     def owners(self, producer_ids: Sequence[int]) -> dict[int, str]:
-        """The transactional id that each producer id belongs to. Ids that are missing belong to none, for certain.
+        """The transactional id of each producer id. Missing producer ids have none, for certain.
 
         Raises:
             AuthorizationError: some transactional ids are hidden from us.
@@ -291,10 +291,10 @@ class TransactionQueries:
         return until_answered("asking every transaction coordinator", attempt, deadline)
 
     def init_producer_id(self, transactional_id: str, *, timeout_ms: int) -> KafkaResponse:
-        """Plain InitProducerId: abort what is open, and take the next pair; asked again while it is being aborted.
+        """Plain InitProducerId: abort an open transaction, and take the next pair; retried while it is being aborted.
 
         Raises:
-            KafkaTimeoutError: no other answer than "ask again" within ``max_block_ms``.
+            KafkaTimeoutError: no final answer within ``max_block_ms``.
         """
         return CoordinatorCalls(self._cluster, transactional_id).ask(
             Api.INIT_PRODUCER_ID,
@@ -306,14 +306,14 @@ class TransactionQueries:
     # --- partitions ----------------------------------------------------------------------------------------------
 
     def partitions(self, topic: str | None, broker_id: int | None) -> tuple[TopicPartition, ...]:
-        """The partitions of a topic, or of every topic, internal ones too.
+        """The partitions of a topic, or of every topic, including internal ones.
 
         Args:
             topic: None for every topic that we may describe.
-            broker_id: only partitions that this broker has a copy of.
+            broker_id: only partitions with a replica on this broker.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: the topic does not exist.
             AuthorizationError: it may not be described.
             KafkaTimeoutError: no broker answered.
         """
@@ -333,10 +333,10 @@ class TransactionQueries:
     def producers(
         self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None
     ) -> dict[TopicPartition, tuple[KafkaPart, ...]]:
-        """The producers that partitions remember; those of a partition that does not exist (any more) are missing.
+        """The producers remembered by partitions; partitions that do not exist (any more) are omitted.
 
         Args:
-            partitions: whose.
+            partitions: the partitions.
             broker_id: the broker to ask; the leader of each partition if None.
 
         Raises:
@@ -354,7 +354,7 @@ class TransactionQueries:
         """Send one ABORT marker, once, to the leader of ``partition``.
 
         Returns:
-            The leader's code; None where the answer was lost, or the leader could not be asked.
+            The leader's code; None if the answer was lost, or the leader was unreachable.
 
         Raises:
             KafkaTimeoutError: no broker knows the leader.
@@ -411,9 +411,9 @@ class TransactionQueries:
         return until_answered(f"{Api.LIST_TRANSACTIONS.name} at broker {node_id}", attempt, deadline)
 
     def _check_nothing_is_hidden(self, deadline: Deadline) -> None:
-        """Describe an id that nobody has: without DESCRIBE on all ids the answer is 53, else "unknown".
+        """Describe an id that does not exist: without DESCRIBE on all ids the answer is 53, else "unknown".
 
-        ListTransactions leaves out what we may not describe without a word, so its silence would prove nothing.
+        ListTransactions silently omits ids that we may not describe, so a missing id would prove nothing.
         """
         nobody = f"spark-2pc-no-such-id-{secrets.token_hex(8)}"
         response = self._cluster.call(
@@ -432,7 +432,7 @@ class TransactionQueries:
             )
 
     def _coordinators(self, deadline: Deadline) -> Mapping[int, tuple[int, int]]:
-        """Leader and leader epoch of each partition of the transaction log; empty before the first transaction."""
+        """Leader and leader epoch of each transaction log partition; empty before the first transaction."""
 
         def attempt() -> Mapping[int, tuple[int, int]]:
             (topic,) = self._topics([_TRANSACTION_STATE_TOPIC], deadline)
@@ -476,7 +476,7 @@ class TransactionQueries:
     def _producers(
         self, partitions: Sequence[TopicPartition], broker_id: int | None
     ) -> dict[TopicPartition, tuple[KafkaPart, ...]]:
-        """One round: ask, and ask again about partitions whose leader has moved."""
+        """One round: ask, and retry partitions whose leader has moved."""
         found: dict[TopicPartition, tuple[KafkaPart, ...]] = {}
         deadline = self._cluster.deadline()
 
@@ -504,19 +504,19 @@ class TransactionQueries:
     def _described_by(
         self, node_id: int, partitions: Sequence[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, KafkaPart]:
-        """What one broker answers; nothing where it cannot be asked now."""
+        """One broker's answer; empty if it is unreachable."""
         try:
             version = self._cluster.version(node_id, Api.DESCRIBE_PRODUCERS, deadline)
             request = messages.describe_producers_request(partitions, version=version)
             return responses.by_partition(self._cluster.request(node_id, request, deadline).topics)
         except NodeUnavailableError:
-            # Its partitions are asked about again, at whoever leads them then.
+            # Its partitions are retried at their new leaders.
             return {}
 
     def _whom_to_ask(
         self, partitions: Sequence[TopicPartition], broker_id: int | None, deadline: Deadline
     ) -> dict[TopicPartition, int | None]:
-        """The broker for each partition that exists, None while it has no leader; the others are missing."""
+        """The broker for each existing partition, None while it has no leader; others are omitted."""
         wanted = set(partitions)
         found: dict[TopicPartition, int | None] = {}
         for topic in self._topics(sorted({partition.topic for partition in wanted}), deadline):

@@ -1,8 +1,8 @@
-"""Remedies of open transactions: which command ends one, by whose it is. The safest comes first.
+"""Remedies for open transactions: the commands that end one, depending on its owner. The safest is first.
 
-A transaction of a sink is ended by ``spark-2pc recover``, as the sink's database has decided; whatever else ends it may
-leave Kafka without a batch that the database has. Whose it is a database tells, by the ids and the pairs in its state
-table. Without one it is not known, and a transaction that never times out (two-phase commit, KIP-939) may be a sink's.
+A sink's transaction is ended by ``spark-2pc recover``, as the sink's database has decided; any other way may
+leave Kafka without a batch that the database has. The database identifies its sinks by the ids and pairs in its state
+table. Without a database the owner is unknown, and a transaction that never times out (two-phase commit, KIP-939) may
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _BARE: Final = re.compile(r"^spark-2pc (?:recover|status|transactions [a-z-]+)")
 
 @dataclass(frozen=True)
 class KnownSinks:
-    """The sinks of a database.
+    """A database's sinks.
 
     Args:
-        ids: their transactional ids.
-        producers: the producer ids in their rows, each with the transactional id.
+        ids: transactional ids.
+        producers: producer ids in the sinks' rows, each with its transactional id.
     """
 
     ids: frozenset[str]
@@ -40,7 +40,7 @@ class KnownSinks:
 
     @classmethod
     def of(cls, rows: Iterable[StateRow]) -> KnownSinks:
-        """Those of the rows of a state table."""
+        """Collect the sinks from the rows of a state table."""
         listed = list(rows)
         pairs = [
             (PreparedTxnState(text).producer, row.transactional_id)
@@ -52,11 +52,11 @@ class KnownSinks:
 
 
 def end_known(owner: TransactionDetails, *, is_sink: bool | None) -> tuple[str, ...]:
-    """What ends a transaction that its coordinator knows.
+    """Remedies for a transaction that its coordinator knows.
 
     Args:
-        owner: the transactional id that has it.
-        is_sink: whether that is a sink's; None where no database was asked.
+        owner: the transactional id of the transaction.
+        is_sink: whether it belongs to a sink; None if no database was asked.
     """
     if owner.state != TransactionState.ONGOING:
         wait = f"wait: its markers are on their way ({owner.state}); if that state stays, a leader has refused one"
@@ -76,11 +76,11 @@ def end_known(owner: TransactionDetails, *, is_sink: bool | None) -> tuple[str, 
 
 
 def end_hanging(found: OpenTransaction, *, sink: str | None) -> tuple[str, ...]:
-    """What ends a transaction that no coordinator will end.
+    """Remedies for a hanging transaction.
 
     Args:
         found: the transaction.
-        sink: the transactional id of the sink that it belongs to; None where none is known.
+        sink: the owning sink's transactional id; None if unknown.
     """
     where = f"--topic {shlex.quote(found.topic)} --partition {found.partition} --start-offset {found.start_offset}"
     change = f"no reader ever sees its records in {found.where}; refused where a coordinator knows it"
@@ -94,12 +94,12 @@ def end_hanging(found: OpenTransaction, *, sink: str | None) -> tuple[str, ...]:
 
 
 def end_of_sink(transactional_id: str) -> str:
-    """What ends the open transaction of a sink."""
+    """The remedy for a sink's open transaction."""
     return remedy(f"{RECOVER} --transactional-id {shlex.quote(transactional_id)}", _AS_DECIDED)
 
 
 def after_termination(transactional_id: str) -> str:
-    """What tells whether force-terminate has taken a batch from Kafka that a database has."""
+    """The check whether force-terminate has removed a batch from Kafka that a database has."""
     change = "where it is a sink: notes the batch as owed where its database has decided it, for the job to send again"
     return remedy(f"{RECOVER} --transactional-id {shlex.quote(transactional_id)}", change)
 
@@ -109,7 +109,7 @@ def with_cluster(remedies: Iterable[str], connection: NamedConnection) -> tuple[
 
     Args:
         remedies: with bare commands.
-        connection: where the cluster is. A database that it does not name is for a person to name, as URL.
+        connection: the cluster's address. A database not named in it must be added by the operator, as a URL.
     """
     return tuple(_BARE.sub(lambda found: _named(found[0], connection), each) for each in remedies)
 

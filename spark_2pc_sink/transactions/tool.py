@@ -1,4 +1,4 @@
-"""The transaction tool: one object for everything that an operator does with the transactions of a cluster."""
+"""The transaction tool: an operator's actions on a cluster's transactions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from spark_2pc_sink.transactions.queries import (
 )
 from spark_2pc_sink.transactions.remedies import with_cluster
 
-#: How old the last record of an open transaction must be before it is looked into: transaction.max.timeout.ms of
+#: Minimum age of an open transaction's last record before it is examined: transaction.max.timeout.ms of
 #: brokers, and the default of Kafka's own tool.
 DEFAULT_MAX_TIMEOUT_MS: Final = 15 * 60 * 1000
 _INT32_MAX: Final = 2**31 - 1
@@ -38,11 +38,11 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 class TransactionTool:
-    """Looks at the transactions of a cluster, and ends those that must be ended by hand. Use it with ``with``.
+    """Inspects a cluster's transactions, and ends those that must be ended manually. Use it with ``with``.
 
     Args:
         kafka: Kafka client properties, as for the sink.
-        now_ms: the time, as milliseconds since 1970; for durations.
+        now_ms: the current time, in milliseconds since 1970; for durations.
 
     Raises:
         ConfigurationError: a property is unknown or wrong.
@@ -69,10 +69,10 @@ class TransactionTool:
         self._cluster.close()
 
     def list_transactions(self, wanted: ListFilter | None = None) -> tuple[TransactionListing, ...]:
-        """The transactional ids of every coordinator, or of one, that we may describe (KIP-664, KIP-994, KIP-1152).
+        """The transactional ids that we may describe, of every coordinator, or of one (KIP-664, KIP-994, KIP-1152).
 
         Raises:
-            ConfigurationError: a filter cannot be one.
+            ConfigurationError: a filter is invalid.
             KafkaError, KafkaTimeoutError: a broker refused, or did not answer.
         """
         chosen = wanted or ListFilter()
@@ -83,7 +83,7 @@ class TransactionTool:
         return self._queries.listings(chosen)
 
     def describe(self, transactional_id: str) -> TransactionDetails:
-        """One transactional id, as its coordinator sees it.
+        """One transactional id, as described by its coordinator.
 
         Raises:
             KafkaError: its coordinator does not know it (code 105), or refused.
@@ -102,15 +102,15 @@ class TransactionTool:
     def describe_producers(
         self, topic: str, partition: int, *, broker_id: int | None = None
     ) -> tuple[ProducerDetails, ...]:
-        """The producers that a partition remembers, and whether they have a transaction open there.
+        """The producers remembered by a partition, with their open transactions.
 
         Args:
-            topic: its name.
-            partition: its number.
+            topic: topic name.
+            partition: partition number.
             broker_id: the replica to ask; the leader if None.
 
         Raises:
-            UnknownTopicError: there is no such partition, or no copy of it on that broker.
+            UnknownTopicError: no such partition, or no replica on that broker.
             KafkaError, KafkaTimeoutError: the broker refused (READ on the topic), or did not answer.
         """
         where = _partition(topic, partition)
@@ -143,14 +143,14 @@ class TransactionTool:
         Args:
             topic: only this topic; every topic of the cluster if None.
             partition: only this partition, of ``topic``.
-            broker_id: only partitions with a copy on this broker, and as it knows them.
-            max_timeout_ms: how old the last record must be.
+            broker_id: only partitions with a replica on this broker, as it reports them.
+            max_timeout_ms: minimum age of the last record.
 
         Raises:
-            ConfigurationError: an argument cannot be one.
-            UnknownTopicError: there is no such partition.
+            ConfigurationError: an argument is invalid.
+            UnknownTopicError: no such partition.
             AuthorizationError: a topic may not be read, or transactional ids are hidden from us.
-            KafkaError, KafkaTimeoutError: a broker refused, or did not answer; so nothing is known for certain.
+            KafkaError, KafkaTimeoutError: a broker refused, or did not answer; no result is certain then.
         """
         _check_range("max_timeout_ms", max_timeout_ms, _INT64_MAX)
         if partition is not None and topic is None:
@@ -181,15 +181,15 @@ class TransactionTool:
         """End a hanging transaction in one partition; see `spark_2pc_sink.transactions.ending.abort`.
 
         Args:
-            topic: its name.
-            partition: its number.
-            start_offset: of the transaction; or else
+            topic: topic name.
+            partition: partition number.
+            start_offset: the transaction's first offset; alternatively
             producer: its pair.
-            coordinator_epoch: for the marker; the one that the leader remembers if None.
+            coordinator_epoch: for the marker; the leader's last known one if None.
 
         Raises:
-            ConfigurationError: an argument cannot be one, or no such transaction is open there.
-            AbortRefusedError: its coordinator knows it, or it changed meanwhile. Nothing was written.
+            ConfigurationError: an argument is invalid, or no such transaction is open there.
+            AbortRefusedError: its coordinator knows it, or it changed in the meantime. Nothing was written.
             KafkaError, KafkaTimeoutError, OutcomeUnknownError: see `ending.abort`.
         """
         where = _partition(topic, partition)
@@ -219,19 +219,19 @@ class TransactionTool:
         state_schema: str = "public",
         state_table: str = "kafka_transaction_state",
     ) -> TerminatedTransaction:
-        """Abort what the id has open and fence its producer; see `spark_2pc_sink.transactions.ending.force_terminate`.
+        """Abort the id's transaction and fence its producer; see `spark_2pc_sink.transactions.ending.force_terminate`.
 
         Args:
-            transactional_id: any.
-            database: SQLAlchemy URL of the database where it is noted, see `spark_2pc_sink.transactions.ending`; None
-                to note it nowhere.
-            reason: why, for that note.
-            state_schema: of the sinks' tables there.
-            state_table: whose name, with ``_actions`` behind it, is that of the table for the note.
+            transactional_id: any transactional id.
+            database: SQLAlchemy URL of the database that records it, see `spark_2pc_sink.transactions.ending`; None
+                not to record it.
+            reason: the reason, for that record.
+            state_schema: schema of the sinks' tables there.
+            state_table: the sinks' state table; the record goes to the table with this name plus ``_actions``.
 
         Raises:
-            ConfigurationError: no coordinator lists the id; or a reason is given and no database.
-            StateStoreError: it cannot be noted; the coordinator was not asked.
+            ConfigurationError: no coordinator lists the id; or a reason is given without a database.
+            StateStoreError: it cannot be recorded; the coordinator was not asked.
             KafkaError, KafkaTimeoutError, OutcomeUnknownError: see `ending.force_terminate`.
         """
         _check_given("transactional_id", transactional_id)
@@ -241,7 +241,7 @@ class TransactionTool:
                 raise ConfigurationError(option="reason", value=reason, rule=rule, remedy=remedy)
             return ending.force_terminate(self._queries, transactional_id)
         options = RecoveryOptions.parse(
-            # An option of every recovery: this id may be one that no sink could have.
+            # Required by RecoveryOptions; a placeholder, because the given id may be invalid for a sink.
             transactional_id="force-terminate",
             kafka=self._kafka,
             database=database,

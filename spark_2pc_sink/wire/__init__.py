@@ -1,4 +1,4 @@
-"""Bytes in, bytes out: everything that this package says to a Kafka broker, and nothing of how it gets there.
+"""The encoding of everything sent to and received from Kafka brokers, without the transport.
 
 No module here has a clock, a socket, a random number or a thread.
 """

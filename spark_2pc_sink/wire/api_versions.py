@@ -1,6 +1,6 @@
-"""The APIs that this package speaks, and which versions of each.
+"""The APIs and versions that this package supports.
 
-Versions are always explicit, because they change what a broker does and not only how bytes look: Produce v12 adds
+Versions are always explicit, because they change what a broker does and not only the encoding: Produce v12 adds
 the partition to the transaction and v11 only verifies it, EndTxn v5 bumps the epoch and v4 does not (KIP-890).
 """
 
@@ -14,13 +14,13 @@ from typing import Any, Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import KafkaError, LocalProtocolError
 
-#: The feature that says which transaction protocol a cluster speaks (KIP-890, KIP-1022); absent means 0.
+#: The feature for the cluster's transaction protocol (KIP-890, KIP-1022); absent means 0.
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
 
 
 @dataclass(frozen=True)
 class VersionRange:
-    """The versions of one API that a broker, or this package, speaks. Both ends are included."""
+    """The versions of one API supported by a broker, or by this package. Both ends are included."""
 
     oldest: int
     newest: int
@@ -28,14 +28,14 @@ class VersionRange:
 
 @dataclass(frozen=True)
 class ApiVersionsReply:
-    """Which APIs a broker offers, and the features its cluster has finalized.
+    """A broker's offered APIs, and its cluster's finalized features.
 
     Args:
-        error_code: 0, or 35 where the broker does not know the version of the question.
+        error_code: 0, or 35 if the broker does not support the request's version.
         apis: the range of versions by API key.
         finalized_features: the finalized level by name of the feature.
-        features_epoch: grows with the levels: of two brokers the one with the greater epoch is right; -1 where the
-            broker does not know (KIP-584).
+        features_epoch: grows with the levels: the broker with the higher epoch is current; -1 if the broker
+            does not know it (KIP-584).
     """
 
     error_code: int
@@ -50,7 +50,7 @@ class ApiVersionsReply:
 
     @classmethod
     def read(cls, response: Any) -> ApiVersionsReply:
-        """An answer to ApiVersions, whose versions are looked up for every request."""
+        """Read an ApiVersions response; indexed by API, as versions are looked up for every request."""
         return cls(
             error_code=response.error_code,
             apis={api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys},
@@ -60,7 +60,7 @@ class ApiVersionsReply:
 
 
 class Api(IntEnum):
-    """The APIs that this package speaks, by their key on the wire."""
+    """The APIs that this package supports, by their key on the wire."""
 
     PRODUCE = 0
     FETCH = 1
@@ -100,15 +100,15 @@ VERSIONS: Final[Mapping[Api, VersionRange]] = {
 
 
 def choose_version(broker: ApiVersionsReply, api: Api, *, at_most: int | None = None) -> int:
-    """The newest version of ``api`` that the broker and this package both speak.
+    """The newest version of ``api`` supported by both the broker and this package.
 
     Args:
-        broker: what the broker offered.
+        broker: the broker's offered versions.
         api: the API to call.
         at_most: a bound for callers that need an older protocol, such as 4 for EndTxn below transaction.version 2.
 
     Raises:
-        KafkaError: there is no common version (code 35, as the broker itself would answer).
+        KafkaError: there is no common version (code 35, the broker's own answer).
     """
     ours = VERSIONS[api]
     theirs = broker.apis.get(api)
@@ -125,7 +125,7 @@ def choose_version(broker: ApiVersionsReply, api: Api, *, at_most: int | None = 
 
 
 def check_version(api: Api, version: int) -> None:
-    """Refuse to build a request at a version that this package does not speak.
+    """Refuse to build a request at a version that this package does not support.
 
     Raises:
         LocalProtocolError: it is not in `VERSIONS`.

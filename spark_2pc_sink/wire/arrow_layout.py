@@ -1,8 +1,8 @@
-"""Arrow's binary columns seen as NumPy: where the bytes of each row lie, without copying them.
+"""Arrow's binary columns as NumPy arrays: offsets and lengths of each row's bytes, without copying them.
 
-Everything else in this layer works on columns through this module, so that the traps of Arrow's layout (slices with
-an offset, absent buffers, null rows that still span bytes, 32 and 64 bit offsets) are dealt with once.
-Varints of whole columns of numbers are written here, too: zigzag as Kafka and Avro write them, or as they are.
+Everything else in this layer accesses columns through this module, so that the traps of Arrow's layout (slices with
+an offset, absent buffers, null rows that still span bytes, 32 and 64 bit offsets) are handled once.
+Varints of whole numeric columns are also written here: zigzag, as in Kafka and Avro, or plain.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
-#: What an Arrow binary array of 32-bit offsets can hold, and also what an int32 length on the wire can say.
+#: The capacity of an Arrow binary array with 32-bit offsets, and the largest int32 length on the wire.
 INT32_BYTES_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class BinaryLayout:
-    """Where the bytes of a binary column are.
+    """Positions of a binary column's bytes.
 
     Args:
-        data: every byte that the column's buffer holds, possibly more than its rows span.
+        data: all bytes in the column's buffer, possibly more than its rows span.
         starts: index in ``data`` of each row's first byte.
         lengths: bytes of each row; 0 for a null row.
         valid: False for a null row, or None when there are no nulls.
@@ -51,14 +51,14 @@ class BinaryLayout:
 
 
 def as_binary(column: ArrowColumn, name: str) -> ArrowColumn:
-    """One contiguous binary or large_binary array of ``column``, sharing its bytes where Arrow can.
+    """Convert ``column`` to one contiguous binary or large_binary array, sharing its bytes if Arrow can.
 
     Args:
         column: binary, string, their large and view variants, or fixed_size_binary; an array or a chunked array.
-        name: what the column is to the caller, for the error.
+        name: the caller's name for the column, for errors.
 
     Raises:
-        LocalProtocolError: the column holds anything else. Choosing how a number becomes bytes is up to the caller.
+        LocalProtocolError: any other type. The caller must choose how a number becomes bytes.
     """
     column = as_one_array(column)
     kind = column.type
@@ -106,7 +106,7 @@ def as_one_array(column: ArrowColumn) -> ArrowColumn:
 
 
 def offsets_of(sizes: Int64Array) -> Int64Array:
-    """Where each of some things begins that lie one behind the other, and where the last one ends: one number more."""
+    """Start offsets of contiguous items with these sizes, then the end of the last: one more number."""
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
 
 
@@ -117,11 +117,11 @@ def binary_array(data: ByteArray, offsets: Int64Array) -> ArrowColumn:
 
 
 def join_rows(parts: Sequence[ArrowColumn | bytes], row_count: int) -> ArrowColumn:
-    """Join binary columns row by row, nulls as nothing. The caller has checked that the result fits 2 GiB.
+    """Join binary columns row by row, nulls as empty. The caller has checked that the result fits 2 GiB.
 
     Args:
-        parts: columns of ``row_count`` rows, at least one; bytes are in every row.
-        row_count: how many rows there are.
+        parts: columns of ``row_count`` rows, at least one; bytes are added to every row.
+        row_count: number of rows.
     """
     columns = [part for part in parts if not isinstance(part, bytes)]
     kind = pa.large_binary() if any(pa.types.is_large_binary(column.type) for column in columns) else pa.binary()
@@ -141,19 +141,19 @@ def join_rows(parts: Sequence[ArrowColumn | bytes], row_count: int) -> ArrowColu
 
 
 def data_of(column: ArrowColumn) -> ArrowBuffer:
-    """The bytes of all rows of a binary column that is no slice; there may be room behind them."""
+    """The bytes of all rows in an unsliced binary column; unused bytes may follow."""
     data = column.buffers()[2]
     return pa.py_buffer(b"") if data is None else data
 
 
 def _has_no_offsets(kind: Any) -> bool:
-    # The view types are named, not asked for: pyarrow knows them only from 16 on.
+    # The view types are listed by name: pyarrow has them only from 16 on.
     return bool(
         pa.types.is_null(kind) or pa.types.is_fixed_size_binary(kind) or str(kind) in {"binary_view", "string_view"}
     )
 
 
-#: Rows whose varints have the same sizes are written together; where sizes change more often, each number by itself.
+#: Rows whose varints have the same sizes are written together; if sizes change more often, each number separately.
 _RUNS_MAX: Final = 16
 
 
@@ -162,8 +162,8 @@ class Varints:
     """A column of numbers as varints.
 
     Args:
-        unsigned: what is written of each number.
-        sizes: bytes of each.
+        unsigned: the numbers to encode.
+        sizes: each varint's size in bytes.
     """
 
     unsigned: UInt64Array
@@ -181,23 +181,23 @@ class Varints:
 
     @classmethod
     def joined(cls, parts: Sequence[Varints]) -> Varints:
-        """Several, at least one, one behind the other."""
+        """Concatenate at least one."""
         return cls(np.concatenate([part.unsigned for part in parts]), np.concatenate([part.sizes for part in parts]))
 
     def __len__(self) -> int:
         return len(self.unsigned)
 
     def slice(self, start: int, stop: int) -> Varints:
-        """Those from ``start`` up to ``stop``, which share memory with these."""
+        """The varints from ``start`` up to ``stop``, sharing memory."""
         return Varints(self.unsigned[start:stop], self.sizes[start:stop])
 
 
 def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tuple[ByteArray, Int64Array]:
-    """The varints of several columns, row after row, in one buffer.
+    """Encode the varints of several columns, row after row, into one buffer.
 
     Args:
-        columns: all of ``row_count``; None for a column of zeros.
-        row_count: how many rows there are.
+        columns: each with ``row_count`` numbers; None for a column of zeros.
+        row_count: number of rows.
 
     Returns:
         the bytes, and ``row_count + 1`` offsets into them: row i is ``bytes[offsets[i]:offsets[i + 1]]``.
@@ -219,7 +219,7 @@ def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tup
 
 
 def _sizes(unsigned: UInt64Array) -> Int64Array:
-    # Of most columns all numbers have the same size, which the least and the greatest tell at once.
+    # In most columns all numbers have the same size, which the smallest and the largest show at once.
     if not len(unsigned):
         return np.zeros(0, np.int64)
     least, most = (max(1, -(-int(number).bit_length() // BITS)) for number in (unsigned.min(), unsigned.max()))
@@ -230,7 +230,7 @@ def _sizes(unsigned: UInt64Array) -> Int64Array:
 
 
 def _runs_of_equal_sizes(sizes: Sequence[Int64Array], row_count: int) -> list[tuple[int, int]] | None:
-    """Ranges of rows whose varints have the same sizes, column by column; None where there are too many of them."""
+    """Ranges of rows whose varints have the same sizes, column by column; None if there are too many."""
     changes = {0, row_count}
     for size in sizes:
         found = np.flatnonzero(size[1:] != size[:-1])
@@ -242,7 +242,7 @@ def _runs_of_equal_sizes(sizes: Sequence[Int64Array], row_count: int) -> list[tu
 
 
 def _fill_block(block: ByteArray, columns: Sequence[Varints | None]) -> None:
-    """Write the varints of rows that all have the same sizes: byte by byte of the row, for all rows at once."""
+    """Write the varints of rows with equal sizes: byte by byte of the row, for all rows at once."""
     position = 0
     for column in columns:
         size = 1 if column is None else int(column.sizes[0])
@@ -254,7 +254,7 @@ def _fill_block(block: ByteArray, columns: Sequence[Varints | None]) -> None:
 
 
 def _scatter(data: ByteArray, cursor: Int64Array, columns: Sequence[Varints | None]) -> None:
-    """Write the varints of any rows: each column's at the position that ``cursor`` has for the row by then."""
+    """Write the varints of any rows: each column's at the current position in ``cursor``."""
     for column in columns:
         if column is None:
             cursor += 1  # the byte is 0 already

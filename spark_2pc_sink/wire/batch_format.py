@@ -6,9 +6,9 @@ The layout is that of ``DefaultRecordBatch`` in Kafka's sources (KIP-98, "Messag
     attributes: int16 | last offset delta: int32 | base timestamp: int64 | max timestamp: int64 |
     producer id: int64 | producer epoch: int16 | base sequence: int32 | record count: int32 | records
 
-The length counts everything behind it, the CRC-32C covers everything behind itself. A record is ``length |
+The length and the CRC-32C each count everything after themselves. A record is ``length |
 attributes: int8 | timestamp delta | offset delta | key | value | headers``. Its numbers, but for the attributes, are
-zigzag varints; in front of key and value stands their length, -1 for null.
+zigzag varints; key and value are preceded by their length, -1 for null.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from spark_2pc_sink.errors import RemoteProtocolError
 
-#: A varint of an int32 has at most this many bytes: 32 bits in portions of 7.
+#: A varint of an int32 has at most this many bytes, with 7 bits each.
 VARINT_BYTES_MAX: Final = 5
-#: Bits of the number in each byte, and the high bit that announces another byte.
+#: Bits of the number in each byte, and the high bit that marks a following byte.
 BITS: Final = 7
 MORE_FOLLOW: Final = 0x80
 LOW_BITS: Final = 0x7F
@@ -36,7 +36,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def encode_unsigned(number: int) -> bytes:
-    """The varint of a number that is not negative, not zigzagged."""
+    """The varint of a non-negative number, without zigzag."""
     encoded, rest = bytearray(), number
     while rest > LOW_BITS:
         encoded.append(rest & LOW_BITS | MORE_FOLLOW)
@@ -49,7 +49,7 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """A zigzag varint of up to 64 bits, and where it ends.
 
     Raises:
-        IndexError: it does not end, or not in time.
+        IndexError: it does not end within the data or the largest size.
     """
     unsigned = data[position]
     if unsigned < MORE_FOLLOW:  # most are small
@@ -60,7 +60,7 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
 
 
 def read_unsigned(data: bytes | memoryview, position: int, *, bytes_max: int = _LONG_BYTES_MAX) -> tuple[int, int]:
-    """A varint that was not zigzagged, and where it ends.
+    """A varint without zigzag, and where it ends.
 
     Raises:
         IndexError: it does not end, or not within ``bytes_max``.
@@ -75,10 +75,10 @@ def read_unsigned(data: bytes | memoryview, position: int, *, bytes_max: int = _
     raise IndexError(f"the number before byte {position} has more than {bytes_max} bytes")
 
 
-#: What holds the bytes of a batch.
+#: A batch's memory.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-#: A sequence number is an int32 that is never negative: 2147483647 is followed by 0
+#: A sequence number is a non-negative int32: 2147483647 is followed by 0
 #: (``DefaultRecordBatch.incrementSequence``).
 SEQUENCE_COUNT: Final = 2**31
 NO_SEQUENCE: Final = -1
@@ -89,26 +89,26 @@ COMPRESSION_BITS: Final = 0x07
 LOG_APPEND_TIME_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
-#: The largest number of a compression: zstd.
+#: The largest compression number: zstd.
 COMPRESSION_MAX: Final = 4
 
-#: The header in three parts: what a broker stamps, magic and CRC, what the CRC covers.
+#: The header in three parts: the broker's fields, magic and CRC, the fields covered by the CRC.
 STAMP: Final = struct.Struct(">qii")  # base offset, length, partition leader epoch
 MAGIC_AND_CRC: Final = struct.Struct(">bI")
 CHECKED: Final = struct.Struct(">hiqqqhii")  # attributes to record count
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-#: Base offset and length: what stands in front of the bytes that the length counts.
+#: Base offset and length: the fields not counted by the length.
 LOG_OVERHEAD: Final = struct.Struct(">qi")
 LOG_OVERHEAD_BYTES: Final = LOG_OVERHEAD.size
 #: Bytes of a batch before its records.
 HEADER_BYTES: Final = HEADER.size
-#: Bytes before those that the CRC covers.
+#: Header bytes not covered by the CRC.
 CRC_END: Final = HEADER_BYTES - CHECKED.size
 
 CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 MARKER_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
-#: Headers of all records of a compressed batch. A reader holds those of a record, at some sixty bytes each, which may
-#: have been two bytes of a section that is 64 MiB where its batch has a few kilobytes.
+#: Limit for the headers of all records in a compressed batch. A reader keeps a record's headers, at some sixty bytes
+#: each, which may take two bytes in a section of 64 MiB that was compressed to a few kilobytes.
 COMPRESSED_HEADERS_MAX: Final = 1_000_000
 #: Types of control records that end a transaction.
 ABORT: Final = 0
@@ -116,15 +116,15 @@ COMMIT: Final = 1
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch, field by field as on the wire.
+    """A batch header, field by field as on the wire.
 
     Args:
-        length: of what follows it, in bytes.
-        last_offset_delta: of the last record, also when compaction has removed it.
-        max_timestamp_ms: the largest of any record, or the time of the append.
+        length: bytes after this field.
+        last_offset_delta: delta of the last record, even if compaction has removed it.
+        max_timestamp_ms: the largest record timestamp, or the time of the append.
         producer_id: -1 for a producer that is neither idempotent nor transactional.
-        producer_epoch: of the transaction; in a control batch of transaction.version 2 that of the transaction + 1.
-        base_sequence: of the first record; -1 in a control batch.
+        producer_epoch: the transaction's epoch; in a control batch for transaction.version 2, that epoch + 1.
+        base_sequence: sequence number of the first record; -1 in a control batch.
     """
 
     base_offset: int
@@ -153,7 +153,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence number of the last record, wrapped round; -1 where the batch has none."""
+        """Sequence number of the last record, wrapped around; -1 if the batch has none."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) % SEQUENCE_COUNT
@@ -170,12 +170,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def control(self) -> bool:
-        """True where the records are a broker's own (end markers), not a producer's."""
+        """True if the records are the broker's own (end markers), not a producer's."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def log_append_time(self) -> bool:
-        """True where the broker stamped the batch, and every record has ``max_timestamp_ms``."""
+        """True if the broker set the timestamp, and every record has ``max_timestamp_ms``."""
         return bool(self.attributes & LOG_APPEND_TIME_BIT)
 
     @property
@@ -198,7 +198,7 @@ class Record:
 
 @dataclass(frozen=True)
 class StoredMarker:
-    """An end marker as it stands in a log: the control record of a partition (KIP-98, "Control Records")."""
+    """An end marker in a log: a partition's control record (KIP-98, "Control Records")."""
 
     commit: bool
     coordinator_epoch: int
@@ -215,14 +215,14 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
-    """The records of a batch, one by one: for looking at a log, not for reading much of it.
+    """The records in a batch, one by one: for inspecting a log, not for bulk reads.
 
     Args:
-        section: the records, decompressed.
-        header: of their batch.
+        section: the decompressed records.
+        header: their batch's header.
 
     Raises:
-        RemoteProtocolError: the records are not what the header announces, or those of a compressed batch have more
+        RemoteProtocolError: the records do not match the header, or those of a compressed batch have more
             headers than `COMPRESSED_HEADERS_MAX`.
     """
     if header.record_count < 0:
@@ -241,13 +241,13 @@ def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
 
 
 def end_marker(record: Record | None) -> StoredMarker | None:
-    """The end marker that the one record of a control batch is; None where it ends no transaction.
+    """The end marker in a control batch's only record; None if it does not end a transaction.
 
     Args:
-        record: None for a batch that compaction has emptied.
+        record: None if compaction has emptied the batch.
 
     Raises:
-        RemoteProtocolError: the record is no control record.
+        RemoteProtocolError: the record is not a control record.
     """
     if record is None:
         return None
@@ -263,7 +263,7 @@ def end_marker(record: Record | None) -> StoredMarker | None:
 
 
 def broken(base_offset: int, detail: str) -> RemoteProtocolError:
-    """The error for a batch that nobody can read."""
+    """The error for an unreadable batch."""
     return RemoteProtocolError(
         peer="the writer of a record batch", detail=f"the batch at offset {base_offset}: {detail}"
     )
@@ -274,7 +274,7 @@ def _read_record(section: bytes, start: int, header: BatchHeader, headers_max: i
     stop = position + length
     if length <= 0 or stop > len(section):
         raise IndexError(f"its length is {length}, the section has {len(section)} bytes")
-    timestamp_delta, position = read_varint(section, position + 1)  # behind the attributes, which are unused
+    timestamp_delta, position = read_varint(section, position + 1)  # after the attributes, which are unused
     offset_delta, position = read_varint(section, position)
     key, position = _read_bytes(section, position)
     value, position = _read_bytes(section, position)

@@ -1,6 +1,6 @@
-"""The reader of record batches: their headers, checked, and their records, decompressed within bounds.
+"""Record batch reader: validates headers, and decompresses records within bounds.
 
-Executors read no batch, so nothing that encodes one imports this.
+Executors read no batches, so the encoders do not import this module.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from spark_2pc_sink.wire.record_batch import XERIAL_HEADER, XERIAL_LENGTH_BYTES,
 
 #: zlib's window of 2^15 bytes, plus 32 to read any of its headers.
 _ANY_WINDOW_BITS: Final = 15 + 32
-#: What one batch may become. Brokers take batches of 1 MB by default, and records shrink to a tenth or less; a batch
-#: that grows by more than this was made to fill somebody's memory.
+#: Largest decompressed batch. Brokers accept batches of 1 MB by default, and records shrink to a tenth or less; a batch
+#: that grows by more than this is a decompression bomb.
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
-#: What is decompressed at a time before its size is looked at.
+#: Bytes decompressed at a time between size checks.
 _PIECE_BYTES: Final = 256 * 1024
 
 
 class DecodedBatch(BatchHeader):
-    """The header of one batch, checked against its CRC, and its records still as they are.
+    """A batch header, checked against the CRC, with its undecoded records.
 
     Attributes:
         payload: the records section, compressed.
@@ -54,25 +54,25 @@ class DecodedBatch(BatchHeader):
         """Decode the records, see `read_records`.
 
         Raises:
-            RemoteProtocolError: the records are not what the header announces.
+            RemoteProtocolError: the records do not match the header.
         """
         return read_records(decompress(self.payload, Compression(self.compression)), self)
 
     @property
     def marker(self) -> StoredMarker | None:
-        """The end marker in this batch; None for data, and for control records that end no transaction.
+        """The end marker in this batch; None for data, and for control records that do not end a transaction.
 
         Raises:
-            RemoteProtocolError: a control batch whose records cannot be read.
+            RemoteProtocolError: the control batch's records cannot be read.
         """
         return end_marker(next(self.records(), None)) if self.control else None
 
 
 def decode_record_batches(data: Buffer) -> Iterator[DecodedBatch]:
-    """The whole batches in ``data``, in order. A batch cut off at the end, as Fetch returns it, is left out.
+    """The whole batches in ``data``, in order. A truncated batch at the end, as Fetch returns it, is omitted.
 
     Raises:
-        RemoteProtocolError: a batch of a format before v2, or one whose length or CRC is wrong.
+        RemoteProtocolError: a batch older than format v2, or one whose length or CRC is wrong.
     """
     view = memoryview(data).cast("B")
     position = 0
@@ -101,29 +101,29 @@ def _decode(view: memoryview) -> DecodedBatch:
 
 
 def decompress(data: memoryview, compression: Compression, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """The records section that `compress` or any other producer compressed to ``data``.
+    """Decompress a records section produced by `compress` or any other producer.
 
-    It is decompressed piece by piece, so that data which grows beyond ``bytes_max`` takes no more memory than that.
+    Decompression is incremental, so that data which grows beyond ``bytes_max`` takes no more memory than that.
 
     Args:
-        data: compressed.
-        compression: how.
-        bytes_max: of the result; without compression nothing grows, and there is no bound.
+        data: compressed bytes.
+        compression: compression type.
+        bytes_max: limit for the result; does not apply without compression.
 
     Raises:
-        RemoteProtocolError: ``data`` is not what the compression makes, or becomes more than ``bytes_max``.
+        RemoteProtocolError: ``data`` is not valid for the compression type, or expands to more than ``bytes_max``.
     """
     pieces = list(decompressed_pieces(data, compression, bytes_max=bytes_max))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def decompressed_pieces(data: memoryview, compression: Compression, *, bytes_max: int) -> Iterator[bytes]:
-    """What `decompress` returns, in pieces: for who only counts, and keeps none.
+    """The result of `decompress`, in pieces: for callers that only count.
 
     Args:
-        data: compressed.
-        compression: how.
-        bytes_max: of all pieces; without compression there is no bound.
+        data: compressed bytes.
+        compression: compression type.
+        bytes_max: limit for all pieces; does not apply without compression.
 
     Raises:
         RemoteProtocolError: as `decompress`.
@@ -174,7 +174,7 @@ def _pieces_snappy(data: memoryview, bytes_max: int) -> Iterator[bytes]:
 
 def _decompress_snappy_block(block: memoryview, bytes_max: int) -> bytes:
     size, _ = read_unsigned(block, 0, bytes_max=VARINT_BYTES_MAX)
-    _must_fit(size, bytes_max)  # that much is reserved before the first byte is read
+    _must_fit(size, bytes_max)  # this much is allocated before the first byte is read
     plain: bytes = pa.Codec("snappy").decompress(block, decompressed_size=size, asbytes=True)
     return plain
 

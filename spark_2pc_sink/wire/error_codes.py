@@ -1,6 +1,6 @@
-"""Kafka's error codes: their names in Kafka 4, and whether the same request may succeed later.
+"""Kafka's error codes: their names in Kafka 4, and whether a retry of the same request may succeed.
 
-The table is kafka-python's, with the entries replaced or added where Apache Kafka 4.4.0 says something else
+The table is kafka-python's, with entries replaced or added where Apache Kafka 4.4.0 differs
 (``org.apache.kafka.common.protocol.Errors``; retriable means that its exception is a ``RetriableException``).
 """
 
@@ -19,8 +19,8 @@ class ErrorCode:
     Args:
         code: the number on the wire.
         name: the constant's name in ``org.apache.kafka.common.protocol.Errors``.
-        retriable: True where Kafka's own clients send the same request again. A code can be final for one
-            request all the same: who asks decides, this only says what Kafka means by it.
+        retriable: True if Kafka's own clients send the same request again. A code can still be final for one
+            request: the caller decides, this only gives Kafka's general meaning.
     """
 
     code: int
@@ -51,7 +51,7 @@ _CORRECTIONS: Final = (
     ErrorCode(136, "CONTROLLER_ID_NOT_REGISTERED", retriable=False),
 )
 
-#: Every code that this package can name.
+#: Every known code.
 ERROR_CODES: Final[dict[int, ErrorCode]] = {
     code: ErrorCode(code, error.message, error.retriable)
     for code, error in sorted(item for item in kafka_errors.kafka_errors.items() if item[0] is not None)
@@ -59,5 +59,5 @@ ERROR_CODES: Final[dict[int, ErrorCode]] = {
 
 
 def describe_error(code: int) -> ErrorCode:
-    """Explain ``code``; one that no table knows is named ``UNKNOWN_ERROR_<code>`` and is not retriable."""
+    """Explain ``code``; an unknown one is named ``UNKNOWN_ERROR_<code>`` and is not retriable."""
     return ERROR_CODES.get(code) or ErrorCode(code, f"UNKNOWN_ERROR_{code}", retriable=False)

@@ -1,10 +1,10 @@
-"""Framed request: Produce and EndTxn, the two that every transaction sends, from and to their bytes.
+"""Framed request: Produce and EndTxn, the two requests of every transaction, encoded and decoded here.
 
 A service sends them a thousand times a second, and kafka-python's objects for them, with their headers, take longer
-than the sockets do (benchmarks/tried.md). To its connections a `FramedRequest` is a request like any other: it has the
-few things that they ask of one.
+than the sockets do (benchmarks/tried.md). A `FramedRequest` provides the few methods that connections call on a
+request.
 
-Both are *flexible* in every version that this package speaks (KIP-482): lengths are varints, one greater than what they
+Both are *flexible* in every version that this package supports (KIP-482): lengths are varints, one greater than the
 count, and each structure ends with its tags.
 """
 
@@ -20,11 +20,11 @@ from spark_2pc_sink.ids import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartitio
 from spark_2pc_sink.wire.api_versions import Api, check_version
 from spark_2pc_sink.wire.batch_format import VARINT_BYTES_MAX, encode_unsigned, read_unsigned
 
-#: What a request can be made of: whatever exposes its bytes without a copy.
+#: A part of a request: any object that exposes its bytes without a copy.
 RecordBytes: TypeAlias = bytes | bytearray | memoryview
 
 _Reply = TypeVar("_Reply")
-#: Length of what follows, API key, version, correlation id, length of the client id.
+#: Message length, API key, version, correlation id, length of the client id.
 _HEAD: Final = struct.Struct(">ihhih")
 _LENGTH_BYTES: Final = 4
 _CORRELATION_BYTES: Final = 4
@@ -34,32 +34,32 @@ _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _INDEX: Final = struct.Struct(">i")
 #: Producer id, epoch, whether to commit.
 _END: Final = struct.Struct(">qh?")
-#: Of one partition: index, error code, base offset, time of append, start of the log.
+#: Per partition: index, error code, base offset, time of append, start of the log.
 _PRODUCED: Final = struct.Struct(">ihqqq")
 #: Throttle time, error code; from version 5 on producer id and epoch.
 _ENDED: Final = struct.Struct(">ih")
 _ENDED_WITH_PAIR: Final = struct.Struct(">ihqh")
 _PAIR_IN_END_VERSION: Final = 5
-#: The tag of a partition that has another leader (KIP-951), from version 10 on.
+#: The tag of a partition whose leader has changed (KIP-951), from version 10 on.
 _CURRENT_LEADER: Final = 0
 _NO_LEADER: Final = -1
-#: Of a producer that has none yet.
+#: The epoch of a producer that has none yet.
 NO_EPOCH: Final = -1
 
 
 @dataclass(frozen=True)
 class ProducedPartition:
-    """What happened to the batch of one partition.
+    """Result for one partition's batch.
 
     Args:
         error_code: 0 means appended on every in-sync replica, now or by an earlier attempt.
-        base_offset: offset of the batch's first record; -1 with an error, and for a duplicate whose place the
+        base_offset: offset of the batch's first record; -1 with an error, and for a duplicate whose offset the
             broker no longer remembers.
         log_append_time_ms: -1 on a topic that keeps the producer's timestamps; otherwise the broker's time. For a
-            batch that the broker takes for a duplicate it is the timestamp of the batch appended before, on any topic.
-        error_message: the broker's words, or None.
-        record_errors: (index in the batch, message) of each record that the broker refused.
-        leader_id: with error 6, the leader to ask instead; -1 where the broker did not say.
+            detected duplicate it is the timestamp of the batch appended earlier, on any topic.
+        error_message: the broker's message, or None.
+        record_errors: (index in the batch, message) for each record that the broker refused.
+        leader_id: with error 6, the new leader; -1 if the broker did not say.
     """
 
     error_code: int
@@ -71,16 +71,16 @@ class ProducedPartition:
 
 
 class FramedRequest(Generic[_Reply]):
-    """One request, for one connection, once.
+    """One request, to be sent once, on one connection.
 
     Args:
-        api: what is asked.
-        version: of it.
-        body: what comes behind the header, in parts.
-        read: reads what comes behind the header of the answer.
+        api: the API.
+        version: its version.
+        body: the request body, in chunks.
+        read: reads the response body.
 
     Raises:
-        LocalProtocolError: a version that this package does not speak.
+        LocalProtocolError: this package does not support the version.
     """
 
     def __init__(
@@ -92,52 +92,52 @@ class FramedRequest(Generic[_Reply]):
         self._body = list(body)
         self._read = read
         self._client_id = b""
-        #: Which answer is this one's.
+        #: Matches the response to this request.
         self.correlation_id: int = 0
 
     def __repr__(self) -> str:
         return f"{Api(self.API_KEY).name} version {self.API_VERSION}"
 
     def with_header(self, *, correlation_id: int, client_id: str) -> None:
-        """The connection that sends it numbers it."""
+        """Called by the sending connection."""
         self.correlation_id, self._client_id = correlation_id, client_id.encode()
 
     def encode(self, **_: bool) -> bytes:
-        """All of it, with header and length, as connections send it."""
+        """The whole request, with header and length, as connections send it."""
         client_id = self._client_id
         length = _HEAD.size - _LENGTH_BYTES + len(client_id) + len(_NO_TAGS) + sum(map(len, self._body))
         head = _HEAD.pack(length, self.API_KEY, self.API_VERSION, self.correlation_id, len(client_id))
         return b"".join((head, client_id, _NO_TAGS, *self._body))
 
     def expect_response(self) -> bool:
-        """Whether the broker answers it."""
+        """Whether the broker sends a response."""
         return True
 
     @property
     def header(self) -> FramedRequest[_Reply]:
-        """What a connection keeps until the answer is there."""
+        """Kept by the connection until the response arrives."""
         return self
 
     def get_response_class(self) -> FramedRequest[_Reply]:
-        """What reads the answer."""
+        """The reader of the response."""
         return self
 
     def parse_header(self, answer: Any) -> _AnswerHeader:
-        """Read of an answer which request it answers.
+        """Read the response's correlation id.
 
         Args:
-            answer: a buffer of kafka-python's, at its beginning.
+            answer: a kafka-python buffer, at its beginning.
         """
         return _AnswerHeader(answer.read(_CORRELATION_BYTES))
 
     def decode(self, answer: Any) -> _Reply:
-        """Read the rest of an answer.
+        """Read the response body.
 
         Args:
-            answer: a buffer of kafka-python's, behind what `parse_header` has read.
+            answer: a kafka-python buffer, after the header read by `parse_header`.
 
         Raises:
-            ValueError: it is none, as connections expect it.
+            ValueError: the bytes are not a valid response, as connections expect.
         """
         data: bytes = answer.read()
         try:
@@ -148,7 +148,7 @@ class FramedRequest(Generic[_Reply]):
 
 
 class _AnswerHeader:
-    """What a connection compares."""
+    """The response header, as compared by a connection."""
 
     def __init__(self, data: bytes) -> None:
         self.correlation_id: int = int.from_bytes(data, "big", signed=True)
@@ -164,13 +164,13 @@ def produce_request(
     """Append one record batch per partition, acknowledged by all in-sync replicas.
 
     Args:
-        transactional_id: of the producer whose pair the batches carry.
+        transactional_id: id of the producer whose pair the batches carry.
         batches: exactly one encoded batch for each partition; the bytes are copied once, into the frame.
-        version: 12 to add the partitions to the transaction on the way, 11 where they were added before.
+        version: 12 to add the partitions to the transaction implicitly, 11 if they were added earlier.
         timeout_ms: how long the broker waits for replicas.
 
     Raises:
-        LocalProtocolError: a version that this package does not speak.
+        LocalProtocolError: this package does not support the version.
     """
     topics: dict[str, list[tuple[int, RecordBytes]]] = {}
     for partition, records in batches.items():
@@ -189,10 +189,10 @@ def produce_request(
 def end_txn_request(
     transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
 ) -> FramedRequest[EndTxnResponse]:
-    """Commit or abort. Version 5 speaks transaction.version 2 and answers a bumped pair, 4 and below do not.
+    """Commit or abort. Version 5 is for transaction.version 2 and returns a bumped pair; 4 and below do not.
 
     Raises:
-        LocalProtocolError: a version that this package does not speak.
+        LocalProtocolError: this package does not support the version.
     """
     body = (_text(transactional_id), _END.pack(producer.producer_id, producer.epoch, commit), _NO_TAGS)
     return FramedRequest(
@@ -201,7 +201,7 @@ def end_txn_request(
 
 
 class EndTxnResponse(NamedTuple):
-    """How the coordinator took EndTxn. Error code 0 means that the outcome is decided and durable."""
+    """The coordinator's response to EndTxn. Error code 0 means that the outcome is decided and durable."""
 
     error_code: int
     producer_id: int = NO_PRODUCER_ID
@@ -214,10 +214,10 @@ class EndTxnResponse(NamedTuple):
 
 
 def pair_of(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:
-    """The pair, or None where either half is -1: an error, nothing ongoing, or an id that is just being created.
+    """The pair, or None if either half is -1: an error, nothing ongoing, or an id that is being created.
 
     Raises:
-        RemoteProtocolError: they cannot be a pair.
+        RemoteProtocolError: they are not a valid pair.
     """
     if producer_id == NO_PRODUCER_ID or epoch == NO_EPOCH:
         return None
@@ -281,7 +281,7 @@ def _text(text: str) -> bytes:
 
 
 def _read_length(data: bytes, position: int) -> tuple[int, int]:
-    """What a length counts, and where it ends; -1 for what is null."""
+    """Decode a length, and where it ends; -1 for null."""
     length, position = read_unsigned(data, position, bytes_max=VARINT_BYTES_MAX)
     return length - 1, position
 
@@ -306,7 +306,7 @@ def _read_tags(data: bytes, position: int) -> tuple[dict[int, bytes], int]:
 
 
 def _whole(data: bytes, start: int, stop: int) -> bytes:
-    """A slice that is as long as it was announced."""
+    """A slice of the announced length."""
     if stop > len(data):
         raise IndexError
     return data[start:stop]

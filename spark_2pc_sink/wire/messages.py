@@ -1,7 +1,7 @@
-"""Every Kafka request that this package sends but Produce and EndTxn, which are in `framed_request`, by kafka-python.
+"""All Kafka requests of this package except Produce and EndTxn (see `framed_request`), using kafka-python.
 
-For each API there is a function ``<api>_request`` that builds the request at an explicit version. Its answer is an
-object of kafka-python, see `spark_2pc_sink.wire.responses`. Nothing here waits, retries or judges.
+For each API there is a function ``<api>_request`` that builds the request at an explicit version. Its response is a
+kafka-python object, see `spark_2pc_sink.wire.responses`. Nothing here waits, retries or interprets.
 
 Versions are always explicit, see `spark_2pc_sink.wire.api_versions`.
 """
@@ -35,7 +35,7 @@ _INT32_MAX: Final = 2**31 - 1
 _NO_EPOCH: Final = -1
 #: The first version of InitProducerId that carries enable2Pc and keepPreparedTxn (KIP-939).
 TWO_PHASE_COMMIT_VERSION: Final = 6
-#: The versions of ListTransactions that carry a filter by duration (KIP-994) and by pattern (KIP-1152).
+#: The versions of ListTransactions with a filter by duration (KIP-994) and by pattern (KIP-1152).
 _DURATION_FILTER_VERSION: Final = 1
 _PATTERN_FILTER_VERSION: Final = 2
 _CONSUMER: Final = -1
@@ -43,45 +43,45 @@ _TRANSACTION_COORDINATOR: Final = 1
 
 
 class KafkaRequest(Protocol):
-    """A request with its API key and its version: one of kafka-python's, or a `framed_request.FramedRequest`."""
+    """A request with its API key and version: kafka-python's, or a `framed_request.FramedRequest`."""
 
     API_KEY: int
     API_VERSION: int
 
     @property
     def header(self) -> Any:
-        """What finds the class of the answer."""
+        """Used to find the response class."""
 
     def with_header(self, *, correlation_id: int, client_id: str) -> None:
-        """Number the request."""
+        """Set the request's correlation id and client id."""
 
     def encode(self, *, framed: bool, header: bool) -> bytes:
-        """All of it, with header and length."""
+        """The whole request, with header and length."""
 
 
 class IsolationLevel(IntEnum):
-    """Which records a Fetch or ListOffsets sees."""
+    """The records visible to a Fetch or ListOffsets."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
 
 class OffsetSpec(IntEnum):
-    """The ends of a log, as ListOffsets spells them in place of a timestamp."""
+    """The ends of a log, as ListOffsets encodes them in place of a timestamp."""
 
     LATEST = -1
     EARLIEST = -2
 
 
 class ConfigResource(IntEnum):
-    """What DescribeConfigs can be asked about."""
+    """Resource types for DescribeConfigs."""
 
     TOPIC = 2
     BROKER = 4
 
 
 def api_versions_request(*, version: int, client_name: str, client_version: str) -> KafkaRequest:
-    """Ask which APIs and features there are. ``client_name`` and ``client_version`` show in the broker's metrics."""
+    """Ask for APIs and features. ``client_name`` and ``client_version`` appear in the broker's metrics."""
     return _request(
         ApiVersionsRequest, version, client_software_name=client_name, client_software_version=client_version
     )
@@ -91,9 +91,9 @@ def metadata_request(topics: Iterable[str] | None, *, version: int, operations: 
     """Ask for brokers, cluster id, and the partitions of ``topics``. Creates no topic.
 
     Args:
-        topics: their names; none: only brokers; None: every topic that may be described, internal ones too.
+        topics: topic names; empty: only brokers; None: every topic that may be described, including internal ones.
         version: 9 to 12.
-        operations: what this client may do with each topic is asked too (KIP-430).
+        operations: also ask for this client's allowed operations on each topic (KIP-430).
     """
     topic = MetadataRequest.MetadataRequestTopic
     names = None if topics is None else sorted(set(topics))
@@ -107,7 +107,7 @@ def metadata_request(topics: Iterable[str] | None, *, version: int, operations: 
 
 
 def find_coordinators_request(transactional_ids: Iterable[str], *, version: int) -> KafkaRequest:
-    """Ask which brokers coordinate these transactional ids (KIP-699)."""
+    """Find the coordinators of transactional ids (KIP-699)."""
     return _request(
         FindCoordinatorRequest, version, key_type=_TRANSACTION_COORDINATOR, coordinator_keys=list(transactional_ids)
     )
@@ -126,15 +126,15 @@ def init_producer_id_request(
     Without ``keep_prepared`` an ongoing transaction of the id is aborted (KIP-939).
 
     Args:
-        transactional_id: whose pair.
+        transactional_id: the id to take over.
         version: 4 or 5; 6 for the last two flags.
-        timeout_ms: transaction.timeout.ms; without effect where two-phase commit is granted.
-        enable_two_phase_commit: ask that the transactions of this id never time out.
-        keep_prepared: leave an ongoing transaction as it is and answer its pair too.
+        timeout_ms: transaction.timeout.ms; without effect if two-phase commit is granted.
+        enable_two_phase_commit: request that this id's transactions never time out.
+        keep_prepared: keep an ongoing transaction and return its pair too.
 
     Raises:
-        LocalProtocolError: a flag is set that the version cannot carry. Encoding would drop it silently, and a
-            dropped ``keep_prepared`` aborts the very transaction that it was to keep.
+        LocalProtocolError: a flag is set that the version does not support. Encoding would drop it silently, and a
+            dropped ``keep_prepared`` aborts the very transaction that it should keep.
     """
     if version < TWO_PHASE_COMMIT_VERSION and (enable_two_phase_commit or keep_prepared):
         raise LocalProtocolError(
@@ -170,7 +170,7 @@ def add_partitions_request(
 
 
 def describe_transactions_request(transactional_ids: Iterable[str], *, version: int) -> KafkaRequest:
-    """Ask a coordinator for the state of its transactional ids (KIP-664)."""
+    """Ask a coordinator for the state of transactional ids (KIP-664)."""
     return _request(DescribeTransactionsRequest, version, transactional_ids=list(transactional_ids))
 
 
@@ -185,7 +185,7 @@ def list_transactions_request(
     """Ask a broker for the transactional ids that it coordinates (KIP-664, KIP-994, KIP-1152).
 
     Raises:
-        LocalProtocolError: a filter that the version cannot carry: the broker would silently list everything.
+        LocalProtocolError: the version does not support a filter: the broker would silently list everything.
     """
     filters: dict[str, Any] = {}
     for name, value, oldest, source in (
@@ -211,14 +211,14 @@ def write_txn_markers_request(
 ) -> KafkaRequest:
     """Tell the leader of ``partition`` to append an end marker, as a coordinator does (KIP-98, KIP-664).
 
-    The marker has TransactionVersion 0, so the leader takes it at the epoch of the transaction itself: a marker of
-    transaction.version 2 would have to carry the next epoch, which only the coordinator may hand out (KIP-1228).
+    The marker has TransactionVersion 0, so the leader accepts it at the transaction's own epoch: a marker for
+    transaction.version 2 would need the next epoch, which only the coordinator may hand out (KIP-1228).
 
     Args:
-        producer: the pair of the open transaction.
-        partition: where it is open.
+        producer: the open transaction's pair.
+        partition: a partition where it is open.
         commit: False for ABORT.
-        coordinator_epoch: not below the one that the leader remembers of this producer.
+        coordinator_epoch: not below the one that the leader remembers for this producer.
         version: 1 or 2.
     """
     marker = WriteTxnMarkersRequest.WritableTxnMarker
@@ -238,7 +238,7 @@ def write_txn_markers_request(
 
 
 def describe_producers_request(partitions: Iterable[TopicPartition], *, version: int) -> KafkaRequest:
-    """Ask a partition leader which producers it remembers (KIP-664)."""
+    """Ask a partition leader for its remembered producers (KIP-664)."""
     topic = DescribeProducersRequest.TopicRequest
     return _request(
         DescribeProducersRequest,
@@ -248,7 +248,7 @@ def describe_producers_request(partitions: Iterable[TopicPartition], *, version:
 
 
 def describe_configs_request(resource: ConfigResource, name: str, keys: Iterable[str], *, version: int) -> KafkaRequest:
-    """Ask for configuration values; a broker is asked about itself, ``name`` being its node id."""
+    """Ask for configuration values; for a broker, which must be asked itself, ``name`` is its node id."""
     asked = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=int(resource), resource_name=name, configuration_keys=list(keys)
     )
@@ -266,15 +266,15 @@ def fetch_request(
     partition_bytes_max: int,
     bytes_max: int = _INT32_MAX,
 ) -> KafkaRequest:
-    """Read record batches from ``offsets`` on, outside any fetch session.
+    """Read record batches from ``offsets`` on, without a fetch session.
 
     Args:
-        offsets: where to begin, by partition.
+        offsets: first offset to read, by partition.
         version: 11 or 12.
         isolation: whether to stop at the last stable offset.
         max_wait_ms: how long the broker may wait for the first byte.
-        partition_bytes_max: bytes per partition; the first batch comes whole even if it is larger (KIP-74).
-        bytes_max: of all partitions; those for which nothing is left come empty.
+        partition_bytes_max: bytes per partition; a larger first batch is returned whole (KIP-74).
+        bytes_max: limit for all partitions; those beyond it are returned empty.
     """
     topic, fetch = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
     by_topic = _by_topic(
@@ -303,7 +303,7 @@ def fetch_request(
 def list_offsets_request(
     timestamps: Mapping[TopicPartition, int], *, version: int, isolation: IsolationLevel
 ) -> KafkaRequest:
-    """Look up one offset per partition: of the first record at or after a time, or an `OffsetSpec` end.
+    """Look up one offset per partition: the first record at or after a time, or an `OffsetSpec` end.
 
     Args:
         timestamps: milliseconds since 1970, or an `OffsetSpec`, by partition.
@@ -325,10 +325,10 @@ def list_offsets_request(
 
 
 def _request(kind: Any, version: int, **fields: Any) -> KafkaRequest:
-    """A request of kafka-python's class ``kind``; its parts take the version from it.
+    """A request of kafka-python's class ``kind``; its parts use the same version.
 
     Raises:
-        LocalProtocolError: a version that this package does not speak.
+        LocalProtocolError: this package does not support the version.
     """
     check_version(Api(kind.API_KEY), version)
     request: KafkaRequest = kind(version=version, **fields)

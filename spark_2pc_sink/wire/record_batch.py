@@ -1,16 +1,16 @@
-"""Record batches, written from an encoded records section, and the digest of records; `batch_reader` reads them.
+"""Record batches, built from an encoded records section, and the digest of records; `batch_reader` reads them.
 
 Compression is ``compression.type`` of a producer, and bits 0 to 2 of a batch's attributes
 (``org.apache.kafka.common.record.CompressionType``).
 
-The digest of a set of records, whatever order, partition or batch they were sent in, is the sum, modulo 2^128, of one
-128-bit hash for each record. It is written beside the decision in the database, so that a batch that must be sent again
-can be shown to be the same batch. A sum, unlike an exclusive or, also changes when a record comes twice. Addition makes
-digests of tasks into that of the batch.
+The digest of a set of records, independent of their order, partitions or batches, is the sum, modulo 2^128, of one
+128-bit hash for each record. The database stores it together with the decision, so that a resent batch
+can be shown to be the same batch. Unlike an exclusive or, a sum also changes when a record is duplicated. Adding the
+digests of tasks gives that of the batch.
 
-A record's hash covers its encoded key, value and headers, each behind its length (-1 for a null), so bytes that move
-from one to the other change it. Topic enters as the seed. Partition, offset, timestamp and producer are left out: they
-differ when the same rows are sent again. It finds accidents, it does not stop a forger.
+A record's hash covers its encoded key, value and headers, each length-prefixed (-1 for a null), so moving bytes
+from one to the other changes it. The topic is the seed. Partition, offset, timestamp and producer are excluded: they
+differ when the same rows are sent again. The digest detects accidents, not forgery.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EMPTY_DIGEST: Final = 0
 _MODULUS: Final = 1 << 128
 _HALF_BITS: Final = 64
 _LOW_32: Final = 0xFFFFFFFF
-#: A validity bitmap in which rows 1, 3, 5, ... are there.
+#: A validity bitmap in which rows 1, 3, 5, ... are valid.
 _ODD_ROWS: Final = 0b10101010
 _HEX_DIGITS: Final = 32
 
@@ -63,10 +63,10 @@ def batch_digest(topic: str, section: RecordsSection) -> int:
 
 
 def content_digest(topic: str, contents: ArrowColumn) -> int:
-    """The digest of records that say this when they are sent to ``topic``.
+    """The digest of records with these contents when they are sent to ``topic``.
 
     Args:
-        topic: its name.
+        topic: topic name.
         contents: from `spark_2pc_sink.wire.record_contents.contents_of`.
     """
     return _digest(topic, contents.to_numpy(zero_copy_only=False).tolist())
@@ -81,10 +81,10 @@ def _digest(topic: str, contents: list[bytes]) -> int:
 
 
 def _contents(section: RecordsSection) -> list[bytes]:
-    """What is hashed of each record.
+    """The hashed bytes of each record.
 
-    Arrow cuts the records into Python objects, which takes a quarter of the time of slices: it is given an array of
-    twice as many rows, of which every other one, the part of a record that says where it stands, is null.
+    Arrow splits the records into Python objects, which takes a quarter of the time of slices: the array has
+    twice as many rows, of which every other one, the record's position-dependent part, is null.
     """
     count = section.record_count
     bounds = np.zeros(2 * count + 1, np.int32)
@@ -98,35 +98,35 @@ def _contents(section: RecordsSection) -> list[bytes]:
 
 
 def _sum(numbers: npt.NDArray[np.uint64]) -> int:
-    """The exact sum, which NumPy would cut to 64 bits."""
+    """The exact sum; NumPy would truncate it to 64 bits."""
     low_bits = int((numbers & _LOW_32).sum(dtype=np.uint64))
     return (int((numbers >> 32).sum(dtype=np.uint64)) << 32) + low_bits
 
 
 def combine_digests(*digests: int) -> int:
-    """The digest of all records of several digests together; of none, `EMPTY_DIGEST`."""
+    """The digest of the union of several sets of records; without arguments, `EMPTY_DIGEST`."""
     return reduce(lambda left, right: (left + right) % _MODULUS, digests, EMPTY_DIGEST)
 
 
 def without_digest(digest: int, part: int) -> int:
-    """The digest of the records that are left of several when those of ``part`` are taken out."""
+    """The digest of the remaining records after removing those of ``part``."""
     return (digest - part) % _MODULUS
 
 
 def format_digest(digest: int) -> str:
-    """A digest as 32 hexadecimal digits, the form in which the database keeps it."""
+    """A digest as 32 hexadecimal digits, as stored in the database."""
     return f"{digest:0{_HEX_DIGITS}x}"
 
 
-#: The level that stands for the library's own default, where one is not given (``compression.gzip.level``, KIP-390).
+#: Means the library's own default level (``compression.gzip.level``, KIP-390).
 DEFAULT_LEVEL: Final = -1
 #: zlib's window of 2^15 bytes, plus 16 for gzip's header and trailer.
 _GZIP_WINDOW_BITS: Final = 15 + 16
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-#: What ``SnappyOutputStream`` of xerial's snappy-java writes first: magic, version 1, compatible from version 1 on.
+#: Header written by ``SnappyOutputStream`` of xerial's snappy-java: magic, version 1, compatible from version 1 on.
 XERIAL_HEADER: Final = XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
-#: Bytes before compression in one block of the framing: snappy-java's default.
+#: Uncompressed bytes in one block of the framing: snappy-java's default.
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 XERIAL_LENGTH_BYTES: Final = 4
 
@@ -142,10 +142,10 @@ class Compression(Enum):
 
     @classmethod
     def named(cls, name: str) -> Compression:
-        """The compression that Kafka's ``compression.type`` calls ``name``.
+        """The compression with Kafka's ``compression.type`` ``name``.
 
         Raises:
-            ConfigurationError: Kafka has none of that name.
+            ConfigurationError: Kafka has no such compression type.
         """
         found = _BY_NAME.get(name)
         if found is None:
@@ -166,8 +166,8 @@ def compress(records: ArrowBuffer, compression: Compression, level: int | None =
 
     Args:
         records: a pyarrow.Buffer.
-        compression: how.
-        level: of gzip, -1 to 9, and of zstd, -131072 to 22; None for the library's default. The others have none.
+        compression: compression type.
+        level: for gzip, -1 to 9, and zstd, -131072 to 22; None for the library's default. The others have none.
 
     Returns:
         bytes, or ``records`` itself for NONE.
@@ -194,8 +194,8 @@ def _compress_snappy(records: ArrowBuffer, _: int | None) -> bytes:
 
 
 def _compress_lz4(records: ArrowBuffer, _: int | None) -> bytes:
-    # Kafka refuses linked blocks ("Dependent block stream is unsupported", Lz4BlockInputStream), which are what
-    # Arrow's lz4 writes. The block size and the absence of a content checksum are those of Java's producer.
+    # Kafka refuses linked blocks ("Dependent block stream is unsupported", Lz4BlockInputStream), which Arrow's lz4
+    # writes. The block size and the absence of a content checksum are those of Java's producer.
     compressed: bytes = lz4.frame.compress(
         memoryview(records),
         block_linked=False,
@@ -218,7 +218,7 @@ _COMPRESS: Final[Mapping[Compression, Callable[[ArrowBuffer, int | None], Any]]]
     Compression.LZ4: _compress_lz4,
     Compression.ZSTD: _compress_zstd,
 }
-#: The decompressed data in pieces of bounded size, for data and a size that no single piece may go beyond.
+#: The decompressed data in pieces of bounded size, for data and a size limit for each piece.
 
 
 _NO_PRODUCER_EPOCH: Final = -1
@@ -234,20 +234,20 @@ def encode_unassigned_batch(
     compression: str,
     level: int | None = None,
 ) -> memoryview:
-    """A batch of a transaction that nobody sends yet.
+    """A batch without a producer yet.
 
-    `assign_producer` fills in who, from which sequence number, and the CRC. So the costly part can be made anywhere,
-    and the sequence be given out by the one who sends.
+    `assign_producer` sets the producer, the sequence number and the CRC. So the expensive part can run anywhere,
+    while the sending process assigns sequence numbers.
 
     Args:
-        section: its records; at least one. Without compression the batch is made in its `RecordsSection.frame`.
-        timestamp_ms: of every record, milliseconds since 1970.
+        section: the batch's records, at least one. Without compression the batch is built in `RecordsSection.frame`.
+        timestamp_ms: timestamp of every record, milliseconds since 1970.
         compression: none, gzip, snappy, lz4 or zstd.
-        level: of the compression, see `compress`.
+        level: compression level, see `compress`.
 
     Raises:
         ConfigurationError: an unknown compression.
-        LocalProtocolError: no records, or a length that the format cannot say.
+        LocalProtocolError: no records, or a length outside the format's range.
     """
     if section.record_count == 0:
         raise LocalProtocolError(
@@ -288,16 +288,16 @@ def encode_unassigned_batch(
 def assign_producer(
     batch: bytes | memoryview | ArrowBuffer, *, producer: ProducerIdAndEpoch, base_sequence: int
 ) -> memoryview:
-    """An encoded batch that comes from ``producer``, its first record with ``base_sequence``.
+    """Assign an encoded batch to ``producer``, its first record with ``base_sequence``.
 
     Args:
-        batch: from `encode_unassigned_batch`, or any batch of format v2. What can be written is changed in place, of
-            other memory a copy is made.
-        producer: the pair that the broker fences by.
-        base_sequence: of the first record, 0 to 2147483647; the others follow, wrapping round.
+        batch: from `encode_unassigned_batch`, or any batch in format v2. Writable memory is changed in place, other
+            memory is copied.
+        producer: the pair used for fencing.
+        base_sequence: sequence number of the first record, 0 to 2147483647; the others follow, wrapping around.
 
     Raises:
-        LocalProtocolError: a sequence number that the format cannot say.
+        LocalProtocolError: a sequence number outside the format's range.
     """
     if not 0 <= base_sequence < SEQUENCE_COUNT:
         raise LocalProtocolError(
@@ -313,5 +313,5 @@ def assign_producer(
 
 
 def checksum(batch: memoryview) -> int:
-    """The CRC-32C of a whole batch, as its header has it."""
+    """The CRC-32C of a whole batch, as stored in its header."""
     return int(google_crc32c.value(pa.py_buffer(batch[CRC_END:])))

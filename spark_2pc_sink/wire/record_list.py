@@ -1,4 +1,4 @@
-"""A few records as a record batch, one by one: of a handful, NumPy's and Arrow's calls cost more than the bytes.
+"""A few records as a record batch, one by one: for a handful, NumPy and Arrow calls cost more than the bytes.
 
 The bytes, the digest and the partition of a key are those that the columns of `record_rows`, `digest` and
 `partitioner` give for the same records; a test compares them.
@@ -28,10 +28,10 @@ from spark_2pc_sink.wire.record_batch import Compression, compress
 
 #: A header's key and its value, which may be absent.
 HeaderList = Sequence[tuple[str, "bytes | None"]]
-#: Less than this is not compressed. Making zstd ready takes longer than all else that is done to a record, and saves
-#: less than the headers and end markers of its transaction take.
+#: Smaller batches are not compressed. Initialising zstd takes longer than everything else done for a record, and saves
+#: less than the size of its transaction's headers and end markers.
 COMPRESSED_BYTES_MIN: Final = 512
-#: Bytes of a record beside its content: its length and offset delta (5 each), attributes and timestamp delta.
+#: Bytes of a record besides its content: its length and offset delta (5 each), attributes and timestamp delta.
 RECORD_BYTES: Final = 12
 _NO_EPOCH: Final = -1
 _ABSENT: Final = encode_varint(-1)
@@ -54,8 +54,8 @@ class ListedBatch:
 
     Attributes:
         payload: the batch.
-        record_count: how many records it has.
-        digest: of them.
+        record_count: number of records in it.
+        digest: the records' digest.
     """
 
     payload: bytearray
@@ -64,7 +64,7 @@ class ListedBatch:
 
 
 def record_content(key: bytes | None, value: bytes | None, headers: HeaderList) -> bytes:
-    """What a record says, wherever it stands: key, value and headers, each behind its length."""
+    """A record's content, independent of its position: length-prefixed key, value and headers."""
     if not headers:
         return b"".join((_sized(key), _sized(value), _NO_HEADERS))
     listed = [part for name, content in headers for part in (_sized(name.encode()), _sized(content))]
@@ -74,14 +74,14 @@ def record_content(key: bytes | None, value: bytes | None, headers: HeaderList) 
 def encode_listed_batch(
     topic: str, contents: Sequence[bytes], *, timestamp_ms: int, compression: str, level: int | None = None
 ) -> ListedBatch:
-    """One batch of a transaction that nobody sends yet.
+    """One batch of a transaction, without a producer yet.
 
     Args:
-        topic: of the records, for their digest.
+        topic: the records' topic, for their digest.
         contents: from `record_content`, at least one.
-        timestamp_ms: of every record, milliseconds since 1970.
+        timestamp_ms: timestamp of every record, milliseconds since 1970.
         compression: none, gzip, snappy, lz4 or zstd, for `COMPRESSED_BYTES_MIN` or more.
-        level: of the compression, see `compress`.
+        level: compression level, see `compress`.
 
     Raises:
         ConfigurationError: an unknown compression.
@@ -107,11 +107,11 @@ def encode_listed_batch(
 
 
 def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[bytes]]:
-    """Cut where a batch would become larger than it may; a record that is larger has a batch for itself.
+    """Split before a batch would exceed its limit; a larger record gets its own batch.
 
     Args:
         contents: from `record_content`, at least one.
-        bytes_max: bytes of records in one batch, before compression.
+        bytes_max: limit for one batch's records, before compression.
     """
     part: list[bytes] = []
     size = 0
@@ -126,7 +126,7 @@ def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[byt
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition where Java's default partitioner puts a key, see `spark_2pc_sink.producer.record_encoder`."""
+    """The partition chosen by Java's default partitioner, see `spark_2pc_sink.producer.record_encoder`."""
     return (_murmur2(key) & 0x7FFFFFFF) % partition_count
 
 

@@ -12,7 +12,7 @@ made with NumPy. One ``binary_join_element_wise`` then joins them with key, valu
 its result *is* the records section, with room for the batch's header before it. All records of a section have the
 timestamp of the batch, so their delta is 0.
 
-Everything that is counted of a row is counted once, in `Rows`: rows are then cut, kept and put together as they are.
+Row sizes are computed once, in `Rows`: cutting, buffering and joining rows reuses them.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _NO_HEADERS: Final = b"\x00"
 
 @dataclass(frozen=True)
 class Prefixed:
-    """A binary column whose values stand behind their lengths. A null has length -1, as on the wire.
+    """A length-prefixed binary column. A null has length -1, as on the wire.
 
     Args:
-        column: the values; None where all are null.
-        lengths: of each, as varints.
+        column: the values; None if all are null.
+        lengths: each value's length, as varints.
     """
 
     column: ArrowColumn | None
@@ -63,11 +63,11 @@ class Prefixed:
 
     @classmethod
     def of(cls, column: ArrowColumn | None, count: int) -> Prefixed:
-        """A column, or as many nulls.
+        """Wrap a column, or make ``count`` nulls.
 
         Args:
             column: binary or large_binary, in one piece.
-            count: how many rows there are.
+            count: number of rows.
         """
         if column is None:
             return cls(None, Varints.of(np.full(count, -1, np.int64)))
@@ -77,7 +77,7 @@ class Prefixed:
 
     @classmethod
     def joined(cls, parts: Sequence[Prefixed]) -> Prefixed:
-        """Several, at least one, of one type, one behind the other."""
+        """Concatenate at least one column; all of one type."""
         column = None if parts[0].column is None else pa.concat_arrays([part.column for part in parts])
         return cls(column, Varints.joined([part.lengths for part in parts]))
 
@@ -92,28 +92,28 @@ class Prefixed:
         return Prefixed(column, self.lengths.slice(start, stop))
 
     def sizes(self) -> Int64Array:
-        """Bytes of each value with its length before it."""
-        # What zigzag makes of a length, halved, is the length again, and 0 of -1.
+        """Size of each value with its length prefix, in bytes."""
+        # Zigzag doubles a length, so half of it is the length again; for -1 it is 0.
         return self.lengths.sizes + (self.lengths.unsigned >> 1).view(np.int64)
 
     def values(self) -> list[ArrowColumn]:
-        """Without the lengths."""
+        """The values without length prefixes."""
         return [] if self.column is None else [self.column]
 
     def parts(self) -> list[ArrowColumn]:
-        """What is to be joined, row by row."""
+        """The columns to join row by row."""
         return [binary_array(*encode_varint_rows([self.lengths], len(self.lengths))), *self.values()]
 
 
 @dataclass(frozen=True)
 class Headers:
-    """The headers of all rows, one behind the other, and how many belong to each row.
+    """The headers of all rows, concatenated, with each row's header count.
 
     Args:
-        counts: headers of each row.
-        bounds: index of each row's first header, and behind the last row's last: one number more than rows.
-        key: of each header.
-        value: of each header.
+        counts: number of headers in each row.
+        bounds: index of each row's first header, then one past the last header: row count + 1 numbers.
+        key: each header's key.
+        value: each header's value.
     """
 
     counts: Varints
@@ -123,7 +123,7 @@ class Headers:
 
     @classmethod
     def of(cls, column: ArrowColumn, row_key: ArrowColumn | None) -> Headers:
-        """See `Rows.of`; ``row_key`` names a row in an error."""
+        """See `Rows.of`; ``row_key`` identifies a row in errors."""
         lists = as_one_array(column)
         pairs = lists.flatten() if _is_list(lists.type) else None
         if pairs is None or not _is_pair(pairs.type):
@@ -134,7 +134,7 @@ class Headers:
             )
         counts = np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
         bounds = offsets_of(counts)
-        # StructArray.flatten() gives a null struct null fields, so a header that is null has no key either.
+        # StructArray.flatten() gives a null struct null fields, so a null header has no key either.
         fields = dict(zip((field.name for field in pairs.type), pairs.flatten(), strict=True))
         key, value = as_binary(fields["key"], "headers.key"), as_binary(fields["value"], "headers.value")
         if key.null_count:
@@ -150,7 +150,7 @@ class Headers:
 
     @classmethod
     def joined(cls, parts: Sequence[Headers]) -> Headers:
-        """Several, at least one, of one `kind`, one behind the other."""
+        """Concatenate at least one; all of one `kind`."""
         return cls(
             Varints.joined([part.counts for part in parts]),
             offsets_of(np.concatenate([np.diff(part.bounds) for part in parts])),
@@ -160,7 +160,7 @@ class Headers:
 
     @property
     def kind(self) -> object:
-        """The types of keys and values."""
+        """Types of keys and values."""
         return self.key.kind, self.value.kind
 
     def slice(self, start: int, stop: int) -> Headers:
@@ -174,14 +174,14 @@ class Headers:
         )
 
     def sizes(self) -> Int64Array:
-        """Bytes of each row's headers with their count."""
+        """Size of each row's headers including their count, in bytes."""
         return self.counts.sizes + np.diff(self._row_offsets())
 
     def parts(self) -> list[ArrowColumn]:
-        """For each row, the count of its headers and the headers themselves."""
+        """Columns to join per row: the header count and the headers themselves."""
         counts = binary_array(*encode_varint_rows([self.counts], len(self.counts)))
         joined = join_rows([*self.key.parts(), *self.value.parts()], len(self.key.lengths))
-        # The headers of a row lie side by side, so a row's headers are a slice of the joined bytes: no second join.
+        # A row's headers are contiguous, so they are a slice of the joined bytes: no second join.
         return [counts, binary_array(np.frombuffer(data_of(joined), np.uint8), self._row_offsets())]
 
     def _row_offsets(self) -> Int64Array:
@@ -193,11 +193,11 @@ class Rows:
     """Rows that will become records.
 
     Args:
-        key: of each row.
-        value: of each row.
-        headers: of each row, or None for none.
-        body_sizes: bytes of each record without its own length and its offset delta.
-        sizes_max: bytes that each record takes at most, wherever it stands in a batch.
+        key: each row's key.
+        value: each row's value.
+        headers: each row's headers, or None for none.
+        body_sizes: size of each record without its own length and its offset delta, in bytes.
+        sizes_max: largest possible size of each record, at any position in a batch.
     """
 
     key: Prefixed
@@ -208,16 +208,16 @@ class Rows:
 
     @classmethod
     def of(cls, key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None) -> Rows:
-        """Those of some columns, whose bytes are shared.
+        """Wrap columns, sharing their bytes.
 
         Args:
-            key: binary or string column, nullable; or None where no row has a key.
-            value: binary or string column, nullable; null is what a compacted topic takes for a deletion.
-            headers: nullable column of list<struct<key: string, value: binary>>, or None where no row has any. Null
+            key: binary or string column, nullable; None if no row has a key.
+            value: binary or string column, nullable; a compacted topic treats null as a deletion.
+            headers: nullable column of list<struct<key: string, value: binary>>, or None if no row has any. Null
                 and an empty list are the same: no headers.
 
         Raises:
-            LocalProtocolError: the columns differ in length, or have types that are not bytes.
+            LocalProtocolError: the columns differ in length, or are not binary or string.
             UnstorableValueError: a header is null, or its key is.
         """
         count = len(value)
@@ -239,7 +239,7 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: Sequence[Rows]) -> Rows:
-        """Several, at least one, of the same `layout`, one behind the other."""
+        """Concatenate at least one; all of the same `layout`."""
         if len(parts) == 1:
             return parts[0]
         lists = [part.headers for part in parts if part.headers is not None]
@@ -256,12 +256,12 @@ class Rows:
 
     @property
     def bytes_max(self) -> int:
-        """Bytes that all records take at most."""
+        """Largest possible size of all records, in bytes."""
         return int(self.sizes_max.sum())
 
     @property
     def layout(self) -> tuple[object, object, object]:
-        """Rows can be put behind each other when this is equal."""
+        """Rows can be concatenated if this is equal."""
         return self.key.kind, self.value.kind, None if self.headers is None else self.headers.kind
 
     def slice(self, start: int, stop: int) -> Rows:
@@ -275,14 +275,14 @@ class Rows:
         )
 
     def cut(self, bytes_max: int, *, begun: int = 0) -> list[Rows]:
-        """The rows in order, in parts that make at most ``bytes_max`` bytes of records.
+        """Split the rows, in order, into parts of at most ``bytes_max`` bytes of records.
 
-        A row that is larger by itself gets a part of its own, as with Java's batch.size: compare `sizes_max` with the
+        A larger single row gets its own part, as with Java's batch.size: compare `sizes_max` with the
         hard limit to refuse it.
 
         Args:
-            bytes_max: of the records of one batch, before compression and without the batch's own header.
-            begun: bytes of the first part that are used already; that part is empty if no row fits any more.
+            bytes_max: limit for one batch's records, before compression and without the batch header.
+            begun: bytes already used in the first part; that part is empty if no row fits.
         """
         ends = np.cumsum(self.sizes_max)
         parts = []
@@ -295,7 +295,7 @@ class Rows:
         return parts
 
     def header_parts(self) -> list[ArrowColumn]:
-        """What stands at the end of each record, to be joined row by row."""
+        """The end of each record, to be joined row by row."""
         if self.headers is None:
             return [pa.scalar(_NO_HEADERS, pa.binary())]
         return self.headers.parts()
@@ -311,14 +311,14 @@ def _is_pair(kind: Any) -> bool:
 
 @dataclass(frozen=True)
 class RecordsSection:
-    """The records of one batch, encoded and not yet compressed.
+    """One batch's records, encoded but not yet compressed.
 
     Args:
-        buffer: the records, one behind the other (a pyarrow.Buffer).
+        buffer: the concatenated records (a pyarrow.Buffer).
         ends: index in ``buffer`` one past each record.
-        content_starts: index in ``buffer`` of each record's key length. From there on a record says what its row
-            says (key, value and headers, each behind its length) and no more where the row stands in the batch.
-        frame: the memory of ``buffer``, behind `HEADER_BYTES` in which a batch's header can be written: so
+        content_starts: index in ``buffer`` of each record's key length. From there on a record contains only row data
+            (length-prefixed key, value and headers), independent of its position in the batch.
+        frame: the memory of ``buffer``, preceded by `HEADER_BYTES` for a batch header: so
             records that are not compressed become a batch without being copied, but one batch only.
     """
 
@@ -329,21 +329,21 @@ class RecordsSection:
 
     @property
     def record_count(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.ends)
 
 
 def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
     """Encode rows as the records of several batches, in each of which offset deltas count from 0.
 
-    In one pass: of a few rows the calls cost more than the bytes.
+    One pass over all batches: for a few rows, the calls cost more than the bytes.
 
     Args:
-        rows: of all batches, one behind the other.
-        counts: the rows of each batch.
+        rows: all batches' rows, concatenated.
+        counts: number of rows in each batch.
 
     Raises:
-        LocalProtocolError: the records of all together exceed 2 GiB - 1.
+        LocalProtocolError: all records together exceed 2 GiB - 1.
     """
     row_counts = np.asarray(counts, np.int64)
     stops = np.cumsum(row_counts)
@@ -364,7 +364,7 @@ def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
     prefixes = with_header_room(*heads, filled)
     parts = [prefixes, *rows.key.values(), *rows.value.parts(), *rows.header_parts()]
     joined = data_of(join_rows(parts, len(rows)))
-    # Arrow has just made this memory, and nobody else knows it.
+    # Arrow has just allocated this memory, and it is not shared.
     memory = memoryview(joined).cast("B")
     content_starts = bounds[:-1] + lengths.sizes + ZERO_BYTES + deltas.sizes
     sections = []
@@ -385,10 +385,10 @@ def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
 
 
 def with_header_room(data: ByteArray, offsets: Int64Array, counts: Int64Array) -> ArrowColumn:
-    """What `encode_varint_rows` made, with room for a header before the first row of each batch of so many rows."""
+    """The output of `encode_varint_rows`, with room for a header before the first row of each batch."""
     room = np.zeros(HEADER_BYTES, np.uint8)
     bounds = offsets[offsets_of(counts)].tolist()
     parts = [part for start, stop in pairwise(bounds) for part in (room, data[start:stop])]
-    # The first row begins where its room does.
+    # The first row includes the header room.
     offsets[1:] += np.repeat(np.arange(1, len(counts) + 1) * HEADER_BYTES, counts)
     return binary_array(np.concatenate(parts) if parts else data, offsets)

@@ -1,9 +1,9 @@
-"""Answers of brokers: kafka-python's own objects, found by what they are about.
+"""Broker responses: kafka-python's own objects, indexed by subject.
 
 Callers read the fields of these objects directly. They have the names of Kafka's message definitions, in Python's
-spelling: ``error_code``, ``partition_index``, ``current_txn_start_offset``. Nothing here judges: an error code stays
-the number from the wire (`spark_2pc_sink.wire.error_codes.describe_error` names it), because what it means depends on
-what was asked.
+spelling: ``error_code``, ``partition_index``, ``current_txn_start_offset``. Error codes are not interpreted: a code
+stays a number (`spark_2pc_sink.wire.error_codes.describe_error` names it), because its meaning depends on
+the request.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.wire.framed_request import pair_of
 
-#: A decoded response of ``kafka.protocol``, whose classes are made at run time from Kafka's own schemas.
+#: A decoded response of ``kafka.protocol``, whose classes are generated at run time from Kafka's own schemas.
 KafkaResponse: TypeAlias = Any
-#: A part of one: a topic, a partition, a transaction.
+#: A part of a response: a topic, a partition, a transaction.
 KafkaPart: TypeAlias = Any
 
 
 def by_partition(topics: Iterable[KafkaPart], *, name: str = "name") -> dict[TopicPartition, KafkaPart]:
-    """The partitions in an answer, such as that to ListOffsets; in that to Fetch the name of a topic is ``topic``."""
+    """The partitions in a response, such as ListOffsets'; in Fetch's the name of a topic is ``topic``."""
     return {
         TopicPartition(getattr(topic, name), part.partition_index): part
         for topic in topics
@@ -33,14 +33,14 @@ def by_partition(topics: Iterable[KafkaPart], *, name: str = "name") -> dict[Top
 
 
 def topic_exists(topic: KafkaPart) -> bool:
-    """Whether an answer to Metadata says of a topic that it is there."""
+    """Whether a topic in a Metadata response exists."""
     return topic.error_code == Code.NONE and bool(topic.partitions)
 
 
 def topic_id(topic: KafkaPart) -> str:
-    """The id of a topic in an answer to Metadata, as Kafka's tools print it (KIP-516).
+    """A topic's id in a Metadata response, in the format of Kafka's tools (KIP-516).
 
-    It is another one after the topic was deleted and made again. '' where the broker has none: below version 10, and in
+    It changes when the topic is deleted and recreated. '' if the broker has none: below version 10, and in
     clusters that were never upgraded past Kafka 2.7.
     """
     given = topic.topic_id
@@ -51,10 +51,10 @@ def topic_id(topic: KafkaPart) -> str:
 
 
 def coordinators_of(response: KafkaResponse, transactional_ids: Iterable[str]) -> dict[str, KafkaPart]:
-    """What FindCoordinator was answered, by transactional id.
+    """The FindCoordinator results, by transactional id.
 
     Raises:
-        RemoteProtocolError: the broker answered about others.
+        RemoteProtocolError: the response is about other ids.
     """
     found = {each.key: each for each in response.coordinators}
     wanted = set(transactional_ids)
@@ -68,7 +68,7 @@ def coordinators_of(response: KafkaResponse, transactional_ids: Iterable[str]) -
 
 
 def initialized_pair(response: KafkaResponse) -> ProducerIdAndEpoch | None:
-    """The pair that InitProducerId gives; None with an error.
+    """The pair returned by InitProducerId; None with an error.
 
     Raises:
         RemoteProtocolError: success without a pair.
@@ -80,7 +80,7 @@ def initialized_pair(response: KafkaResponse) -> ProducerIdAndEpoch | None:
 
 
 def added_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
-    """The error code of each partition that AddPartitionsToTxn version 3 was to add."""
+    """Each partition's error code in an AddPartitionsToTxn version 3 response."""
     return {
         TopicPartition(topic.name, part.partition_index): part.partition_error_code
         for topic in response.results_by_topic_v3_and_below
@@ -89,7 +89,7 @@ def added_partitions(response: KafkaResponse) -> dict[TopicPartition, int]:
 
 
 def written_markers(response: KafkaResponse) -> dict[int, dict[TopicPartition, int]]:
-    """The error code of each partition that WriteTxnMarkers was to write to, by producer id."""
+    """Each partition's error code in a WriteTxnMarkers response, by producer id."""
     return {
         marker.producer_id: {at: part.error_code for at, part in by_partition(marker.topics).items()}
         for marker in response.markers
@@ -97,17 +97,17 @@ def written_markers(response: KafkaResponse) -> dict[int, dict[TopicPartition, i
 
 
 def transactions_of(response: KafkaResponse) -> dict[str, KafkaPart]:
-    """What DescribeTransactions was answered, by transactional id."""
+    """The DescribeTransactions results, by transactional id."""
     return {found.transactional_id: found for found in response.transaction_states}
 
 
 def transaction_partitions(described: KafkaPart) -> tuple[TopicPartition, ...]:
-    """The partitions of a described transaction that have no end marker yet."""
+    """A described transaction's partitions without an end marker."""
     return tuple(sorted(TopicPartition(topic.topic, index) for topic in described.topics for index in topic.partitions))
 
 
 def config_values(response: KafkaResponse, resource_name: str) -> Mapping[str, str | None] | None:
-    """The values that DescribeConfigs tells of a resource; None where they may not be read (no DESCRIBE_CONFIGS).
+    """A resource's values in a DescribeConfigs response; None without permission (DESCRIBE_CONFIGS).
 
     A sensitive or unset value is None.
     """

@@ -1,7 +1,7 @@
-"""Bytes of rows: the pieces of which encoders of columns build each row's encoding, without a loop over rows.
+"""Bytes of rows: the building blocks for column encoders that build each row's encoding without a loop over rows.
 
-A column here is a large_binary array without nulls whose rows lie one behind the other, so that the bytes of neighbours
-are one stretch: joining the elements of a list, or giving rows that are null nothing, moves offsets and copies nothing.
+A column here is a large_binary array without nulls whose rows are contiguous: joining
+the elements of a list, or making null rows empty, changes offsets and copies no bytes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spark_2pc_sink.wire.arrow_layout import (
     offsets_of,
 )
 
-#: A column, or bytes that all rows have.
+#: A column, or bytes common to all rows.
 Piece: TypeAlias = ArrowColumn | bytes
 
 
 def joined_rows(pieces: Sequence[Piece], row_count: int) -> ArrowColumn:
-    """The pieces of each row, one behind the other."""
+    """Concatenate each row's pieces."""
     if all(isinstance(piece, bytes) for piece in pieces):
         constant = np.frombuffer(b"".join(pieces), np.uint8)
         return matrix_rows(np.tile(constant, (row_count, 1)))
@@ -37,18 +37,18 @@ def joined_rows(pieces: Sequence[Piece], row_count: int) -> ArrowColumn:
 
 
 def matrix_rows(matrix: npt.NDArray[Any]) -> ArrowColumn:
-    """A column whose rows are those of a matrix of bytes, all equally long."""
+    """A column whose rows are the equally long rows of a byte matrix."""
     count, width = matrix.shape
     return _rows(matrix, np.arange(count + 1, dtype=np.int64) * width)
 
 
 def fixed_rows(numbers: npt.NDArray[Any]) -> ArrowColumn:
-    """The bytes of each number as they are in memory."""
+    """The bytes of each number, as in memory."""
     return matrix_rows(np.ascontiguousarray(numbers).view(np.uint8).reshape(len(numbers), numbers.dtype.itemsize))
 
 
 def chosen_rows(matrix: npt.NDArray[Any], chosen: BoolArray) -> ArrowColumn:
-    """A column whose rows are the chosen bytes of each row of a matrix."""
+    """A column with the chosen bytes of each matrix row."""
     return _rows(matrix[chosen], offsets_of(chosen.sum(axis=1, dtype=np.int64)))
 
 
@@ -58,26 +58,26 @@ def varint_rows(*columns: Varints) -> ArrowColumn:
 
 
 def row_sizes(rows: ArrowColumn) -> Int64Array:
-    """How many bytes each row has."""
+    """Size of each row, in bytes."""
     return np.diff(_offsets(rows))
 
 
 def spread_rows(rows: ArrowColumn, there: BoolArray) -> ArrowColumn:
-    """The rows at the places that are True, and nothing at the others.
+    """The rows at the True places, and empty rows elsewhere.
 
     Args:
         rows: one for each True.
-        there: of all places.
+        there: a flag for every place.
     """
     return _over(rows, _offsets(rows)[offsets_of(there.astype(np.int64))])
 
 
 def grouped_rows(rows: ArrowColumn, counts: Int64Array) -> ArrowColumn:
-    """So many rows, one behind the other, as one.
+    """Concatenate groups of rows into one row each.
 
     Args:
-        rows: as many as all counts together.
-        counts: of each new row.
+        rows: as many as the sum of all counts.
+        counts: number of rows in each new row.
     """
     return _over(rows, _offsets(rows)[offsets_of(counts)])
 
@@ -88,7 +88,7 @@ def _rows(data: npt.NDArray[Any], offsets: Int64Array) -> ArrowColumn:
 
 
 def _over(rows: ArrowColumn, offsets: Int64Array) -> ArrowColumn:
-    """Other rows over the same bytes."""
+    """Rows with other offsets into the same bytes."""
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), data_of(rows)])
 
 

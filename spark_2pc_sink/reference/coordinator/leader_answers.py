@@ -72,7 +72,7 @@ def produce_question(version: int) -> Question:
 
 
 def produce_code(version: int, code: int) -> int:
-    """The code for the producer, given the coordinator's; CONCURRENT_TRANSACTIONS comes after the leader's retries."""
+    """The code for the producer, given the coordinator's; CONCURRENT_TRANSACTIONS only after the leader's retries."""
     if version >= PRODUCE_ADD_VERSION:
         return _PRODUCE_CODES.get(code, code)
     codes = _PRODUCE_VERIFY_CODES if version >= PRODUCE_ABORTABLE_VERSION else _PRODUCE_OLD_CODES

@@ -169,7 +169,7 @@ def step(state: CoordinatorState, event: events.Event, now_ms: int) -> Plan:
 def reserve(state: CoordinatorState, plan: Plan) -> CoordinatorState:
     """Mark the plan as in progress: its id is pending, and the producer ids it took are used.
 
-    Must come right after `step`, before any other event is stepped.
+    Must be called right after `step`, before any other event is stepped.
     """
     reserved = state if plan.producer_ids is None else replace(state, producer_ids=plan.producer_ids)
     if plan.reserved is None:

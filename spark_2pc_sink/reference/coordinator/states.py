@@ -1,6 +1,6 @@
 """States of a transactional id and the table of every legal transition between them.
 
-What affects the meaning of a stored state lives in this file; what a request does in a state lives in the grids
+The meaning of stored states is defined in this file, the effects of requests in each state in the grids
 (`init_producer_id`, `end_txn`) and their handlers.
 
 How a change happens. Every transition has two steps (Kafka: ``prepareTransitionTo``, ``completeTransitionTo``).
@@ -29,9 +29,9 @@ from typing import NamedTuple
 
 from spark_2pc_sink.ids import EPOCH_MAX, NO_PRODUCER_ID, TIMEOUT_NEVER_MS, TopicPartition
 
-#: Stands for "no epoch" in every message and record (``RecordBatch.NO_PRODUCER_EPOCH``).
+#: Means "no epoch" in every message and record (``RecordBatch.NO_PRODUCER_EPOCH``).
 NO_EPOCH = -1
-#: Stands for "no transaction has started" in the record of an Empty id.
+#: Means "no transaction has started" in the record of an Empty id.
 NO_TIMESTAMP = -1
 #: Means "the transaction's timeout also applies to later ones".
 SAME_TIMEOUT_MS = -1

@@ -117,7 +117,7 @@ class Appended:
 
     Args:
         base_offset: the batch's; for a duplicate, that of the first append; -1 unless the code is NONE.
-        log_append_time_ms: what Produce answers: the broker's timestamp, a duplicate's timestamp, or -1.
+        log_append_time_ms: for the Produce answer: the broker's timestamp, a duplicate's timestamp, or -1.
         duplicate: nothing was written; the log already contains the batch.
     """
 

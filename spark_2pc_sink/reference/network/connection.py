@@ -217,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- called by the event loop ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, because the transports of uvloop are no subclass.
+        # A cast, because uvloop's transports are not a subclass.
         self._transport = transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
         self._peer = f"{address[0]}:{address[1]}" if address else "a client that has gone"
@@ -420,7 +420,7 @@ TLS_HANDSHAKE_DEADLINE_S: Final = 10.0
 
 
 class SocketServer:
-    """Listens, and serves everyone who connects.
+    """Listens, and serves clients.
 
     Args:
         access_of: returns the ACLs for a principal and a host.

@@ -364,7 +364,7 @@ class TransactionService:
             code = _code_of(flushed)
             try:
                 settled = self._settle(plan, code)
-            except Exception as error:  # noqa: BLE001 - a defect: handed to who waits for the reply
+            except Exception as error:  # noqa: BLE001 - a bug: passed to the waiting caller
                 reply.set_exception(error)
                 return
             if not reply.done():

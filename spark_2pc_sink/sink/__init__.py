@@ -16,7 +16,7 @@ A room imports only rooms below it:
     What driver and tasks share: the ticket of an attempt, the plan of its tasks, the columns of a record, and the
     receipts of tasks.
 ``stream``
-    The connection between a task and the driver: frames, the listener, and what is held back.
+    The connection between a task and the driver: frames, the listener, and buffering.
 ``table``
     The target table: its catalog, the plan of its columns, the COPY encoder, and the statements that write.
 ``report``

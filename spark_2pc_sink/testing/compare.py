@@ -45,7 +45,7 @@ class MultisetDifference:
 
 
 def multiset_difference(actual: Iterable[T], expected: Iterable[T]) -> MultisetDifference:
-    """Return how ``actual`` differs from ``expected``; false when they are equal, whatever the order."""
+    """Return how ``actual`` differs from ``expected``; false when they are equal, regardless of order."""
     found, wanted = Counter[Hashable](actual), Counter[Hashable](expected)
     surplus = found - wanted
     return MultisetDifference(

@@ -36,7 +36,7 @@ class DualWriteStack:
         transactional_id: id for the sink.
         database: SQLAlchemy URL of the database, which is empty.
         kafka: Kafka client properties.
-        environment: for `DualWriteSink.from_env` in the job, and for Spark on this machine.
+        environment: variables for `DualWriteSink.from_env` in the job, and for Spark on this machine.
     """
 
     def __init__(self, kafka: ReferenceCoordinator, postgres: PostgresServer, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""A bad row: how it is named, how bad rows are found among many, and what is stored about it."""
+"""A bad row: how it is named, how bad rows are found among many, and its stored details."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class BatchResults(Protocol):
     """The output of one attempt's tasks, and what the driver still holds of it, in memory and in files.
 
     Attributes:
-        counts: counts; every record is acknowledged, and every row encoded.
+        counts: for these, every record is acknowledged and every row encoded.
     """
 
     counts: ProducedBatch

@@ -114,7 +114,7 @@ class BatchDriver:
             work: the batch's work.
 
         Raises:
-            DataError, ConfigurationError, …: A retry would not help; both sides are as before it.
+            DataError, ConfigurationError, …: a retry would not help; both sides are as before it.
             BatchAttemptsExhaustedError: the maximum number of attempts failed; both sides are as before it.
             HaltError: a person has to decide; see its remedies.
             SupersededError: a newer driver has taken over.

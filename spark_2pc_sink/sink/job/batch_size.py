@@ -1,6 +1,6 @@
 """Size of Arrow batches, and whether the driver encodes a batch itself: both depend on the previous batch.
 
-**Arrow batches.** Rows: each Arrow batch costs a worker a millisecond or two whatever its size, and one of many
+**Arrow batches.** Rows: each Arrow batch costs a worker a millisecond or two regardless of its size, and one of many
 megabytes no longer fits the processor's caches. So the number of rows follows the mean row size of the previous batch.
 The first batch of a run has no such mean, so its Arrow batches are bounded by bytes alone. Spark counts bytes only if a
 bound is set, and then asks every column for its size after every row, which took a quarter of its tasks' time. So bytes

@@ -174,7 +174,7 @@ def _seconds(moment: str) -> float:
     return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
 
 
-#: Of this process: all its sinks with one transactional id are one run, and are compared with each other.
+#: The run id of this process: all its sinks with one transactional id are one run, and are compared with each other.
 _RUN_ID: Final = str(uuid4())
 
 

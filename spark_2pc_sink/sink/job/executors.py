@@ -300,7 +300,7 @@ class TriedExecutors:
         self._passed.clear()
 
 
-#: Of this process, whose queries share the application's executors.
+#: One object for this process, whose queries share the application's executors.
 tried_executors: Final = TriedExecutors()
 
 

@@ -246,7 +246,7 @@ class TableColumns:
         return (list(plan.expressions), None) if self.plain else (self.selected(), list(plan.expressions))
 
     def packed(self, plan: ColumnPlan) -> list[str]:
-        """The columns in their encoded form, in one select: a lane among several has no second one."""
+        """The columns in their encoded form, in one select: a lane among several cannot have a second."""
         made_of = zip((*self.stored.values(), *self.own.values()), self.types, strict=True)
         return [
             f"{encoded_sql(f'({sql})', kind, column.target)} AS {quoted(column.name)}"

@@ -364,7 +364,7 @@ class RecordSide:
         clock: determines when topic metadata is old.
 
     Attributes:
-        cluster: for metadata, and for the transaction.
+        cluster: connection for metadata and the transaction.
         topics: topic metadata.
         letters: the dead-letter topic.
     """

@@ -204,5 +204,5 @@ def _another(transactional_id: str, known: Mapping[str, object], written: Mappin
     )
 
 
-#: Of this driver process.
+#: The record of this driver process.
 sinks_of_runs: Final = SinksOfRuns()

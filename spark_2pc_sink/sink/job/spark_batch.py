@@ -231,7 +231,7 @@ class SparkBatch:
             try:
                 table = ordered(rows.limit(most + 1), self._lanes, 1).toArrow()
             except Exception:
-                # Perhaps they are few but huge: whatever the cause, the next attempt distributes them.
+                # Perhaps they are few but huge: in any case, the next attempt distributes them.
                 small_batches.note_too_large()
                 raise
         if table.num_rows > most or table.nbytes > SMALL_BYTES_MAX:

@@ -160,7 +160,7 @@ class TableLoader:
         """Match the schema of the lane's rows with the table; repeated only if the schema has changed.
 
         Args:
-            batch: for its schema.
+            batch: a frame with the schema.
             expressions: which columns are written.
             create: create the table if it is missing. If false, and ``create_table`` is set, a missing table is left to
                 a later call.
@@ -306,7 +306,7 @@ class LaneTables:
         """Match rows and tables; see `TableLoader.prepare`.
 
         Args:
-            batch: for its schema.
+            batch: a frame with the schema.
             expressions: expressions of each lane.
             create: create missing tables that may be created.
 

@@ -470,7 +470,7 @@ class AttemptInput:
             return self._answers.pop(sender, None)
 
     def wait_for_room(self, sender: Sender, frame_bytes: int) -> None:
-        """As `reserve`, for a sender of this process, which has a thread of its own to wait in."""
+        """As `reserve`, for a sender of this process, which has its own thread to wait in."""
         with self._changed:
             self._check()
             while not self._reserve(sender, frame_bytes):

@@ -46,11 +46,11 @@ class StreamLimits:
     """Bounds in bytes, tasks and seconds.
 
     Attributes:
-        bytes_max: of all frames of one attempt that are held, queued or being received.
-        tasks_at_once: how many tasks of the application may run at a time.
-        io_deadline_s: for the rest of a frame whose header has arrived, and for tasks, as in `StreamAddress`.
-        hello_s: for TLS, token and the first frame of a connection.
-        alive_s: between two keep-alives to each task; much less than the deadline.
+        bytes_max: maximum for all frames of one attempt that are held, queued or being received.
+        tasks_at_once: maximum number of the application's concurrent tasks.
+        io_deadline_s: time for the rest of a frame whose header has arrived, and for tasks, as in `StreamAddress`.
+        hello_s: time for TLS, token and the first frame of a connection.
+        alive_s: interval between two keep-alives to each task; much less than the deadline.
     """
 
     bytes_max: int = BYTES_MAX

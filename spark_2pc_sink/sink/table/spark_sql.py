@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def quoted(name: str) -> str:
-    """A column's name between backticks, whatever characters it has."""
+    """A column's name between backticks, with any characters."""
     return "`" + name.replace("`", "``") + "`"
 
 

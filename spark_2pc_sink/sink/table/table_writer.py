@@ -173,7 +173,7 @@ class CopyReader:
         """The next bytes, at most `READ_BYTES` of them; empty at the end. ``size`` is psycopg2's preferred size.
 
         Raises:
-            Exception: what the iterable of pieces raises.
+            Exception: an exception of the iterable of pieces.
         """
         del size  # psycopg2 accepts any size
         try:
@@ -196,7 +196,7 @@ def copy_rows(
 
     Raises:
         psycopg2.Error: PostgreSQL refused a row, or the connection failed.
-        Exception: what the iterable of pieces raises.
+        Exception: an exception of the iterable of pieces.
     """
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(table.identifier, identifiers(columns))
     reader = CopyReader(pieces)
@@ -230,7 +230,7 @@ class TableRows(Protocol):
 
         Raises:
             ConstraintError: the table refused a row.
-            Exception: what the iterable of pieces raises.
+            Exception: an exception of the iterable of pieces.
         """
 
     def delete(self) -> None:

@@ -269,7 +269,7 @@ class GarbageCollection:
             self._modules = modules
 
 
-#: Of this worker process.
+#: One object for this worker process.
 _garbage_collection = GarbageCollection()
 
 

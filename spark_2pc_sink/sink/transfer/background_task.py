@@ -24,7 +24,7 @@ class BackgroundTask:
 
     Args:
         work: the thread's function. It returns when there is no more input, and soon after the input has failed.
-        name: of the thread.
+        name: name of the thread.
         interrupt: ends the work's current wait; called from another thread, perhaps several times.
 
     Attributes:
@@ -59,7 +59,7 @@ class BackgroundTask:
         """Wait for the end of the work.
 
         Raises:
-            Exception: what the work raised.
+            Exception: the exception raised by the work.
         """
         self._thread.join()
         if self.error is not None:

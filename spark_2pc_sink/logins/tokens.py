@@ -119,7 +119,7 @@ class TokenSource:
         """Discard a token refused by a broker.
 
         Returns:
-            Whether a new one may be accepted: this one has worked before, so it was revoked, or the issuer has new
+            Whether a new one may be accepted: this one was used before, so it was revoked, or the issuer has new
             keys, or it expired on its way.
         """
         with self._lock:

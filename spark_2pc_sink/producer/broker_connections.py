@@ -188,7 +188,7 @@ class BrokerConnections:
         has acted on the request. Without an answer within ``request_timeout_ms`` the connection is closed, which
         fails every request on it.
 
-        NodeUnavailableError: not sent.
+        Raises:
             NodeUnavailableError: the request was not sent.
         """
         connection = self._connection(node_id)
@@ -362,7 +362,7 @@ class BrokerConnections:
         """The connection to a broker, new or existing, in any state.
 
         Raises:
-            NodeUnavailableError: the previous one failed, and it is too early for a new one.
+            NodeUnavailableError: the previous one failed, or it is too early for a new one.
             ConfigurationError: a TLS file can no longer be read.
         """
         connection = self._connections.get(node_id)

@@ -30,7 +30,7 @@ from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator, Refused, Writer
 from spark_2pc_sink.reference.transactions.service import Background
 
-#: A larger deviation from the monotonic clock since the last check means that the clock was changed; a smaller one
+#: A larger deviation from the monotonic clock since the last check is a changed clock, a smaller one drift.
 _SET_MS_MIN: Final = 100
 #: The shortest sleep: deadlines are whole milliseconds.
 _SLEEP_MS_MIN: Final = 1

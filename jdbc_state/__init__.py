@@ -95,7 +95,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # A type checker would take every name for one that there is.
+if not TYPE_CHECKING:  # type checkers would otherwise accept every name
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

@@ -53,7 +53,7 @@ ACCEPT_REPLAY: Final = "accept_replay"
 DROP: Final = "drop"
 ACCEPT_LOSS: Final = "accept_loss"
 FORCE_TERMINATE: Final = "force_terminate"
-#: What each action is.
+#: Description of each action.
 ACTIONS: Final = {
     CLAIM: "a driver or a command took the row over; `rebuilt_from` where it made the lost row again",
     ADOPT: "a person let another query or Kafka cluster have the row: a claim too",
@@ -69,14 +69,14 @@ ACTIONS: Final = {
 }
 #: Actions that drivers and recoveries do automatically. Only their lines are trimmed.
 ROUTINE: Final = (CLAIM, COMMIT, ABORT, NOTE_DONE, NOTE_OWED)
-#: The action of each move of a row that a person decides.
+#: The action of each move that needs a person's decision.
 ACTION_OF: Final = {
     "accept_open": OPEN_TRANSACTION,
     "accept_replay": ACCEPT_REPLAY,
     "drop_batch": DROP,
     "accept_loss": ACCEPT_LOSS,
 }
-#: The key of a claim's detail that has the layout of its sink.
+#: The key of a claim's detail for the layout of its sink.
 LAYOUT: Final = "layout"
 
 
@@ -102,13 +102,13 @@ class Actor:
         try:
             os_user = getpass.getuser()
         except (KeyError, OSError):
-            # A container may run under a number that has no name.
+            # A container may run under a user id without a name.
             os_user = str(os.getuid())
         return cls(os_user=os_user, host=socket.gethostname(), program=program or _program(), reason=reason)
 
 
 def _program() -> str:
-    """The module of ``python -m``, without the part that every one has; else the name of the script."""
+    """The module of ``python -m``, without the common part; otherwise the name of the script."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")
@@ -183,7 +183,7 @@ class ActionLines:
     def line_under_claim(
         self, transactional_id: str, generation: int, action: str, detail: Mapping[str, Any]
     ) -> ReturningInsert[Any]:
-        """The line of what changes no row, while ``generation`` is the newest claim; none otherwise."""
+        """Insert the line of an action that changes no row, if ``generation`` is the newest claim; otherwise none."""
         state = self._state
         mine = and_(state.c.transactional_id == transactional_id, state.c.generation == generation)
         values = {"transactional_id": state.c.transactional_id, "action": cast(literal(action), Text)}
@@ -191,7 +191,7 @@ class ActionLines:
         return self._insert({**values, "detail": cast(literal(dict(detail), JSONB), JSONB)}, mine)
 
     def line_alone(self, transactional_id: str, action: str, detail: Mapping[str, Any]) -> ReturningInsert[Any]:
-        """The line of what needs no row."""
+        """Insert the line of an action that needs no row."""
         values = {"transactional_id": cast(literal(transactional_id), Text), "action": cast(literal(action), Text)}
         return self._insert({**values, "detail": cast(literal(dict(detail), JSONB), JSONB)}, true())
 

@@ -66,7 +66,7 @@ class Claimant:
             raise claim_lost_error(self.transactional_id, self.expected_generation, row)
 
     def _holds(self, row: StateRow, expected: int) -> bool:
-        """True for the claim that is expected, and for a later one of this very run whose answer was lost."""
+        """True for the expected claim, and for a later one of the same run whose answer was lost."""
         own = self.run_id is not None and (row.query_id, row.run_id) == (self.query_id, self.run_id)
         return row.generation == expected or (row.generation > expected and own)
 
@@ -116,7 +116,7 @@ def claim_statement(
         return _claim(tables.state, claimant, generation, None)
     newest = newest_line(tables, claimant.transactional_id).cte("newest")
     row = _claim(tables.state, claimant, generation, newest).cte("changed")
-    # This looks at the table as it was before the claim.
+    # This reads the table as it was before the claim.
     there = (
         select(tables.state.c.generation).where(tables.state.c.transactional_id == claimant.transactional_id).exists()
     )
@@ -150,7 +150,7 @@ def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE
     mine = state.c.transactional_id == claimant.transactional_id
     columns = row_columns(state)
     if claimant.expected_generation is not None:
-        # A driver that holds a claim has a row. When it is gone, that driver is not the one to make a new one.
+        # A driver with a claim has a row. If the row is gone, that driver must not create a new one.
         return update(state).where(mine, allowed).values(taken_over).returning(*columns)
     fresh = _fresh(claimant)
     if newest is None:
@@ -174,7 +174,7 @@ def _claim(state: Table, claimant: Claimant, generation: int | None, newest: CTE
 
 
 def _fresh(claimant: Claimant) -> dict[str, Any]:
-    """A row of a sink that nothing is known of."""
+    """A row of an unknown sink."""
     return {
         "transactional_id": literal(claimant.transactional_id),
         "prepared_transaction_state": literal(""),
@@ -195,7 +195,7 @@ def _fresh(claimant: Claimant) -> dict[str, Any]:
 
 
 def row_columns(source: FromClause) -> tuple[ColumnElement[Any], ...]:
-    """What to select for :func:`row_of`: the row's columns, and its ages by the database's clock.
+    """Columns for :func:`row_of`: the row's columns, and its ages by the database's clock.
 
     Args:
         source: the state table, or lines of the history.
@@ -209,7 +209,7 @@ def row_columns(source: FromClause) -> tuple[ColumnElement[Any], ...]:
 
 
 def row_of(answer: Any) -> StateRow:
-    """A StateRow from SQLAlchemy's row with :func:`row_columns`, and perhaps other columns."""
+    """A StateRow from SQLAlchemy's row with :func:`row_columns`; other columns are ignored."""
     found = answer._mapping  # noqa: SLF001 - SQLAlchemy's public name, underscored so as not to hide a column
     values = {each.name: found[each.name] for each in fields(StateRow) if each.name in found}
     values["age_s"] = float(values["age_s"])
@@ -229,7 +229,7 @@ def _other_cluster(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
 
 
 def _allowed(row: FromClause, claimant: Claimant) -> ColumnElement[bool]:
-    """``model.claim_refusal`` as SQL; both are held to the same cases by the tests."""
+    """``model.claim_refusal`` as SQL; the tests run both on the same cases."""
     other_cluster = _other_cluster(row, claimant)
     if claimant.adopt:
         return or_(~other_cluster, row.c.status != DECIDED)
@@ -266,9 +266,9 @@ def _taken_over(row: FromClause, claimant: Claimant, newest: ColumnElement[int])
         "run_id": literal(claimant.run_id),
         "cluster_id": literal(claimant.cluster_id),
         "claimed_at": func.clock_timestamp(),
-        # Another query counts its batches from 0: the number of the last one would be taken for a replay.
+        # Another query counts its batches from 0: the number of the last one would look like a replay.
         "batch_id": case((_other_query(row, claimant), null()), else_=row.c.batch_id),
-        # Pairs and offsets of another cluster mean other transactions here, or none.
+        # Producer ids, epochs and offsets of another cluster mean other transactions here, or none.
         "status": case((and_(moved, row.c.status == DONE), NONE), else_=row.c.status),
         "prepared_transaction_state": case((moved, ""), else_=row.c.prepared_transaction_state),
         "settled": case((moved, ""), else_=row.c.settled),

@@ -29,11 +29,11 @@ from jdbc_state.sqlstate import LOCK_NOT_AVAILABLE, is_cut
 _log = sink_log(__name__)
 T = TypeVar("T")
 
-#: A claim gives up at its deadline. This only bounds it when each attempt fails at once.
+#: A claim gives up at its deadline. This only limits it if each attempt fails at once.
 CLAIM_ATTEMPTS_MAX = 1_000
-#: How long one call waits for a backend to be gone; it rolls back first. The claim's deadline bounds all of them.
+#: How long one call waits for a backend to end; it rolls back first. The claim's deadline limits all of them.
 _END_WAIT_MS = 1_000
-#: The first pause after a connection was cut, and the longest: each is twice as long as the one before.
+#: The first pause after a connection was cut, and the longest: each is twice as long as the previous one.
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0
 _DOUBLINGS_MAX: Final = 5
@@ -70,7 +70,7 @@ def through_cuts(step: Callable[[], T], end_s: float) -> T:
         try:
             return step()
         except DatabaseUnreachableError:
-            # It was waited for already.
+            # It already waited for the database.
             raise
         except StateStoreError as error:
             left_s = end_s - time.monotonic()
@@ -83,12 +83,12 @@ def through_cuts(step: Callable[[], T], end_s: float) -> T:
 
 @dataclass(frozen=True)
 class RowReads:
-    """How a claim reads rows.
+    """Reads of rows for a claim.
 
     Attributes:
         read: the row of a transactional id, without waiting for anyone.
         standing: the row by which a claim is judged.
-        rebuilt_from: the number of the line from which the claim of a row made it, None where it was there.
+        rebuilt_from: the number of the line from which the claim rebuilt the row, None if the row existed.
     """
 
     read: Callable[[str], StateRow | None]
@@ -120,7 +120,7 @@ class Claiming:
         self._settings = settings
         self._actions = actions
         self._reads = reads
-        # Until the store has looked, as the settings say.
+        # Set from the settings until the store has checked.
         self.history_there: bool = settings.history_batches > 0
 
     def claim(self, claimant: Claimant, claimed: Callable[[StateRow], None]) -> StateRow:
@@ -178,7 +178,7 @@ class Claiming:
             keep=self._settings.history_batches,
             history_there=self.history_there,
         )
-        # One that named another generation cannot be carried out any more; one that named this still can.
+        # A claim with another generation can no longer be carried out; one with this generation still can.
         before = call.in_doubt and call.generation == generation
         call.in_doubt, call.generation = True, generation
         try:
@@ -205,7 +205,7 @@ class Claiming:
         except StateStoreError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
-            # The whole table is locked, which no driver does.
+            # The whole table is locked, which drivers never do.
             return
         call.claimant.check(standing)
         if standing is not None:
@@ -246,11 +246,11 @@ class Claiming:
         )
 
     def locked(self, operation: str, waited_ms: int, remedy: str) -> StateStoreError:
-        """The error of a row or table that stayed locked, with the sessions that hold it.
+        """The error for a row or table that stayed locked, with the sessions that hold the lock.
 
         Args:
-            operation: what waited.
-            waited_ms: for how long.
+            operation: the waiting operation.
+            waited_ms: how long it waited.
             remedy: what to do about the sessions.
         """
         with self._requests(operation) as connection:

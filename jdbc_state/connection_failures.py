@@ -17,8 +17,8 @@ class ConnectionFailure:
     """One kind of failure.
 
     Attributes:
-        refused: the server answered, and does not let this role in.
-        remedy: a sentence; '' where the text is not known.
+        refused: the server answered, and refused the login of this role.
+        remedy: a sentence; '' if the text is not known.
     """
 
     refused: bool = False
@@ -28,7 +28,7 @@ class ConnectionFailure:
 _ROLE: Final = r'(?:user|role) "(?P<role>[^"]*)"'
 _WHERE: Final = r'host "(?P<host>[^"]*)", user "(?P<role>[^"]*)", database "(?P<database>[^"]*)"'
 _IN_CONNECTION: Final = "connected to another database of the server, such as postgres"
-# In a template: {role} and {database} as the URL or else the text has them; {q_role} and {q_database} in SQL.
+# Template fields: {role} and {database} from the URL or else from the text; {q_role} and {q_database} quoted for SQL.
 _REFUSED: Final = (
     (
         rf"password authentication failed for {_ROLE}",

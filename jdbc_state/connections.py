@@ -39,14 +39,14 @@ _log = sink_log(__name__)
 
 #: The server's own time-out fires first and gives the better message; the watchdog covers a server that is stopped.
 ANSWER_GRACE_MS = 2_000
-#: The first pause between two attempts, and the longest: each is twice as long as the one before.
+#: The first pause between two attempts, and the longest: each is twice as long as the previous one.
 _RECONNECT_PAUSE_S: Final = 0.05
 _RECONNECT_PAUSE_S_MAX: Final = 1.0
 #: Seconds after which a continuing wait for the database is logged again.
 _TOLD_EVERY_S: Final = 10.0
 _HIDDEN = "***"
 _APPLICATION_NAME = "jdbc_state"
-#: Requests come one after the other; another one at the same time gets a connection that is closed afterwards.
+#: Requests are sequential; a concurrent one gets a connection that is closed afterwards.
 _KEPT_MAX = 1
 _UNLIMITED = -1
 #: A connection is replaced after this, so that after a failover we soon talk to the new primary.
@@ -54,9 +54,9 @@ KEPT_S_MAX = 60
 #: A connection used less than this many seconds ago is assumed to be alive.
 _TRUSTED_S: Final = 1.0
 _LENT = "jdbc_state_lent_s"
-#: Execution option: SQL that goes before a statement, in the same message.
+#: Execution option: SQL to be sent before a statement, in the same message.
 _PRELUDE = "jdbc_state_prelude"
-#: A link that is cut without a word is noticed after idle + count x interval = 25 s, while waiting as well as sending.
+#: A dead link is noticed after idle + count x interval = 25 s, both while waiting and while sending.
 KEEPALIVE: Final[dict[str, int]] = {
     "keepalives": 1,
     "keepalives_idle": 10,
@@ -64,12 +64,12 @@ KEEPALIVE: Final[dict[str, int]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
-# A role or a database may bound its transactions, from PostgreSQL 17 on. Ours are bounded statement by statement.
+# A role or a database may limit its transactions, from PostgreSQL 17 on. Ours are limited by statement.
 _NO_TRANSACTION_TIMEOUT: Final = (
     "CASE WHEN current_setting('server_version_num')::integer >= 170000 "
     "THEN set_config('transaction_timeout', '0', true) END"
 )
-#: SQL for the beginning of a transaction: it may take as long as its statements may take together.
+#: SQL for the beginning of a transaction without a limit of its total time.
 UNTIMED: Final = f"SELECT {_NO_TRANSACTION_TIMEOUT}; "
 #: synchronous_commit of a decision or a claim: 'on', so that a crash of the server cannot undo the commit, or the
 #: stricter remote_apply.
@@ -83,9 +83,9 @@ DURABLE: Final = f"SELECT set_config('synchronous_commit', {DURABLE_LEVEL}, true
 class Database:
     """Opens connections, and turns every failure to do so into DatabaseUnreachableError.
 
-    One connection is kept between transactions that went well, since making one costs more than most of them. It is
-    asked before it is used again, and not kept for long. After anything else a connection is closed: a broken one is
-    never met twice.
+    One connection is kept between successful transactions, since opening one costs more than most of them. It is tested
+    before it is used again, and replaced regularly. After any error a connection is closed: a broken one is never used
+    twice.
 
     Args:
         url: SQLAlchemy's, dialect postgresql, driver psycopg2.
@@ -101,7 +101,7 @@ class Database:
         self._answered = False
         #: Kind of the database; None until the first connection was made.
         self.kind: DatabaseKind | None = None
-        # Of the thread that is making a connection: what ends when it is made, and whether the server has let it in.
+        # For the connecting thread: the watchdog of the attempt, and whether the server has accepted the login.
         self._making = threading.local()
         self._engine = _engine(parsed, settings)
         # Runs before SQLAlchemy's own hook, which asks an engine's first connection for the server version.
@@ -110,16 +110,16 @@ class Database:
             event.listen(self._engine, "do_connect", self._add_password)
 
     def open(self, operation: str, *, patient: bool = True) -> Connection:
-        """A connection that has not begun a transaction; the caller closes it.
+        """Open a connection that has not begun a transaction; the caller closes it.
 
         Args:
             operation: for messages.
-            patient: give a database that has answered before ``connect_deadline_ms`` to come back (a restart, a
+            patient: allow a database that was reachable before ``connect_deadline_ms`` to return (a restart, a
                 failover).
 
         Raises:
             DatabaseUnreachableError: naming host, port and database, never the password.
-            ConfigurationError: it is reached by a pooler in statement mode, or without TLS where that is required.
+            ConfigurationError: it is behind a pooler in statement mode, or lacks the required TLS.
         """
         wait_ms = self._settings.connect_deadline_ms if patient and self._answered else 0
         end_s = time.monotonic() + wait_ms / 1000

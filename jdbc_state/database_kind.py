@@ -19,7 +19,7 @@ from jdbc_state.sink_log import sink_log
 from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, describe
 
 _log = sink_log(__name__)
-#: What version() of PostgreSQL begins with, and of EDB's builds of it.
+#: Beginnings of version() for PostgreSQL and EDB's builds of it.
 _GENUINE: Final = re.compile(r"(PostgreSQL|EnterpriseDB) \d")
 _END: Final = "pg_terminate_backend, which ends the transaction of an older driver"
 _TRANSACTIONS: Final = "transactions of several statements over several tables"
@@ -47,7 +47,7 @@ UNION ALL SELECT 'relation sys.jobs' WHERE to_regclass('sys.jobs') IS NOT NULL
 UNION ALL SELECT 'setting ' || name FROM unnest(ARRAY['neon.tenant_id', 'alloydb.iam_authentication']) AS name
     WHERE current_setting(name, true) IS NOT NULL
 """
-#: SQLSTATE of a feature that is missing, and of syntax, a table, a column and a function that is not known.
+#: SQLSTATEs for an unsupported feature, and for unknown syntax, tables, columns and functions.
 _NOT_UNDERSTOOD: Final = frozenset({"0A000", "42601", "42P01", "42703", "42883"})
 #: Services and extensions of PostgreSQL: by a sign, name and limits.
 _SERVICES: Final = (

@@ -26,11 +26,11 @@ class SqlDecidingTransaction(OneDecision):
     """One open transaction; see ``DecidingTransaction``. Made by :func:`deciding` only.
 
     Args:
-        connection: in a transaction of its own, or about to begin one.
+        connection: in a separate transaction, or about to begin one.
         state: the table of state rows.
         moves: the statement that decides.
         settings: time-outs.
-        transactional_id: whose row.
+        transactional_id: key of the row.
         generation: the claim.
     """
 
@@ -61,8 +61,8 @@ class SqlDecidingTransaction(OneDecision):
     def begin(self) -> None:
         """Set this transaction's limits and name, and read the row.
 
-        Reading it first spares a driver that was overtaken long ago the COPY; and it takes the lock on the state
-        table by which a newer claim tells this transaction from one of the same name that uses another table.
+        Reading it first saves a driver that was superseded long ago the COPY; and it takes the lock on the state table
+        by which a newer claim distinguishes this transaction from one of the same name that uses another table.
         """
         limits = (
             f"SET LOCAL lock_timeout = {self._settings.lock_timeout_ms}; "
@@ -88,8 +88,8 @@ class SqlDecidingTransaction(OneDecision):
         with self._deciding():
             move = decision.move(self._transactional_id, self._generation)
             statement, parameters = self._moves.statement(move)
-            # A deferred constraint that fails inside COMMIT would look like an unknown outcome, here like any error.
-            # And a trigger, or the user's own SQL, may have made the transaction less durable since it began.
+            # Otherwise a deferred constraint that fails in COMMIT would look like an unknown outcome. And a trigger,
+            # or the user's own SQL, may have made the transaction less durable since it began.
             checked = prelude(f"SET CONSTRAINTS ALL IMMEDIATE; {DURABLE}")
             written = self._connection.execute(statement, parameters, execution_options=checked).one_or_none()
             if written is None:
@@ -113,8 +113,8 @@ class SqlDecidingTransaction(OneDecision):
             with watchdog:
                 self._connection.commit()
         except Exception as error:
-            # Not only the codes that say so (08007, 40003): 57P01 of a terminated backend, a reset, or a cut by the
-            # watchdog can all come after the server has made the commit durable.
+            # Not only for codes that say so (08007, 40003): 57P01 of a terminated backend, a reset, or the watchdog's
+            # cut can all follow after the server has made the commit durable.
             raise CommitUnknownError(
                 operation=f"COMMIT of the decision for {self._transactional_id!r}, generation {self._generation}",
                 detail=f"{describe(error)}; whether it was carried out shows only in a new claim",
@@ -132,7 +132,7 @@ def deciding(
 ) -> Iterator[SqlDecidingTransaction]:
     """One deciding transaction, from BEGIN to COMMIT or ROLLBACK; see ``StateStore.deciding``.
 
-    The server bounds each statement, the batch's own too. A server that is stopped bounds none, so the driver does.
+    The server limits each statement, including the batch's own. If the server is stopped, the driver's watchdog does.
     """
     operation = f"deciding transaction of {transactional_id!r}, generation {generation},"
     connection = database.open(operation)

@@ -44,7 +44,7 @@ def _rebuild(cls: type[DualWriteError], values: dict[str, Any]) -> DualWriteErro
 class ConfigurationError(DualWriteError):
     """An option has a value that breaks a rule. Nothing was written.
 
-    ``source`` is the file or the variable that gave the value; '' where the caller did.
+    ``source`` is the file or the variable with the value; '' if the caller passed it.
     """
 
     option: str
@@ -103,12 +103,12 @@ class DatabaseRefusedError(DatabaseUnreachableError):
 
 @dataclass(eq=False, kw_only=True)
 class CommitUnknownError(StateStoreError):
-    """COMMIT raised, or its answer was lost. Whatever the SQLSTATE, only a new claim can tell what it did."""
+    """COMMIT raised, or its answer was lost. For any SQLSTATE, only a new claim can tell what it did."""
 
 
 @dataclass(eq=False, kw_only=True)
 class ClaimRefusedError(DualWriteError):
-    """The state row of this transactional id belongs to someone else. Nothing was changed."""
+    """The state row of this transactional id has another owner. Nothing was changed."""
 
     transactional_id: str
     what: str
@@ -147,17 +147,17 @@ class SupersededError(DualWriteError):
 
 
 class HaltCause(str, Enum):
-    """Why a person has to decide, for programs; equal to the text that the command line prints as JSON."""
+    """Why a person has to decide, for programs; equal to the text in the command line's JSON."""
 
     #: The state row belongs to another Kafka cluster.
     OTHER_CLUSTER = "other_cluster"
-    #: The state row is new, and Kafka has transactions of its id.
+    #: The state row is new, and Kafka has transactions with its id.
     ID_IN_USE = "id_in_use"
-    #: The state row and its history are lost, and Kafka has a transaction of its id open.
+    #: The state row and its history are lost, and Kafka has an open transaction with its id.
     OPEN_TRANSACTION = "open_transaction"
-    #: Kafka has committed a transaction that the state row does not know.
+    #: Kafka has committed a transaction that the state row lacks.
     DATABASE_BEHIND = "database_behind"
-    #: The state row is not what this claim has left: the database lost commits.
+    #: The state row differs from what this claim has written: the database lost commits.
     COMMITS_LOST = "commits_lost"
     #: The batch is decided, and neither the coordinator nor a log tells how its transaction ended.
     OUTCOME_LOST = "outcome_lost"

@@ -35,7 +35,7 @@ EMPTY: Final = "empty"
 PASSED: Final = "passed"
 ACCEPTED: Final = "accepted"
 NOTED: Final = "noted"
-#: What writes a line, and when.
+#: Events that write a line.
 EVENTS: Final = {
     CLAIMED: "the first claim of a row that has no line, as it is new, or older than the history, as it was put back",
     ADOPTED: "a person let another query or Kafka cluster have the row",
@@ -48,12 +48,12 @@ EVENTS: Final = {
 }
 #: The store's operations that add a line, and its event; ``decide`` is a resend if Kafka lacks the batch.
 EVENT_OF: Final = {"decide": DECIDED, "take_empty_batch": EMPTY, "accept_open": ACCEPTED, "accept_loss": PASSED}
-#: Lines are trimmed when a tenth more than wanted are there: not with every batch, and never many at a time.
+#: Lines are trimmed when there are a tenth more than the limit: not with every batch, and never many at a time.
 _TRIM_SHARE: Final = 10
 
 
 def trim_step(keep: int) -> int:
-    """How many lines are written for one that trims; with ``keep`` of them wanted."""
+    """Number of lines written per trim, for a limit of ``keep``."""
     return max(1, keep // _TRIM_SHARE)
 
 
@@ -78,7 +78,7 @@ def with_line(
     names = [column.name for column in tables.state.columns]
     event = literal(event) if isinstance(event, str) else event
     values = {name: row.c[name] for name in names} | ({} if figures is None else {FIGURES: figures})
-    # Without the defaults of the other columns: a history that lacks the figures has none of those.
+    # Without the other columns' defaults: a history without the figures column lacks these.
     added = insert(history).from_select([*values, "event"], select(*values.values(), event), include_defaults=False)
     key = set(history.primary_key.columns.keys())
     noted = added.on_conflict_do_update(
@@ -132,11 +132,11 @@ def lost_lines(tables: StateTables) -> Select[Any]:
 
 
 def figures_of(tables: StateTables) -> ColumnElement[Any]:
-    """The figures of a line; none where the history lacks the column, which no job of this version has seen yet."""
+    """The figures of a line; None if the history lacks the column, because no job of this version has run yet."""
     line = func.to_jsonb(tables.history.table_valued())
     return func.coalesce(line.op("->")(FIGURES), func.jsonb_build_object(), type_=JSONB).label(FIGURES)
 
 
 def _copied(tables: StateTables) -> list[ColumnElement[Any]]:
-    """The columns that a history of version 2 always has."""
+    """The columns of every history of version 2."""
     return [column for column in tables.history.columns if column.name != FIGURES]

@@ -139,7 +139,7 @@ class JoinedDecisions:
         Other limits, for the caller's own statements, are left to the caller.
         """
         idle_ms = self._settings.idle_in_transaction_timeout_ms
-        # Literals, as each bound value of a statement costs a microsecond of its sender.
+        # Literals, as each bound value of a statement costs the sender a microsecond.
         local: dict[str, ColumnElement[Any]] = {
             "application_name": bindparam(_NAME),
             "synchronous_commit": literal_column(DURABLE_LEVEL),

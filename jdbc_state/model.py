@@ -36,7 +36,7 @@ class Transition:
 DECIDE = "decide"
 #: The same for a batch without records, which needs no commit in Kafka.
 DECIDE_ALONE = "take_empty_batch"
-#: Everything that is not here is refused, and leaves the row as it is.
+#: All other moves are refused, and leave the row unchanged.
 TRANSITIONS = (
     Transition("mark_initialized", NONE, NONE, "a first recovery took the id over: the row is no longer fresh"),
     Transition(DECIDE, NONE, DECIDED, "the first batch: its data and its pair commit together (KIP-939)"),
@@ -243,7 +243,7 @@ _COMPARE = (
 
 
 def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt: bool) -> ClaimRefusedError | None:
-    """Why this claimant may not take ``row`` over, or None when it may.
+    """Why this claimant may not take ``row`` over, or None if it may.
 
     The same rule as in the WHERE clause of the claim.
     """
@@ -278,10 +278,10 @@ def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt
 
 
 def claim_lost_error(transactional_id: str, generation: int, row: StateRow | None) -> SupersededError | HaltError:
-    """The error of a driver whose claim is not the row's: superseded, lost by the database, or gone with the row.
+    """The error for a driver whose claim is not the row's: superseded, lost by the database, or gone with the row.
 
-    Generations only grow. One that is lower than a claim that was granted proves that the claim was lost, and with it
-    perhaps decisions that Kafka has followed.
+    Generations only grow. One that is lower than a granted claim proves that the claim was lost, perhaps with
+    decisions that Kafka has committed.
     """
     if row is not None and row.generation < generation:
         return lost_commits_error(row, f"generation {generation}")

@@ -1,7 +1,7 @@
 """Moves of a state row as SQL: one conditional UPDATE each, with its lines in the same statement.
 
 ``WHERE transactional_id = … AND generation = …`` is lock, check and write in one, at every isolation level: a driver
-whose claim is not the newest meets no row, and then writes no line either.
+without the newest claim matches no row, and then writes no line either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jdbc_state.model import DECIDE, OWED, Move, legal_before, status_after
 from jdbc_state.schema import StateTables
 
 _ACCEPT_OPEN = "accept_open"
-#: A repeat of one of these, after an answer that was lost, takes no number of its own.
+#: A repeat of one of these, after a lost answer, does not take a new number.
 _REPEATED = ("take_empty_batch", "accept_loss")
 _INITIALIZE = "mark_initialized"
 #: Parameters of every move; those of the values have a prefix, as SQLAlchemy reserves the columns' names.
@@ -63,7 +63,7 @@ class Moves:
         self._updates: dict[tuple[object, ...], Update] = {}
 
     def statement(self, move: Move) -> tuple[Executable, dict[str, object]]:
-        """A statement that answers with the row, or with nothing and has then changed nothing; and its parameters."""
+        """A statement that returns the row, or no row if it changed nothing; and its parameters."""
         parameters = _parameters(move)
         if move.action and self._keep:
             parameters |= {_ACTION: move.action, _DETAIL: dict(move.detail)}
@@ -80,7 +80,7 @@ class Moves:
         return self._keep > 0
 
     def update(self, move: Move, before: tuple[str, ...]) -> tuple[Update, dict[str, object]]:
-        """The change of the row alone, which writes no line and answers nothing; and its parameters.
+        """The change of the row alone, which writes no line and returns no row; and its parameters.
 
         Args:
             move: what to write.

@@ -17,7 +17,7 @@ def ask(password: Callable[[], str]) -> str:
     """The password for a new connection.
 
     Raises:
-        PasswordUnavailableError: the function failed; what failed once may not fail again.
+        PasswordUnavailableError: the function failed, which may be temporary.
         ConfigurationError: it returned something else.
     """
     try:

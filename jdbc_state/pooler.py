@@ -1,4 +1,4 @@
-"""Connection poolers: whether one is between a client and the server, and in which mode."""
+"""Connection poolers: detect one between client and server, and its mode."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import psycopg2.extensions
 
 
 def backend_pid(session: psycopg2.extensions.connection) -> int:
-    """The process id of the server's end, which a pooler may change from one transaction to the next."""
+    """The server's process id of the session, which a pooler may change between transactions."""
     with session.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         [(pid,)] = cursor.fetchall()
@@ -15,7 +15,7 @@ def backend_pid(session: psycopg2.extensions.connection) -> int:
 
 
 def behind_pooler(session: psycopg2.extensions.connection) -> bool:
-    """True where a pooler is between: it gives its clients other process ids than the server's.
+    """True if there is a pooler: it gives its clients other process ids than the server's.
 
     Args:
         session: in autocommit mode.

@@ -1,4 +1,4 @@
-"""Making, migrating and checking the tables, also when two drivers start for the first time at one moment."""
+"""Creating, migrating and checking the tables, also if two drivers start for the first time simultaneously."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jdbc_state.settings import StoreSettings
 from jdbc_state.sqlstate import INSUFFICIENT_PRIVILEGE, describe, sqlstate_of
 from jdbc_state.versions import find_table, making, migration, refusal
 
-#: Two first starts can cross at most twice: once for the schema, once for each table. More is another fault.
+#: Two first starts can collide at most twice: once for the schema, once for each table. More is another fault.
 CREATE_ATTEMPTS_MAX = 5
 #: SQLSTATEs for the loser of such a race. CREATE checks first and creates then, so it can meet the unique indexes of
 #: pg_namespace, pg_class and pg_type (23505), or a concurrent update of the catalogue (XX000).
@@ -32,7 +32,7 @@ _MISSING_PRIVILEGES = text(
     "SELECT wanted FROM unnest(CAST(:wanted AS text[])) AS wanted "
     "WHERE NOT has_table_privilege(CAST(:role AS name), to_regclass(:table), wanted)"
 )
-# In a schema that the connected role may not use, to_regclass raises an error that ends the transaction.
+# If the connected role may not use the schema, to_regclass raises an error that ends the transaction.
 _CLOSED_TO = text(
     "SELECT role FROM unnest(ARRAY[current_user, CAST(:role AS name)]) WITH ORDINALITY AS asked (role, number), "
     "pg_namespace WHERE nspname = :schema AND NOT has_schema_privilege(role, oid, 'USAGE') ORDER BY number LIMIT 1"
@@ -58,11 +58,11 @@ class SchemaReport:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What `prepare` leaves.
+    """Result of `prepare`.
 
     Attributes:
         history: whether there is a history, wanted or not.
-        figures: whether it has the column for the figures of a batch.
+        figures: whether it has the column for a batch's figures.
     """
 
     history: bool
@@ -75,7 +75,7 @@ def prepare(connection: Connection, settings: StoreSettings, *, where: str) -> P
     Existing tables are not created again, so a role without CREATE privileges can use them.
 
     Args:
-        connection: in autocommit mode, so that a lost race leaves no failed transaction behind.
+        connection: in autocommit mode, so that a lost race leaves no failed transaction.
         settings: the names.
         where: the database, as in a URL.
 
@@ -192,7 +192,7 @@ def _lacking(connection: Connection, table: Table, wanted: tuple[str, ...], role
 
 
 def _run(connection: Connection, statement: str) -> None:
-    """Send SQL as it is: a % in a name begins no parameter."""
+    """Send SQL unchanged: a % in a name does not begin a parameter."""
     connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
@@ -207,7 +207,7 @@ def _add_columns(connection: Connection, tables: StateTables) -> None:
 
 
 def _add_figures(connection: Connection, tables: StateTables) -> None:
-    """Within version 2. Nothing is rewritten either."""
+    """Additions within version 2. They do not rewrite the table either."""
     history = quoted(tables.history)
     _run(connection, f"ALTER TABLE {history} ADD COLUMN IF NOT EXISTS {FIGURES} jsonb NOT NULL DEFAULT '{{}}'")
 

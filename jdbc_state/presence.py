@@ -25,8 +25,8 @@ from jdbc_state.watchdog import Watchdog
 
 _log = sink_log(__name__)
 
-#: How often the session is looked after, in seconds. Where it broke it is missing so long, and for the time that a
-#: connection takes.
+#: How often the session is checked, in seconds. A broken session is missing for up to this long, plus the time to
+#: reconnect.
 LOOK_S: Final = 1.0
 _OPERATION: Final = "showing that a driver lives"
 #: Time limit of its requests, in milliseconds.
@@ -36,7 +36,7 @@ _FAREWELL_MS: Final = 1_000
 #: A pooler in transaction mode lends a session to the next client; in session mode it keeps it for its client. This is
 #: how often two connections are asked which session they have.
 _POOLER_ROUNDS: Final = 3
-# Nothing ends it for being idle; and the server too finds out, after 25 s, that a client is gone without a word.
+# It has no idle time-out; and the server too notices a dead client, after 25 s.
 _NAMED: Final = """
 SELECT set_config('application_name', %s, false), set_config('idle_session_timeout', '0', false),
        set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),
@@ -45,11 +45,11 @@ SELECT set_config('application_name', %s, false), set_config('idle_session_timeo
 
 
 class Presence:
-    """Shows the newest claim of one driver in pg_stat_activity. Safe to use from several threads.
+    """Shows the newest claim of one driver in pg_stat_activity. Thread-safe.
 
     Args:
         database: opens its connections.
-        shown_while: asked every `LOOK_S`; where the answer is False the session ends, until the next claim.
+        shown_while: called every `LOOK_S`; if it returns False the session ends, until the next claim.
     """
 
     def __init__(self, database: Database, shown_while: Callable[[], bool]) -> None:
@@ -113,7 +113,7 @@ class Presence:
         return not has_something_to_read(session)
 
     def _renew(self, name: str) -> None:
-        """Show the name by a new session, and only then end the one before."""
+        """Show the name by a new session, and only then end the previous one."""
         try:
             session = self._database.session(_OPERATION)
             try:

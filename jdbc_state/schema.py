@@ -56,11 +56,11 @@ FIGURES = "figures"
 #: Privileges that a driver needs on each table. An operator who only reads needs SELECT.
 STATE_PRIVILEGES = ("SELECT", "INSERT", "UPDATE")
 HISTORY_PRIVILEGES = (*STATE_PRIVILEGES, "DELETE")
-#: Lines are written, and trimmed, and never changed.
+#: Lines are inserted and trimmed, never changed.
 ACTIONS_PRIVILEGES = ("SELECT", "INSERT", "DELETE")
 
-#: Only for its rules of quoting and its spelling of types. Not psycopg2's, which writes % as %%: the statements are for
-#: people, and for PostgreSQL itself.
+#: Only for its quoting and type names. Not psycopg2's, which writes % as %%: the statements are for people, and for
+#: PostgreSQL itself.
 _DIALECT: Dialect = PGDialect(paramstyle="named")  # type: ignore[no-untyped-call]
 
 
@@ -72,7 +72,7 @@ class StateTables:
         state: one row for each sink.
         history: copies of the row by number, see `jdbc_state.history`.
         actions: what drivers and people did, see `jdbc_state.actions`.
-        records: what Kafka may still lack of a service's decisions, see `jdbc_state.joined`.
+        records: records that Kafka may still lack for a service's decisions, see `jdbc_state.joined`.
     """
 
     state: Table
@@ -82,7 +82,7 @@ class StateTables:
 
     @classmethod
     def named(cls, settings: StoreSettings) -> StateTables:
-        """The tables under the names of ``settings``."""
+        """The tables with the names in ``settings``."""
         metadata = MetaData(schema=settings.state_schema)
         known = ", ".join(repr(status) for status in STATUSES)
         state = Table(
@@ -184,7 +184,7 @@ def _row_columns() -> list[Column[Any]]:
 
 
 def _action_columns() -> list[Column[Any] | PrimaryKeyConstraint]:
-    """The time is a part of the key: a sequence that was set back, as by a partial restore, must not fail a claim."""
+    """The time is a part of the key: a sequence that was reset, as by a partial restore, must not fail a claim."""
     return [
         Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
         Column("at", _instant(), nullable=False),
@@ -203,7 +203,7 @@ def _action_columns() -> list[Column[Any] | PrimaryKeyConstraint]:
 
 
 def _records_columns() -> list[Column[Any] | PrimaryKeyConstraint]:
-    """One row for each transactional id: a decision takes the place of the one before."""
+    """One row for each transactional id: a decision replaces the previous one."""
     return [
         Column("transactional_id", String(TRANSACTIONAL_ID_CHARACTERS_MAX), nullable=False),
         Column("batch_id", BigInteger, nullable=False),

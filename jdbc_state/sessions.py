@@ -61,7 +61,7 @@ def presence_prefix(table: str, transactional_id: str) -> str:
 
 
 def presence_name(table: str, transactional_id: str, generation: int) -> str:
-    """The name of the session by which the driver with one claim is seen; at most 63 bytes of printable ASCII."""
+    """The name of the session that represents the driver with one claim; at most 63 bytes of printable ASCII."""
     return f"{presence_prefix(table, transactional_id)}{generation}"
 
 
@@ -112,11 +112,11 @@ class NamedSession:
 
 @dataclass(frozen=True)
 class Liveness:
-    """Whether the driver with the newest claim lives.
+    """Whether the driver with the newest claim is alive.
 
     Attributes:
-        alive: None where it cannot be told.
-        detail: by which session it is seen, or why it is not.
+        alive: None if unknown.
+        detail: the session that shows it, or why there is none.
         session: that session.
     """
 
@@ -146,11 +146,10 @@ class Session:
         return f"pid {self.pid} ({self.name or 'no application_name'}, role {self.role})"
 
 
-# The name is parsed from the right, where the generation cannot contain the colon that an id can. The same id may be in
-# use with another state table of this database: a session that holds a lock on such a table is another sink's. (The
-# history has such a column too. The first thing that a deciding transaction does is to read its row, which holds a lock
-# on the table to its end.) Another role's sessions are not ended even where we could: any role may choose any
-# application_name.
+# The name is parsed from the right, as the generation cannot contain the colon that an id can. The same id may be used
+# with another state table of this database: a session that holds a lock on such a table is another sink's. (The history
+# has such a column too. A deciding transaction first reads its row, which locks the table to its end.) Another role's
+# sessions are not ended even if we may: any role may choose any application_name.
 _END_OLDER = text(r"""
 SELECT older.pid, older.usename, older.application_name,
        CASE WHEN older.usename = session_user THEN pg_terminate_backend(older.pid, :wait_ms) END AS ended
@@ -204,15 +203,15 @@ ORDER BY activity.pid
 def end_older_sessions(
     connection: Connection, *, table: str, history: str, transactional_id: str, below_generation: int, wait_ms: int
 ) -> list[Session]:
-    """End the deciding transactions of claims older than ``below_generation``, and say what became of each.
+    """End the deciding transactions of claims older than ``below_generation``, and report the outcome for each.
 
     Args:
         connection: any connection to the same database.
         table: the state table as quoted SQL.
-        history: its history, in the same way.
-        transactional_id: whose.
+        history: its history as quoted SQL.
+        transactional_id: the sink's id.
         below_generation: only claims before this one.
-        wait_ms: how long to wait for each to be gone (it rolls back first).
+        wait_ms: how long to wait for each to end (it rolls back first).
     """
     answer = connection.execute(
         _END_OLDER,
@@ -233,7 +232,7 @@ def lock_holders(connection: Connection, *, table: str) -> list[Session]:
 
 
 def driver_sessions(connection: Connection, *, table: str) -> list[NamedSession]:
-    """The sessions by which drivers are seen: their own ones, and after these their deciding transactions.
+    """The sessions that represent drivers: presence sessions, followed by deciding transactions.
 
     Args:
         connection: any connection to the same database.
@@ -269,6 +268,6 @@ def _is_claimed(name: str, prefix: str, generation: int) -> bool:
 
 
 def _generation_of(name: str, prefix: str) -> int:
-    """The claim in the name of a session; -1 where there is none."""
+    """The claim in the name of a session; -1 if there is none."""
     rest = name.removeprefix(prefix)
     return int(rest) if rest.isascii() and rest.isdecimal() and len(rest) <= _GENERATION_DIGITS_MAX else -1

@@ -1,4 +1,4 @@
-"""Settings of a store: names of its tables, how many lines it keeps, and how long it may wait."""
+"""Settings of a store: names of its tables, number of lines it keeps, and time-outs."""
 
 from __future__ import annotations
 

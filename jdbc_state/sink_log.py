@@ -1,7 +1,7 @@
-"""The log of a sink: each line names its transactional id, in front of the message and as a field of the record.
+"""The log of a sink: each line has its transactional id, as a prefix of the message and as a field of the record.
 
-Where several sinks run in one process, a line that names none is of no use. What knows its sink makes a log for it;
-what does not, such as a connection, logs for the sink that its thread is at work for.
+If several sinks run in one process, a line without an id is useless. Code that knows its sink makes a log for it; other
+code, such as a connection, logs for the sink that its thread is working for.
 """
 
 from __future__ import annotations

@@ -14,18 +14,18 @@ from jdbc_state.errors import StateStoreError
 #: deadlock, lock timeout, an idle session ended; connection, resources, operator intervention.
 _RETRIABLE_CODES = frozenset({"40001", "40P01", "55P03", "25P03"})
 _RETRIABLE_CLASSES = ("08", "53")
-#: 57014 (query_canceled: a statement timeout, or a person) is left out of the class: the same statement again would
+#: 57014 (query_canceled: a statement timeout, or a person) is excluded from the class: repeating the statement would
 #: take as long again.
 _RETRIABLE_INTERVENTIONS = frozenset({"57P01", "57P02", "57P03", "57P05"})
-#: The connection ended without an answer: connection_failure, the code that libpq leaves out.
+#: The connection ended without an answer: connection_failure, a code that libpq does not provide.
 CONNECTION_FAILURE = "08006"
 
-#: A lock was not to be had in time.
+#: A lock was not available in time.
 LOCK_NOT_AVAILABLE = "55P03"
 #: The server ends the session: admin_shutdown (also of one backend), crash_shutdown, idle_session_timeout.
 _ENDED_SESSIONS = frozenset({"57P01", "57P02", "57P05"})
 
-#: A right is missing. PostgreSQL names the object and not the right.
+#: A privilege is missing. PostgreSQL names the object and not the privilege.
 INSUFFICIENT_PRIVILEGE = "42501"
 _GRANT = (
     ". Have its owner grant the role what it needs: SELECT, INSERT and UPDATE on the state table, DELETE too on the "
@@ -33,8 +33,8 @@ _GRANT = (
     "those that rows go to. Where a state table is missing: CREATE on its schema, or make it with a role that has "
     "that. docs/permissions.md lists everything"
 )
-#: The server takes no writes: mostly a standby, after a failover that the URL does not follow; or it is told so, as a
-#: provider does when the disk is nearly full.
+#: The server does not accept writes: mostly a standby, after a failover that the URL does not follow; or it is
+#: configured so, as providers do when the disk is nearly full.
 READ_ONLY = "25006"
 _PRIMARY = (
     ". Name the primary in the URL; or all servers, as in postgresql://job@/shop?host=a:5432&host=b:5432&"
@@ -42,7 +42,7 @@ _PRIMARY = (
     "default_transaction_read_only on the role, the database or the server: have it taken back, or use another role"
 )
 _REMEDIES = {INSUFFICIENT_PRIVILEGE: _GRANT, READ_ONLY: _PRIMARY}
-#: The function of the server that finds a row against a policy, which shares its code with a right that is missing.
+#: The server function that finds a row violating a policy; its code is the same as for a missing privilege.
 AGAINST_POLICY = "ExecWithCheckOptions"
 _POLICIES = (
     ". The policies of row-level security on this table apply to the role: have its owner run ALTER TABLE … DISABLE "
@@ -58,7 +58,7 @@ def _original(error: BaseException) -> BaseException:
 def sqlstate_of(error: BaseException) -> str:
     """PostgreSQL's code of an error of psycopg2 or SQLAlchemy, '' for any other.
 
-    A connection that broke has no code of its own; it counts as 08006.
+    A broken connection has no code of its own; it counts as 08006.
     """
     original = _original(error)
     if not isinstance(original, psycopg2.Error):

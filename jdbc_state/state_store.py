@@ -1,6 +1,6 @@
-"""Contract of a state store, and what every store does in the same way.
+"""Contract of a state store, and the parts that all stores share.
 
-Which move of a row is legal is in ``model``.
+The legal moves of a row are in ``model``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jdbc_state.model import DECIDE, AcceptedLoss, Decision, HistoryLine, Move, 
 
 
 class DecidingTransaction(Protocol):
-    """One database transaction that ends with a decision, or leaves no trace."""
+    """One database transaction that ends with a decision, or is rolled back."""
 
     @property
     def connection(self) -> Connection:
@@ -31,7 +31,7 @@ class DecidingTransaction(Protocol):
         """
 
     def decide(self, decision: Decision) -> None:
-        """Write the state row: the last statement. COMMIT follows when the ``with`` block is left.
+        """Write the state row: the last statement. COMMIT follows when the ``with`` block exits.
 
         Raises:
             SupersededError: a newer driver has claimed the row; everything is rolled back.
@@ -42,10 +42,10 @@ class DecidingTransaction(Protocol):
 
 
 class OneDecision:
-    """The phases of a deciding transaction: open, then decided or failed, and ended at last.
+    """The phases of a deciding transaction: open, then decided or failed, and finally ended.
 
     Args:
-        transactional_id: whose row it decides.
+        transactional_id: key of the row it decides.
     """
 
     def __init__(self, transactional_id: str) -> None:
@@ -58,7 +58,7 @@ class OneDecision:
         return self._phase == "decided"
 
     def end(self) -> None:
-        """Refuse every further use."""
+        """Refuse any further use."""
         self._phase = "ended"
 
     @contextmanager
@@ -89,7 +89,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def prepare_schema(self) -> None:
-        """Make the tables unless they are there, and check that they are ours. Safe to run at the same time."""
+        """Create missing tables, and check that existing ones are ours. Safe to run concurrently."""
 
     def claim(
         self,
@@ -141,11 +141,11 @@ class StateStore(ABC):
 
     @abstractmethod
     def read(self, transactional_id: str) -> StateRow | None:
-        """The row, without a claim and without waiting for anyone; None when it or its table does not exist."""
+        """The row, without a claim and without waiting for locks; None if it or its table does not exist."""
 
     @abstractmethod
     def read_all(self) -> list[StateRow]:
-        """Every row by transactional id, in the same way."""
+        """Every row by transactional id, also without a claim."""
 
     @abstractmethod
     def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
@@ -158,7 +158,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def read_lost(self) -> list[StateRow]:
-        """The newest line of each sink whose row is gone, by transactional id, in the same way."""
+        """The newest line of each sink whose row is gone, by transactional id, also without a claim."""
 
     @abstractmethod
     def read_actions(
@@ -193,7 +193,7 @@ class StateStore(ABC):
         """
 
     def read_standing(self, transactional_id: str) -> StateRow | None:
-        """The row; where it is lost, the newest line of its history; None where nothing is known."""
+        """The row; if it is lost, the newest line of its history; None if neither exists."""
         row = self.read(transactional_id)
         if row is not None:
             return row
@@ -208,7 +208,7 @@ class StateStore(ABC):
         return row
 
     def mark_initialized(self, transactional_id: str, generation: int, settled: str) -> StateRow:
-        """Note the pair with which a first recovery took the id over."""
+        """Note the ``producerId:epoch`` with which a first recovery took the id over."""
         return self._move(Move("mark_initialized", transactional_id, generation, {"settled": settled}))
 
     def mark_done(
@@ -314,7 +314,7 @@ class StateStore(ABC):
         *,
         detail: Mapping[str, Any] | None = None,
     ) -> StateRow:
-        """Go on without batches that Kafka has and this database lost (a person's decision)."""
+        """Continue without batches that Kafka has and this database lost (a person's decision)."""
         return self._decide("accept_loss", transactional_id, generation, loss.columns(), detail)
 
     @abstractmethod
@@ -327,16 +327,16 @@ class StateStore(ABC):
 
         Raises:
             SupersededError: ``generation`` is not the newest claim, on entering or in ``decide()``.
-            CommitUnknownError: only a new claim can tell whether the decision stands.
+            CommitUnknownError: only a new claim can tell whether the decision was committed.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Give connections back. The store can't be used afterwards."""
+        """Close the connections. The store can't be used afterwards."""
 
     @abstractmethod
     def _claim(self, claimant: Claimant) -> StateRow:
-        """Take the row over, and end what older claimants have open."""
+        """Take the row over, and end open sessions of older claimants."""
 
     @abstractmethod
     def _move(self, move: Move) -> StateRow:
@@ -350,11 +350,11 @@ class StateStore(ABC):
         values: Mapping[str, Any],
         detail: Mapping[str, Any] | None,
     ) -> StateRow:
-        """A move that a person has decided, which always has its line."""
+        """A person's move, which always has its action line."""
         action = ACTION_OF[operation]
         return self._move(Move(operation, transactional_id, generation, values, action=action, detail=detail or {}))
 
     def _standing(self, claimant: Claimant) -> StateRow | None:
-        """The row by which a claim is judged: the one that is there, or the line from which it would be made again."""
+        """The row by which a claim is judged: the existing one, or the line from which it would be rebuilt."""
         read = self.read_standing if claimant.expected_generation is None else self.read
         return read(claimant.transactional_id)

@@ -75,7 +75,7 @@ class SqlStateStore(StateStore):
         self._shown_by_run = shown_by_run
 
     def prepare_schema(self) -> None:
-        """Make the tables unless they are there, and check that they are ours, and in PostgreSQL."""
+        """Create missing tables, and check that existing ones are ours, and in PostgreSQL."""
 
         def prepare_once() -> Prepared:
             with self.database.requests("prepare_schema", lock_timeout_ms=self._settings.lock_timeout_ms) as connection:
@@ -102,7 +102,7 @@ class SqlStateStore(StateStore):
             raise self._claiming.locked(operation, waited_ms, remedy) from error
 
     def check_schema(self, role: str | None = None) -> SchemaReport:
-        """Which version the tables are of, and what ``role``, or else the connected one, lacks; changes nothing."""
+        """Report the version of the tables, and what ``role`` (default: the connected one) lacks; changes nothing."""
         with self._requests("check of the state tables") as connection:
             return check(connection, self._settings, role=role, where=self.database.label)
 
@@ -110,16 +110,16 @@ class SqlStateStore(StateStore):
         return self._claiming.claim(claimant, self._show)
 
     def read(self, transactional_id: str) -> StateRow | None:
-        """The row, without a claim and without waiting for anyone."""
+        """The row, without a claim and without waiting for locks."""
         rows = self._select(select(*self._columns).where(self._state.c.transactional_id == transactional_id))
         return rows[0] if rows else None
 
     def read_all(self) -> list[StateRow]:
-        """Every row, without a claim and without waiting for anyone."""
+        """Every row, without a claim and without waiting for locks."""
         return self._select(select(*self._columns).order_by(self._state.c.transactional_id))
 
     def read_history(self, transactional_id: str | None = None, *, last: int) -> list[HistoryLine]:
-        """The newest lines of the history of one sink, or of all, without waiting for anyone."""
+        """The newest history lines of one sink, or of all, without waiting for locks."""
         if transactional_id is None:
             newest = newest_lines(self._tables, last=last)
             order = "changed_at"
@@ -132,14 +132,14 @@ class SqlStateStore(StateStore):
         return [HistoryLine(answer.event, row_of(answer), answer.figures) for answer in found]
 
     def read_lost(self) -> list[StateRow]:
-        """The newest line of each sink whose row is gone, without waiting for anyone."""
+        """The newest line of each sink whose row is gone, without waiting for locks."""
         lines = lost_lines(self._tables).subquery()
         return self._select(select(*row_columns(lines)).order_by(lines.c.transactional_id))
 
     def read_actions(
         self, transactional_id: str | None = None, *, last: int, since: datetime | None = None
     ) -> list[ActionLine]:
-        """What drivers and people did, the newest first, without waiting for anyone."""
+        """The newest actions of drivers and people first, without waiting for locks."""
         found = self._answers(self._actions.newest(transactional_id, last=last, since=since))
         return [action_line_of(answer) for answer in found]
 
@@ -151,7 +151,7 @@ class SqlStateStore(StateStore):
     def note_action(
         self, transactional_id: str, generation: int | None, action: str, detail: Mapping[str, Any]
     ) -> None:
-        """Write down what changes no row."""
+        """Log an action that changes no row."""
         if generation is not None and not self._settings.history_batches:
             return
         operation = f"noting {action} of {transactional_id!r}"
@@ -222,7 +222,7 @@ class SqlStateStore(StateStore):
         return KeptRecords(found[0][0], tuple(found[0][1]), bytes(found[0][2])) if found else None
 
     def liveness(self, row: StateRow) -> Liveness:
-        """Whether the driver with the claim of ``row``, or with a newer one, lives; without a claim."""
+        """Whether the driver with the claim of ``row``, or with a newer one, is alive; without a claim."""
         with self._requests("looking for the driver") as connection:
             return look_for_drivers(connection, self._state, [row])[row.transactional_id]
 
@@ -243,7 +243,7 @@ class SqlStateStore(StateStore):
             raise self._claiming.locked(operation, waited_ms, remedy) from error
 
     def close(self) -> None:
-        """Give connections back."""
+        """Close the connections."""
         self._presence.end()
         self.database.close()
 
@@ -273,7 +273,7 @@ class SqlStateStore(StateStore):
     def _answers(self, statement: Select[Any]) -> Sequence[Any]:
         """Rows of a SELECT; empty if the table does not exist."""
         try:
-            # Only DROP or ALTER TABLE can be in the way.
+            # Only DROP or ALTER TABLE can block it.
             with self._requests("read") as connection:
                 return connection.execute(statement).all()
         except StateStoreError as error:

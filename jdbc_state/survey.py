@@ -83,12 +83,12 @@ def survey(connection: Connection, tables: StateTables, transactional_id: str | 
 
 
 def look_for_drivers(connection: Connection, state: Table, rows: Iterable[StateRow]) -> dict[str, Liveness]:
-    """Whether the driver with the claim of each row, or with a newer one, lives; by transactional id.
+    """Whether the driver with the claim of each row, or with a newer one, is alive; by transactional id.
 
     Args:
         connection: in autocommit mode.
         state: the table of the rows.
-        rows: as they were read.
+        rows: the rows as read.
     """
     table = quoted(state)
     claimed = list(rows)
@@ -115,7 +115,7 @@ def _liveness(row: StateRow, sessions: list[NamedSession], table: str, hidden: C
 
 
 class _Once:
-    """A question that is asked when the first one needs the answer, and once."""
+    """A query that is run when its answer is first needed, and only once."""
 
     def __init__(self, ask: Callable[[], str]) -> None:
         self._ask = ask
@@ -128,7 +128,7 @@ class _Once:
 
 
 def _why_hidden(connection: Connection) -> str:
-    """Why a driver that lives may not be seen; '' where it would be."""
+    """Why a live driver may be invisible; '' if it would be visible."""
     if connection.scalar(text("SELECT pg_is_in_recovery()")):
         return "this is a standby, and its sessions are at the primary"
     if behind_pooler(driver_connection(connection)):
@@ -137,14 +137,14 @@ def _why_hidden(connection: Connection) -> str:
 
 
 def _of(found: Select[Any], transactional_id: str | None) -> Select[Any]:
-    """The columns of a row, of one sink or of all."""
+    """The columns of a row, for one sink or for all."""
     rows = found.subquery()
     every = select(*row_columns(rows)).order_by(rows.c.transactional_id)
     return every if transactional_id is None else every.where(rows.c.transactional_id == transactional_id)
 
 
 def _newest_lines(history: Table) -> Select[Any]:
-    """The newest line of each sink, where the state table itself is lost."""
+    """The newest line of each sink, if the state table itself is lost."""
     others = history.alias()
     newest = select(func.max(others.c.decision)).where(others.c.transactional_id == history.c.transactional_id)
     return select(history).where(history.c.decision == newest.scalar_subquery())

@@ -24,8 +24,8 @@ ADDED_BY_2 = ("topic_ids", "decision")
 #: The primary key of the history in version 1.
 _HISTORY_KEY_1 = ("prepared_transaction_state", "transactional_id")
 
-# Not SQLAlchemy's inspector: it remembers statements for each engine that ever was, and a process may run many queries
-# one after the other.
+# Not SQLAlchemy's inspector: it caches statements for each engine ever made, and a process may run many queries
+# sequentially.
 _TABLE = text(
     "SELECT obj_description(oid, 'pg_class') AS remark, pg_get_userbyid(relowner) AS owner, "
     "pg_has_role(relowner, 'USAGE') AS owned FROM pg_class WHERE oid = to_regclass(:table)"
@@ -165,7 +165,7 @@ def _flags(settings: StoreSettings) -> str:
 
 
 def as_identifier(name: str) -> str:
-    """As the options take it: in quotes, where it is not what SQL would read without."""
+    """The name in the syntax of the options: quoted, if SQL would read it differently without quotes."""
     if re.fullmatch(r"[a-z_][a-z0-9_$]*", name):
         return name
     doubled = name.replace('"', '""')

@@ -1,4 +1,4 @@
-"""Watchdog: cuts a connection whose answer does not come in time, which no time-out of the server can do."""
+"""Watchdog: cuts a connection whose answer is late, in cases that no server time-out covers."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from typing import Any, Final, Protocol
 import psycopg2
 import psycopg2.extensions
 
-#: How long the thread that watches sleeps at most, and it ends where nothing is to be watched then.
+#: Longest sleep of the watching thread, which ends if it then has nothing to watch.
 _IDLE_S: Final = 10.0
 
 
 class HasFileNumber(Protocol):
-    """A connection of psycopg2, as far as it matters here."""
+    """The parts of a psycopg2 connection that are used here."""
 
     def fileno(self) -> int:
         """The socket's file descriptor."""
 
 
 class Watchdog:
-    """Shuts a connection's socket down when the block takes longer than it may.
+    """Shuts a connection's socket down when the block exceeds its time limit.
 
     psycopg2 waits for an answer without a limit. A server that is stopped (not dead: TCP still acknowledges) or a
-    COMMIT that waits for a lost synchronous standby would hold the driver for ever; statement_timeout covers
-    neither. After the cut psycopg2 raises as for any lost connection.
+    COMMIT that waits for a lost synchronous standby would block the driver forever; statement_timeout covers neither.
+    After the cut psycopg2 raises as for any lost connection.
 
     Args:
         connection: psycopg2's.
         limit_ms: milliseconds until the cut.
 
     Raises:
-        psycopg2.OperationalError: the process may open no more files, or start no thread: what cannot be bounded is not
-            begun, as on a connection that is lost.
+        psycopg2.OperationalError: the process cannot open more files, or start a thread: the block is then not begun,
+            as on a lost connection.
     """
 
     def __init__(self, connection: HasFileNumber, limit_ms: int) -> None:
@@ -106,7 +106,7 @@ def watched_statements(connection: psycopg2.extensions.connection, limit_ms: int
 
 
 class _Watch:
-    """Every block of this process, and one thread for all: starting one costs more than the request that is guarded."""
+    """All guarded blocks of this process, and one thread for all: starting one costs more than the guarded request."""
 
     _changed: threading.Condition
     _ends_s: dict[int, float]
@@ -124,20 +124,20 @@ class _Watch:
         self._looks_at_s = 0.0
 
     def add(self, watched: int, end_s: float) -> None:
-        """Cut the connection with this descriptor at ``end_s``, on the monotonic clock, unless it is removed before."""
+        """Cut the connection with this descriptor at ``end_s``, on the monotonic clock, unless removed earlier."""
         with self._changed:
             self._ends_s[watched] = end_s
             if self._thread is None:
-                # Noted when it runs: one that could not be started must not be taken for one that watches.
+                # Set when it runs: a thread that could not be started must not count as watching.
                 thread = threading.Thread(target=self._run, name="jdbc_state watchdog", daemon=True)
                 thread.start()
                 self._thread = thread
             elif end_s < self._looks_at_s:
-                # Most may take longer than until then, and to wake the thread for each costs as much as a block.
+                # Most limits are later than that, and waking the thread for each costs as much as a block.
                 self._changed.notify()
 
     def remove(self, watched: int) -> None:
-        """Leave it alone from now on: no cut is under way when this returns."""
+        """Stop watching it: when this returns, no cut is in progress."""
         with self._changed:
             self._ends_s.pop(watched, None)
 
@@ -148,7 +148,7 @@ class _Watch:
                 for watched in [one for one, end_s in self._ends_s.items() if end_s <= now_s]:
                     del self._ends_s[watched]
                     _shut_down(watched)
-                # Neither does a block that is left wake this thread, so it looks again now and then.
+                # A block that exits does not wake this thread either, so it checks periodically.
                 self._looks_at_s = min([now_s + _IDLE_S, *self._ends_s.values()])
                 if not self._changed.wait(self._looks_at_s - now_s) and not self._ends_s:
                     break

@@ -116,7 +116,7 @@ __all__ = [
 #: Read by pyproject.toml. Defined here because an executor may get the package as a zip, without its metadata.
 __version__: Final = "1.0.0"
 
-# Loaded when first asked for: a program that only recovers needs no Spark, and a coordinator no SQLAlchemy.
+# Loaded on demand: a program that only recovers needs no Spark, and a coordinator no SQLAlchemy.
 _HOMES = {
     "AsyncDualWrite": "service.async_dual_write",
     "DualWrite": "service.dual_write",
@@ -143,7 +143,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # A type checker would take every name for one that there is.
+if not TYPE_CHECKING:  # type checkers would otherwise accept every name
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:

@@ -26,7 +26,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def in_words(error: BaseException) -> str:
-    """Kind and text of an error, on one line where it was one of Java: the stack belongs to the traceback alone."""
+    """Type and text of an error, on one line if it is a Java error: the stack belongs in the traceback only."""
     text = str(error)
     told = _JAVA_FRAME.sub("", text)
     return f"{type(error).__name__}: {text if told == text else _LINES.sub('; ', told.strip())}"

@@ -25,7 +25,7 @@ class Clock(Protocol):
     """A monotonic clock that can also wait."""
 
     def now_s(self) -> float:
-        """Seconds since an arbitrary point; never goes back."""
+        """Seconds since an arbitrary point; never decreases."""
 
     def sleep(self, seconds: float) -> None:
         """Wait for ``seconds``."""
@@ -79,6 +79,6 @@ class Deadline:
         return long
 
     def pause(self) -> None:
-        """Wait a little longer than the last time, but not beyond the deadline."""
+        """Wait a little longer than the last time, but not past the deadline."""
         self._clock.sleep(min(self._pause_s, self.remaining_s))
         self._pause_s = min(self._pause_s * 2, self._pause_s_max)

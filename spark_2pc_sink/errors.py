@@ -97,7 +97,7 @@ __all__ = [
     "UnstorableValueError",
 ]
 
-# As users import them: Spark shows an error by its module, and a program that handles it would search there.
+# Under their public names: Spark shows an error with its module, where users would search for it.
 for _shared in (
     ClaimRefusedError,
     CommitUnknownError,
@@ -178,7 +178,7 @@ class DuplicateKeyError(DataError):
 
 @dataclass(eq=False, kw_only=True)
 class RecordTooLargeError(DataError):
-    """A record does not fit the largest batch that the topic takes."""
+    """A record exceeds the largest batch that the topic accepts."""
 
     topic: str
     partition: int
@@ -198,7 +198,7 @@ class RecordTooLargeError(DataError):
 class RecordRefusedError(DataError):
     """A topic does not take a record: one without a key where it is compacted, or one that its broker refuses.
 
-    ``contents`` are digests of the records that a broker has named; none where nothing was sent.
+    ``contents`` are digests of the records that a broker has named; empty if none were sent.
     """
 
     topic: str
@@ -222,7 +222,7 @@ class RecordRefusedError(DataError):
 
 @dataclass(eq=False, kw_only=True)
 class TooManyBadRowsError(DataError):
-    """A batch has more bad rows than may go to the dead letters. ``first`` describes some of them."""
+    """A batch has more bad rows than the dead letters may take. ``first`` describes some of them."""
 
     found: int
     rows: int
@@ -240,7 +240,7 @@ class TooManyBadRowsError(DataError):
 
 @dataclass(eq=False, kw_only=True)
 class RemoteProtocolError(DualWriteError):
-    """A peer answered something that its protocol does not allow."""
+    """A peer sent an answer that its protocol does not allow."""
 
     peer: str
     detail: str
@@ -251,7 +251,7 @@ class RemoteProtocolError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class KafkaError(DualWriteError):
-    """A broker answered with an error code that has no branch of its own."""
+    """A broker returned an error code without an error class of its own."""
 
     api: str
     code: int
@@ -281,7 +281,7 @@ class AuthorizationError(KafkaError):
 class TlsRefusedError(AuthorizationError):
     """TLS with a broker cannot be agreed upon, however often it is tried.
 
-    ``name`` is OpenSSL's word for it, ``code`` its X509_V_ERR code or 0.
+    ``name`` is OpenSSL's name for it, ``code`` its X509_V_ERR code or 0.
     """
 
     remedy: str
@@ -315,13 +315,13 @@ class OutcomeUnknownError(KafkaTimeoutError):
 
     @classmethod
     def of(cls, error: KafkaTimeoutError, operation: str) -> OutcomeUnknownError:
-        """The same time-out, of an operation that may have been carried out."""
+        """The same time-out, for an operation that may have been carried out."""
         return cls(operation=operation, deadline_ms=error.deadline_ms, last_error=error.last_error)
 
 
 @dataclass(eq=False, kw_only=True)
 class SchemaRegistryError(DualWriteError):
-    """The schema registry did not answer, or not as it should. Nothing was written."""
+    """The schema registry did not answer, or gave an invalid answer. Nothing was written."""
 
     url: str
     operation: str
@@ -343,7 +343,7 @@ class BatchRetryError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class BatchAttemptsExhaustedError(DualWriteError):
-    """A batch failed as often as it may. Both sides are as they were before it."""
+    """A batch has failed as often as allowed. Both sides are as they were before it."""
 
     batch_id: int
     attempts: int
@@ -409,7 +409,7 @@ class TakeOverRefusedError(DualWriteError):
 class AbortRefusedError(DualWriteError):
     """An open transaction is not aborted by a marker, because its coordinator can still end it. Nothing was written.
 
-    ``owner`` is the transactional id that has it, as `TransactionTool.describe` has it; None where it has just changed.
+    ``owner`` is the transactional id that has it, see `TransactionTool.describe`; None if it has just changed.
     """
 
     partition: str
@@ -428,7 +428,7 @@ class AbortRefusedError(DualWriteError):
 
 @dataclass(eq=False, kw_only=True)
 class InDoubtError(DualWriteError):
-    """The database has decided, and Kafka's side was not completed within the deadline. A restart completes it."""
+    """The database has decided, and Kafka did not commit within the deadline. A restart completes it."""
 
     transactional_id: str
     prepared: str

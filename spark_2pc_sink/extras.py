@@ -1,4 +1,4 @@
-"""Optional packages: where one is missing, the error names the extra that brings it."""
+"""Optional packages: if one is missing, the error names the extra to install."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class MissingExtraError(ImportError):
-    """A package is not installed that this use of spark_2pc_sink needs, and that the sink does without."""
+    """This use of spark_2pc_sink needs a package that is not installed, and that the sink itself does not need."""
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def extra(name: str) -> Iterator[None]:
         name: the extra of pyproject.toml that has them.
 
     Raises:
-        MissingExtraError: one of them is not installed; the text has the command that installs it.
+        MissingExtraError: a package is not installed; the text has the command that installs it.
     """
     try:
         yield
@@ -28,5 +28,5 @@ def extra(name: str) -> Iterator[None]:
 
 
 def install_command(name: str) -> str:
-    """The command that installs an extra, in the directory of the project: it is on no index."""
+    """The command that installs an extra, in the project directory: the project is on no index."""
     return f'pip install ".[{name}]"'

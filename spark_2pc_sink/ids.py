@@ -12,7 +12,7 @@ from spark_2pc_sink.errors import ConfigurationError
 
 #: The largest producer id (``Long.MAX_VALUE``).
 PRODUCER_ID_MAX = 2**63 - 1
-#: A longer number is none of Kafka's, even with zeros in front; Python itself refuses to read one of 4301 digits.
+#: A longer number is not a Kafka number, even with leading zeros; Python refuses to read one of 4301 digits.
 _DIGITS_MAX = 64
 #: Spark numbers batches by an int64; a range of them has a length.
 _BATCH_IDS_END = 2**63 - 1
@@ -34,13 +34,13 @@ TRANSACTIONAL_ID_CHARACTERS_MAX = 255
 
 @dataclass(frozen=True, order=True)
 class ProducerIdAndEpoch:
-    """The pair that Kafka fences by.
+    """Producer id and epoch: the pair that Kafka fences by.
 
     On transaction.version 2 it names exactly one transaction, because the epoch is bumped at the end of each
     (KIP-890, "Bump epoch on each transaction").
 
     Raises:
-        ConfigurationError: a part is out of the range that Kafka hands out.
+        ConfigurationError: a part is outside the range that Kafka allocates.
     """
 
     producer_id: int
@@ -57,7 +57,7 @@ class ProducerIdAndEpoch:
 
     @property
     def exhausted(self) -> bool:
-        """True where no transaction may begin with this pair: ending it would need a new producer id."""
+        """True if no transaction may begin at this epoch: ending it would need a new producer id."""
         return self.epoch >= EPOCH_MAX
 
     def bumped(self) -> ProducerIdAndEpoch:
@@ -109,7 +109,7 @@ class PreparedTxnState:
 
     @property
     def producer(self) -> ProducerIdAndEpoch | None:
-        """The pair, or None for the empty state."""
+        """Producer id and epoch, or None for the empty state."""
         producer_id, _, epoch = self.text.partition(":")
         if not (_is_decimal(producer_id) and _is_decimal(epoch)):
             return None
@@ -145,7 +145,7 @@ class TransactionState(str, Enum):
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
 
 
-#: An outcome is decided and its markers are being written; the state is one of the other kind a moment later.
+#: An outcome is decided and its markers are being written; the state changes a moment later.
 ENDING_STATES = frozenset(
     {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_EPOCH_FENCE}
 )
@@ -174,7 +174,7 @@ class BatchRange:
 
     Args:
         first: the first id, 0 or more.
-        last: the last one; below ``first`` where there is none.
+        last: the last one; below ``first`` if the range is empty.
     """
 
     first: int
@@ -222,7 +222,7 @@ def check_transactional_id(text: str) -> str:
         text: the id; 1 to 255 characters without control characters.
 
     Raises:
-        ConfigurationError: it is empty, too long, or has a character that no tool could print.
+        ConfigurationError: it is empty, too long, or has an unprintable character.
     """
     if not 0 < len(text) <= TRANSACTIONAL_ID_CHARACTERS_MAX or not text.isprintable():
         raise ConfigurationError(

@@ -18,9 +18,9 @@ from typing import Final
 
 _log = logging.getLogger(__name__)
 
-#: A scraper sends a request of some hundred bytes, at once, and is alone.
+#: A scraper sends a single request of some hundred bytes at once.
 _REQUEST_BYTES_MAX: Final = 8192
-#: For the request to arrive, and again for the answer to be read.
+#: For the request to arrive, and the same again for reading the answer.
 _CLIENT_DEADLINE_S: Final = 5.0
 _CONNECTIONS_MAX: Final = 16
 _LOCALHOST: Final = "localhost"
@@ -62,7 +62,7 @@ class MetricsAccess:
         return True
 
     def grants(self, authorization: str) -> bool:
-        """True where no token is asked for, or ``authorization`` has it; compared in constant time."""
+        """True if no token is required, or ``authorization`` has it; compared in constant time."""
         if self.token is None:
             return True
         return hmac.compare_digest(authorization.encode("latin-1"), f"Bearer {self.token}".encode())
@@ -88,7 +88,7 @@ class Request:
         return cls(method, rest.partition(" ")[0].partition("?")[0], headers)
 
     def one(self, name: str) -> str:
-        """The value of a header; '' where it is missing, or there several times."""
+        """The value of a header; '' if it is missing or repeated."""
         values = self.headers.get(name, ())
         return values[0] if len(values) == 1 else ""
 
@@ -141,7 +141,7 @@ class MetricsServer:
             port: 0 lets the system choose one.
 
         Raises:
-            OSError: it cannot be bound.
+            OSError: the address cannot be bound.
         """
         self._server = await asyncio.start_server(self._serve, host, port, limit=_REQUEST_BYTES_MAX)
         bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]

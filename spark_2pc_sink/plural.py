@@ -7,8 +7,8 @@ def counted(number: int, noun: str) -> str:
     """A number with its noun, in the plural unless it is one.
 
     Args:
-        number: how many.
-        noun: in the singular, perhaps with an adjective before it, such as "more partition".
+        number: the number.
+        noun: singular, perhaps preceded by an adjective, such as "more partition".
     """
     ending = "" if number == 1 else "es" if noun.endswith("ch") else "s"
     return f"{number} {noun}{ending}"

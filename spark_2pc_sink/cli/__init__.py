@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(words: Sequence[str]) -> int:
-    """The command; help, version and schema end it by SystemExit."""
+    """Run the command; help, version and schema end it by SystemExit."""
     as_json = "--json" in words
     command = None
     try:
@@ -86,7 +86,7 @@ def _main(words: Sequence[str]) -> int:
     except CommandLineError as error:
         return write_result(CommandResult(exit_code=EXIT_USAGE, error=error), command=error.command, as_json=as_json)
     except Exception as error:
-        # A defect: the traceback is for people, and a program must not find nothing.
+        # A bug: people get the traceback, and programs must still get an answer.
         if as_json:
             write_result(CommandResult(exit_code=EXIT_FAILED, error=error), command=command, as_json=True)
         raise
@@ -132,12 +132,12 @@ def _run(given: argparse.Namespace) -> CommandResult:
 
 
 def _errors_name_the_file(given: argparse.Namespace) -> AbstractContextManager[None]:
-    """Lets an error about an option of the sink's file name the file."""
+    """Let an error about an option in the sink's file name the file."""
     return file_of(given).named_in_errors()
 
 
 def _commands_as_given(given: argparse.Namespace) -> AbstractContextManager[None]:
-    """Lets commands that are printed for people name both sides as this command line did."""
+    """Let commands that are printed for people name both sides as this command line did."""
     warn_of_secrets(given)
     words = connection_as_given(given)
     if words is None:

@@ -35,7 +35,7 @@ _EXITS: Final = (
     "exit codes: 0 no problem was found, and with --strict no warning; 2 wrong command line or option; 3 a problem was "
     "found: the job would stop"
 )
-#: Options with flags of another kind.
+#: Options whose flags have another form.
 _ELSEWHERE: Final = ("kafka", "database", "password_command", "require_tls", "transactional_id", *TABLES)
 
 
@@ -85,7 +85,7 @@ def _exit_code(report: CheckReport, *, strict: bool) -> int:
 
 
 def sink_options(given: argparse.Namespace) -> SinkOptions:
-    """What flags, the file and the environment say, as the options of a sink.
+    """The options of a sink from flags, the file and the environment.
 
     Raises:
         ConfigurationError: an option is wrong, or two sources of the command line contradict each other.
@@ -111,7 +111,7 @@ def _value(item: Field[Any], text: str) -> Any:
 
 @contextmanager
 def _rows(schema: str | None) -> Iterator[DataFrame | None]:
-    """No rows with a schema, of a Spark that runs for the block; None where no schema is given."""
+    """An empty DataFrame with a schema, in a Spark session for the block; None if no schema is given."""
     if schema is None:
         yield None
         return

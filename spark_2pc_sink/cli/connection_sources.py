@@ -22,7 +22,7 @@ from spark_2pc_sink.options.toml_file import read_toml_file
 
 _log = logging.getLogger(__name__)
 
-#: The tables in the database, for every command that looks into them.
+#: The tables in the database, for every command that reads them.
 TABLES: Final = ("state_schema", "state_table", "history_table", "history_batches")
 #: Environment variables of flags. Every option and Kafka property has one in addition.
 ENVIRONMENT: Final = {
@@ -41,10 +41,10 @@ _SECRETS: Final = frozenset(
 
 
 def file_of(given: argparse.Namespace) -> SourcedOptions:
-    """The options of the file of ``--config``; none where no file was given.
+    """The options in the file of ``--config``; empty if no file was given.
 
     Raises:
-        ConfigurationError: as `read_toml_file`.
+        ConfigurationError: see `read_toml_file`.
     """
     path = getattr(given, "sink_file", None)
     return SourcedOptions() if path is None else read_toml_file(path)

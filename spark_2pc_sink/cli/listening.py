@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from spark_2pc_sink.monitoring.watched import Watched
 
 PORT_MAX: Final = 65_535
-#: What fewer characters have can be tried out.
+#: A shorter token can be guessed by trial.
 TOKEN_CHARACTERS_MIN: Final = 20
 
 
 def add_watching(command: argparse.ArgumentParser, *, listen: str) -> None:
-    """Add both sides, the address, and the time that a look may take.
+    """Add both sides, the address, and the time limit of a look.
 
     Args:
-        command: takes the flags.
+        command: receives the flags.
         listen: the default of the address.
     """
     add_connection(command)
@@ -64,7 +64,7 @@ def own_names(host: str, names: Iterable[str]) -> frozenset[str]:
 
     Args:
         host: where it listens.
-        names: those that the command line adds.
+        names: additional names from the command line.
     """
     return frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn(), *names))
 
@@ -110,7 +110,7 @@ def watched(given: argparse.Namespace) -> Watched:
 
 
 def host_and_port(text: str, *, option: str) -> tuple[str, int]:
-    """``HOST:PORT`` in its parts, an IPv6 address without its brackets.
+    """Split ``HOST:PORT``, removing the brackets of an IPv6 address.
 
     Raises:
         ConfigurationError: it is something else.

@@ -55,7 +55,7 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def logging_to_stderr(given: argparse.Namespace) -> Iterator[None]:
-    """Log to standard error in the block, as the command line wants it."""
+    """Log to standard error in the block, as configured on the command line."""
     handler = logging.StreamHandler(sys.stderr)
     if getattr(given, "log_json", False):
         handler.setFormatter(JsonFormatter(getattr(given, "transactional_id", None)))

@@ -18,7 +18,7 @@ _DECLARED: Final = {item.name: item for item in fields(RecoveryOptions)}
 
 
 def add_options(command: argparse.ArgumentParser, *names: str) -> None:
-    """Add the flag of each option; one that is not given has the default of its declaration."""
+    """Add the flag of each option; its default is that of the declaration."""
     hints = get_type_hints(RecoveryOptions)
     for name in names:
         item, about = _DECLARED[name], setting_of(_DECLARED[name])
@@ -35,12 +35,12 @@ def add_options(command: argparse.ArgumentParser, *names: str) -> None:
 
 
 def add_database(command: argparse.ArgumentParser, *, required: bool = True, positional: bool = False) -> None:
-    """Add the database and its tables, and the file that may name them with Kafka's properties.
+    """Add the database and its tables, and the file that may name them and the Kafka properties.
 
     Args:
-        command: takes the flags.
-        required: False where the command does without a database.
-        positional: the file may be named without its flag too.
+        command: receives the flags.
+        required: False if the command can run without a database.
+        positional: the file may also be given without its flag.
     """
     file = "the TOML file of the sink, as DualWriteSink.from_toml reads it (default: SPARK_2PC_CONFIG)"
     command.add_argument("--config", dest="sink_file", metavar="FILE", help=file)
@@ -56,29 +56,29 @@ def add_database(command: argparse.ArgumentParser, *, required: bool = True, pos
 
 
 def add_sink(command: argparse._ActionsContainer, *, about: str, required: bool = False) -> None:
-    """Add the flag that names the sink; the file of the sink and the environment name it too.
+    """Add the flag that names the sink; the sink's file and the environment may name it too.
 
     Args:
-        command: takes the flag.
+        command: receives the flag.
         about: its help.
-        required: whether the command is about one sink.
+        required: whether the command needs a sink.
     """
     command.add_argument("--transactional-id", metavar="ID", help=about)
     command.set_defaults(sink_required=required)
 
 
 def given_options(given: argparse.Namespace) -> dict[str, Any]:
-    """What flags, the file of the sink and the environment say, as keywords of `recover`.
+    """The keywords of `recover` from flags, the sink's file and the environment.
 
     Raises:
-        ConfigurationError: two of the command line contradict each other, a file cannot be read, or nothing names the
-            database and the command needs one.
+        ConfigurationError: two sources on the command line contradict each other, a file cannot be read, or the command
+            needs a database and none is given.
     """
     said = {name: value for name, value in vars(given).items() if name in _DECLARED and name != "kafka"}
     if not hasattr(given, "database_required"):
         return said
     said = {name: value for name, value in said.items() if value is not None or name not in _NAMED_ELSEWHERE}
-    # A flag may name another sink of the same database than the file does.
+    # A flag may name another sink of the same database than the file.
     by_flag = {name: said.pop(name) for name in ("transactional_id",) if name in said}
     from_file = _known_here(file_of(given), given)
     add_once(said, from_file.items(), source="--config")

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from spark_2pc_sink.cli.streams import print_out
 
-#: Name and version of the form. The number grows when a field goes or changes its meaning; fields may be added to it.
+#: Name and version of the schema. It grows if a field is removed or changes its meaning; new ones may be added.
 FORMAT: Final = "spark-2pc/1"
 
 
@@ -75,7 +75,7 @@ def envelope(result: CommandResult, command: str | None) -> dict[str, Any]:
 
 
 def error_fields(error: BaseException) -> dict[str, Any]:
-    """An error as JSON has it: its class, its sentence, why a person has to decide, and what can be done."""
+    """An error as JSON: its class, its message, why a person has to decide, and possible actions."""
     cause = getattr(error, "cause", None)
     remedy = getattr(error, "remedy", None)
     return {

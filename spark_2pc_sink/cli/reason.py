@@ -1,4 +1,4 @@
-"""The reason of a person's decision: ``--reason``, or asked for on the terminal, before data may differ."""
+"""The reason for a person's decision: ``--reason``, or requested on the terminal, before data may differ."""
 
 from __future__ import annotations
 

@@ -118,10 +118,10 @@ def _run(given: argparse.Namespace) -> CommandResult:
 
 
 def _saving(path: Path | None) -> Callable[[Protocol], None]:
-    """What writes a protocol into a file.
+    """Return a function that writes a protocol to a file.
 
     Raises:
-        ConfigurationError: by the function, where the file cannot be written.
+        ConfigurationError: raised by the function if the file cannot be written.
     """
 
     def save(protocol: Protocol) -> None:
@@ -139,7 +139,7 @@ def _saving(path: Path | None) -> Callable[[Protocol], None]:
 
 
 class Terminal:
-    """The person at standard input and output, or a script that feeds the answers."""
+    """The person at standard input and output, or a script that supplies the answers."""
 
     def say(self, text: str) -> None:
         """Show a text."""

@@ -1,4 +1,4 @@
-"""Whose a transaction is: the sinks of the database that the command line names, where it names one."""
+"""The owners of transactions: the sinks in the database that the command line names, if it names one."""
 
 from __future__ import annotations
 

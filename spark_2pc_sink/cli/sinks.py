@@ -60,14 +60,14 @@ def _recover(given: argparse.Namespace) -> CommandResult:
     try:
         report = recover(kafka=read_connection(given), **said)
     except (HaltError, TakeOverRefusedError) as error:
-        # The error has the same words for people. A halt of the state table has no report: nothing was looked at.
+        # The error has the same text. A halt of the state table has no report, because Kafka was not read.
         found = [] if error.report is None else [error.report]
         return CommandResult(exit_code=EXIT_IN_DOUBT, fields=_fields(found), error=error)
     return CommandResult(exit_code=_exit_code(report), fields=_fields([report]), text=f"{report}\n")
 
 
 def _decided(said: Mapping[str, Any]) -> str:
-    """The flag after which data may differ, so that there is a reason to be asked for; '' for none."""
+    """The flag after which data may differ, so that a reason is required; '' for none."""
     if said.get("dry_run"):
         return ""
     if said["decision"] is not None:

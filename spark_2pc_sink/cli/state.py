@@ -44,7 +44,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _ddl(given: argparse.Namespace) -> CommandResult:
-    # The statements need no database, and the options want one.
+    # The statements need no database, but the options require one.
     settings = StoreSettings(**_options({"database": "postgresql://", **given_options(given)}).store_settings())
     statements = ddl(settings, role=given.role)
     return CommandResult(exit_code=EXIT_SETTLED, fields={"ddl": statements}, text=f"{statements}\n")
@@ -71,5 +71,5 @@ def _store(given: argparse.Namespace) -> closing[SqlStateStore]:
 
 
 def _options(given: dict[str, Any]) -> RecoveryOptions:
-    """Names and time-outs, as the other commands have them. Kafka is not asked here, and no sink is meant."""
+    """Names and time-outs as for the other commands. Kafka is not contacted, and no sink is selected."""
     return RecoveryOptions.parse(transactional_id="state", kafka={"bootstrap.servers": "localhost:9092"}, **given)

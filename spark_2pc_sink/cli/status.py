@@ -19,7 +19,7 @@ from spark_2pc_sink.options.settings import options_of, setting_of
 from spark_2pc_sink.recovery.api import status
 from spark_2pc_sink.recovery.status import StatusReport
 
-#: How long ``--wait`` waits where no number is said, in seconds: a restart with its recovery takes less.
+#: How long ``--wait`` waits by default, in seconds: a restart with its recovery takes less.
 WAIT_S: Final = 60
 #: The pause between two looks.
 _PAUSE_S: Final = 1.0
@@ -149,7 +149,7 @@ def wait_until_settled(
 
 
 def _waits_for(found: StatusReport) -> Iterator[str]:
-    """What there is to wait for; without numbers that grow, so that it is told once."""
+    """The reason of the wait; without growing numbers, so that it is printed once."""
     yield from (
         f"{side}, which cannot be read"
         for side, problem in (("Kafka", found.kafka_problem), ("the database", found.database_problem))

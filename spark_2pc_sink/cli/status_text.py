@@ -1,6 +1,6 @@
 """Text of a status: a line with the verdict for each sink, and the details of those that need a person.
 
-It is made for one screen. Where there are more sinks than fit, those that are well are counted and not listed.
+It fits on one screen. If there are more sinks than fit, fine ones are counted and not listed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Maximum of listed sinks; beyond it, fine sinks are only counted.
 ROWS_MAX: Final = 20
-#: Sinks in doubt whose details are printed below the list without being asked for.
+#: Sinks in doubt whose details are printed below the list by default.
 DETAILS_MAX: Final = 2
 _ORDER: Final[tuple[Condition, ...]] = ("in_doubt", "owed", "unclear", "not_known", "at_work", "fine", "elsewhere")
 _WELL: Final[frozenset[Condition]] = frozenset({"at_work", "fine", "elsewhere"})
@@ -44,9 +44,9 @@ def status_text(found: StatusReport, shown: Shown, *, one: bool = False) -> str:
     """All of it, as lines.
 
     Args:
-        found: what there is to show.
-        shown: what of it.
-        one: one sink was asked for: its verdict has the details with it.
+        found: the status.
+        shown: parts to show.
+        one: one sink was requested: its verdict includes the details.
     """
     listed = ordered(found.in_doubt if shown.in_doubt else found.sinks)
     rows = listed if shown.everything else _fitting(listed)
@@ -64,7 +64,7 @@ def status_text(found: StatusReport, shown: Shown, *, one: bool = False) -> str:
 
 
 def ordered(reports: Sequence[RecoveryReport]) -> list[RecoveryReport]:
-    """What needs a person first, the oldest of it first; then by id."""
+    """Sinks that need a person first, the oldest of them first; then by id."""
     return sorted(
         reports,
         key=lambda report: (_ORDER.index(report.condition), -(report.waits_s or 0.0), report.transactional_id),
@@ -83,7 +83,7 @@ def _left_out(listed: Sequence[RecoveryReport], rows: Sequence[RecoveryReport]) 
 
 
 def _problems(found: StatusReport) -> list[str]:
-    """What could not be read, and what that means for the rest. Why that is so is the error of the command."""
+    """The part that could not be read, and the effect on the rest. The reason is the command's error."""
     lines = [found.note] if found.note else []
     if found.kafka_problem:
         lines.append("KAFKA COULD NOT BE READ (why: below). This is what the database alone knows")

@@ -14,7 +14,7 @@ from typing import Final
 
 from jdbc_state import DECIDED, HistoryLine, StateRow, history
 
-#: Events of the history that add a batch; a resend adds none, as its batch is a line already.
+#: History events that add a batch; a resend adds none, as its batch already has a line.
 _BATCH_EVENTS: Final = frozenset({history.DECIDED, history.EMPTY, history.ACCEPTED})
 
 
@@ -82,13 +82,13 @@ class BatchCounters:
 
     def __init__(self) -> None:
         self._counts: dict[str, SinkCounts] = {}
-        # Number of the newest line of each sink that is counted.
+        # Number of each sink's newest counted line.
         self._counted: dict[str, int] = {}
 
     def lines_wanted(self, row: StateRow) -> int:
-        """How many of the sink's newest lines have to be read, 0 for none.
+        """How many of the sink's newest lines must be read, 0 for none.
 
-        The line of a batch that Kafka does not have yet is counted later, when it is complete.
+        The line of a batch that Kafka lacks is counted later, when it is complete.
         """
         settled = row.decision - (row.status == DECIDED)
         counted = self._counted.setdefault(row.transactional_id, settled)

@@ -26,10 +26,10 @@ _log = logging.getLogger(__name__)
 
 
 class SinkCollector(Collector):
-    """Looks at both sides when it is asked. Safe to use from several threads.
+    """Reads both sides on request. Thread-safe.
 
-    One look is under way at a time. A scrape that had to wait for it takes its result, so no scrape takes longer than
-    two looks, however many come.
+    One look runs at a time. Scrapes that had to wait for it use its result, so no scrape takes longer than two looks,
+    however many there are.
 
     Args:
         watched: both sides.
@@ -66,7 +66,7 @@ class SinkCollector(Collector):
         return list(families(found, self._counters.by_sink, took_s=time.monotonic() - begun_s))
 
     def _count(self, found: StatusReport) -> None:
-        """Add the batches since the look before."""
+        """Add the batches since the previous look."""
         rows = [sink.row for sink in found.sinks if sink.row is not None]
         wanted = {row.transactional_id: lines for row in rows if (lines := self._counters.lines_wanted(row))}
         if not wanted:
@@ -94,8 +94,8 @@ def serve(watched: Watched, access: MetricsAccess, host: str, port: int) -> None
 
 
 def metrics_server(watched: Watched, access: MetricsAccess) -> MetricsServer:
-    """A server of the figures, which looks at both sides in a thread of its own."""
-    # Without describing it: a look at both sides is for scrapes alone.
+    """A server for the metrics, which reads both sides in its own thread."""
+    # Without describing it: both sides are read for scrapes only.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SinkCollector(watched))
     page = partial(asyncio.to_thread, generate_latest, registry)

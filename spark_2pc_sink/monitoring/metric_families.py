@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.status import StatusReport
 
 _SINK: Final = "transactional_id"
-#: A figure of one sink; None where there is nothing to be said, and then no series.
+#: A figure of one sink; None if there is no value, and then no series.
 _Figure = Callable[["RecoveryReport"], "float | None"]
 
 

@@ -34,7 +34,7 @@ class Watched:
     tables: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what no look could use, before the first one."""
+        """Refuse invalid options before the first look."""
         self.options()
 
     def options(self) -> RecoveryOptions:
@@ -59,7 +59,7 @@ class Watched:
 
     @contextmanager
     def store(self) -> Iterator[SqlStateStore]:
-        """The state tables, whose answers are waited for no longer than a look takes."""
+        """The state tables, with the time limit of a look."""
         limits = {"connect_timeout_s": self.timeout_s, "commit_timeout_ms": self.timeout_s * 1000}
         settings = StoreSettings(**{**self.options().store_settings(), **limits})
         with closing(SqlStateStore(self.database, settings)) as store:

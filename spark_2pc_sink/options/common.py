@@ -1,4 +1,4 @@
-"""The options that a sink and recovery share: where both sides are, whose sink it is, and how long to wait."""
+"""The options that a sink and recovery share: the location of both sides, the sink's id, and time-outs."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class CommonOptions:
         return self.database_password
 
     def _check_tables(self) -> None:
-        """Three tables, each with a name of its own that PostgreSQL keeps whole."""
+        """Check that the three tables have distinct names that PostgreSQL does not truncate."""
         actions_table = self.state_table + ACTIONS_SUFFIX
         if self.history_table in (self.state_table, actions_table):
             rule = f"it is another table than state_table, and than {actions_table}"
@@ -209,7 +209,7 @@ class CommonOptions:
 
     @classmethod
     def parse(cls, **given: Any) -> Self:
-        """Check every keyword before anything is done with one of them.
+        """Check every keyword before any of them is used.
 
         Raises:
             ConfigurationError: an unknown keyword (with the nearest that exists), a missing one, a bad value, or a
@@ -241,7 +241,7 @@ class CommonOptions:
 
     @property
     def layout(self) -> SinkLayout | None:
-        """Where records and rows are; None for a command, which is not told."""
+        """Places of records and rows; None for a command, which does not know them."""
         return None
 
     @property
@@ -265,5 +265,5 @@ def _not_above(options: CommonOptions, low: str, high: str) -> None:
 
 
 def contradiction(option: str, value: object, rule: str, remedy: str) -> ConfigurationError:
-    """The error for two options that do not go together, or for a value that its bounds alone cannot tell."""
+    """The error for contradictory options, or for an invalid value within its bounds."""
     return ConfigurationError(option=option, value=value, rule=rule, remedy=remedy)

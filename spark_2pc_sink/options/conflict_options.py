@@ -34,10 +34,10 @@ class ConflictOptions:
     columns: Mapping[str, str] | None = None
 
     def check(self) -> None:
-        """Refuse what contradicts the mode.
+        """Refuse options that contradict the mode.
 
         Raises:
-            ConfigurationError: keys are missing, or something is given that has no meaning, or could not be right.
+            ConfigurationError: keys are missing, or an option has no effect, or could not be right.
         """
         if self.mode in KEYED_MODES and not self.keys:
             raise _contradiction("mode", self.mode, "it needs upsert_keys", "pass upsert_keys=['order_id']")
@@ -135,7 +135,7 @@ def check_superseded(mode: str, order_by: str | None, superseded: str, *, unchan
 
 
 def needs_order(name: str, given: str) -> ConfigurationError:
-    """The error for an option that has a meaning only where rows with one key have an order."""
+    """The error for an option that needs an order of the rows with one key."""
     rule = "it needs an order of the rows with one key"
     return _contradiction(name, given, rule, f"pass upsert_order_by='event_time', or leave {name} out")
 

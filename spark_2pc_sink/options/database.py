@@ -17,7 +17,7 @@ from spark_2pc_sink.options.text_checks import HIDDEN, check_texts
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-#: psycopg 3 is SQLAlchemy's default from 2.1 on, and its URLs name the same database; the sink drives psycopg2.
+#: psycopg 3 is SQLAlchemy's default from 2.1 on, and its URLs name the same database; the sink uses psycopg2.
 _DRIVERS = ("postgresql", "postgresql+psycopg2", "postgresql+psycopg")
 #: Substrings of the names of libpq parameters that hold a secret: password, sslpassword, oauth_client_secret.
 _SECRET_WORDS = ("password", "secret")
@@ -56,7 +56,7 @@ def parse_database_url(text: object) -> str:
         # A password with a literal '/': the rest of it would be shown as the name of a database.
         _refuse(HIDDEN, "behind the host is an '@', as where a password has a '/'", f"{_EXAMPLE}; {_ENCODED}")
     if url.database is not None and url.database != url.database.strip():
-        # It would be another name where the text is read once more, as its end is the end of the text.
+        # Parsing the text again would give another name, as the space is at its end.
         _refuse(HIDDEN, "the name of the database neither begins nor ends with a space", _EXAMPLE)
     if url.drivername not in _DRIVERS:
         _refuse(f"{url.drivername}://{HIDDEN}", "the database must be PostgreSQL", _EXAMPLE)
@@ -64,8 +64,8 @@ def parse_database_url(text: object) -> str:
 
 
 def _refuse_other_form(text: str) -> None:
-    """Refuse what other programs take for PostgreSQL, with the URL that means the same."""
-    # A quotation mark at the end alone is part of the name, so that a URL that was read is read the same again.
+    """Refuse URLs that other programs accept for PostgreSQL, with the equivalent URL."""
+    # A quotation mark only at the end is part of the name, so that a parsed URL is parsed the same again.
     bare = text.strip("'\"") if text.startswith(("'", '"')) else text
     found = _SCHEME.match(bare)
     scheme = "" if found is None else found["scheme"] or found["jdbc"]
@@ -78,7 +78,7 @@ def _refuse_other_form(text: str) -> None:
         url = _read_several_hosts(bare)
     else:
         url = _read_keywords(bare) if found is None and "=" in bare else None
-    # Where an @ or a / of a password is not encoded, parts of it are taken for something else.
+    # If an @ or a / of a password is not encoded, parts of it are read as other fields.
     if url is None or "@" in f"{bare.partition('?')[2]}{url.host}{url.database}":
         return
     shown = _of_libpq(url).render_as_string(hide_password=True)
@@ -100,7 +100,7 @@ def _read_several_hosts(rest: str) -> URL | None:
 
 
 def _read_keywords(text: str) -> URL | None:
-    """The URL of a connection string of libpq's own form, ``host=… dbname=…``."""
+    """The URL for a libpq connection string, ``host=… dbname=…``."""
     from sqlalchemy.engine import URL  # noqa: PLC0415 - see the module's docstring
 
     try:
@@ -117,7 +117,7 @@ def _read_keywords(text: str) -> URL | None:
 
 
 def _of_libpq(url: URL) -> URL:
-    """A URL without a driver, with the parameters of JDBC and asyncpg by the names that libpq has for them."""
+    """A URL without a driver, with the parameters of JDBC and asyncpg renamed to those of libpq."""
     query: dict[str, Any] = _public_query(url)
     user, password = query.pop("user", None), url.query.get("password")
     ssl = query.pop("ssl", None)
@@ -132,22 +132,22 @@ def _of_libpq(url: URL) -> URL:
 
 
 def has_password(text: str) -> bool:
-    """Whether a URL that can be read has a password."""
+    """Whether a valid URL has a password."""
     url = _read_url(text)
     return url is not None and (url.password is not None or "password" in url.query)
 
 
 def has_secret(text: str) -> bool:
-    """Whether a URL that can be read has a password, or another secret in its query."""
+    """Whether a valid URL has a password, or another secret in its query."""
     url = _read_url(text)
     return url is not None and (url.password is not None or _public_query(url) != dict(url.query))
 
 
 def without_secrets(text: str) -> str:
-    """A URL as people may see it: the driver, the password and other secrets are left out.
+    """A URL for people: the driver, the password and other secrets are removed.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is not a URL.
     """
     from sqlalchemy.engine import URL, make_url  # noqa: PLC0415 - see the module's docstring
 
@@ -158,15 +158,15 @@ def without_secrets(text: str) -> str:
 
 
 def as_libpq_uri(text: str) -> str:
-    """The same as libpq and its programs read it: they take no space, a + for a plus, and several hosts in a row.
+    """A URL for libpq and its programs: they refuse a literal space, read a + literally, and take a host list.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is not a URL.
     """
     from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2  # noqa: PLC0415 - see the module's docstring
     from sqlalchemy.engine import make_url  # noqa: PLC0415
 
-    # Several hosts are "a,b" for libpq, and their ports are apart.
+    # libpq's form of several hosts is "a,b", with separate ports.
     dialect: Any = PGDialect_psycopg2
     _, told = dialect().create_connect_args(make_url(without_secrets(text)))
     options = {name: str(value) for name, value in told.items()}

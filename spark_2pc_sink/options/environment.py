@@ -1,4 +1,4 @@
-"""The environment's variables of a sink: one for each option and for each Kafka property, and two that name files.
+"""The environment variables of a sink: one for each option and for each Kafka property, and two that name files.
 
 ``SPARK_2PC_TABLE`` is the option ``table``, and ``SPARK_2PC_KAFKA_SASL_PASSWORD`` the property ``sasl.password``.
 """
@@ -80,7 +80,7 @@ def _value(name: str, variable: str, text: str) -> Any:
 def _refuse(prefix: str, name: str, value: str) -> NoReturn:
     valid = [f"{prefix}{known}" for known in (*_OPTIONS, *_PROPERTIES, *_FILES)]
     option = KNOWN_ELSEWHERE.get(name.lower().replace("_", ""))
-    # The prefix lets something be near in any case.
+    # The prefix alone would make any name a near match.
     raise ConfigurationError(
         option=f"{prefix}{name}",
         value=shown(name, value),

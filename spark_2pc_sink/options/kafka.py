@@ -24,7 +24,7 @@ from spark_2pc_sink.options.settings import (
 )
 from spark_2pc_sink.options.text_checks import check_texts, shown
 
-#: A deadline longer than a day is a hang with another name.
+#: A deadline longer than a day is in effect a hang.
 _up_to_a_day = partial(milliseconds, at_most=86_400_000)
 
 
@@ -199,7 +199,7 @@ class KafkaOptions(SecurityOptions):
 
     @property
     def compression_level(self) -> int | None:
-        """The level of the chosen compression; None where it has none that can be set."""
+        """The level of the chosen compression; None if it has no configurable level."""
         return {"zstd": self.zstd_level, "gzip": self.gzip_level}.get(self.compression)
 
     def login_config(self) -> dict[str, str | None]:
@@ -213,14 +213,14 @@ class KafkaOptions(SecurityOptions):
         }
 
     def _login_name(self) -> str | None:
-        """The user as kafka-python sends it: it does not escape what SCRAM has escaped (RFC 5802, ``saslname``)."""
+        """The user name escaped for SCRAM, which kafka-python does not do (RFC 5802, ``saslname``)."""
         if self.sasl_username is None or self.sasl_mechanism == "PLAIN":
             return self.sasl_username
         return self.sasl_username.replace("=", "=3D").replace(",", "=2C")
 
 
 _FIELD_OF = {name: item for item in options_of(KafkaOptions) for name in setting_of(item).properties}
-#: Names that have no field of their own, but a meaning.
+#: Supported names without a field.
 _SECURITY_ONLY = (
     "sasl.jaas.config",
     "sasl.login.callback.handler.class",
@@ -295,11 +295,11 @@ def _read_value(name: str, kind: str, raw: object, *, secret: bool) -> object:
     text = as_text(name, raw, secret=secret)
     if name == "sasl.oauthbearer.method":
         return text.lower()
-    # Both client families take these in any case.
+    # Both client families ignore the case of these.
     return text.upper() if name in ("security.protocol", "sasl.mechanism", "sasl.mechanisms") else text
 
 
-#: Pairs of properties of which the first must not be above the second.
+#: Ordered properties: the first must not exceed the second.
 _ORDERED = (
     ("request.timeout.ms", "delivery.timeout.ms"),
     ("retry.backoff.ms", "retry.backoff.max.ms"),
@@ -309,7 +309,7 @@ _ORDERED = (
 
 
 def _let_defaults_yield(values: dict[str, Any]) -> None:
-    """Where the user gave one of an ordered pair, the other's default makes room; two that were given must agree."""
+    """If the user gave one of two ordered properties, adjust the other's default; two that were given must agree."""
     for low_name, high_name in _ORDERED:
         low, high = _FIELD_OF[low_name], _FIELD_OF[high_name]
         if high.name in values:

@@ -6,7 +6,7 @@ who copies a working producer configuration is likely to use it; each gets the r
 
 from __future__ import annotations
 
-#: Spark's Kafka sink passes client properties under this prefix; here they are passed bare.
+#: Spark's Kafka sink passes client properties under this prefix; here they have none.
 SPARK_PREFIX = "kafka."
 
 _ACKS = "a transactional producer waits for all in-sync replicas (KIP-98)"

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.settings import HIDDEN, setting
 
-#: The properties of the client of a token endpoint that have to be there together.
+#: The properties that a client of a token endpoint requires.
 _OIDC_REQUIRED: Final = {
     "oauth_token_url": "sasl.oauthbearer.token.endpoint.url",
     "oauth_client_id": "sasl.oauthbearer.client.id",
@@ -38,12 +38,12 @@ _NAMED_FUNCTION: Final = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za
 
 @dataclass(frozen=True)
 class TokenFunction:
-    """A function of the user's that returns tokens, by the convention of confluent-kafka's ``oauth_cb``.
+    """A user's function that returns tokens, by the convention of confluent-kafka's ``oauth_cb``.
 
     It is called with the text of ``sasl.oauthbearer.config``, and returns the token, when the token expires in seconds
     since 1970, and optionally a principal and a mapping of SASL extensions. Driver, tasks and commands call it, each
-    in its own process. A pickled copy is equal to its original, so that a task finds the tokens and connections of the
-    one before.
+    in its own process. A pickled copy equals its original, so that a task reuses the tokens and connections of the
+    previous one.
     """
 
     function: Callable[[str], Any] = field(compare=False)
@@ -162,7 +162,7 @@ def read_extensions(text: str) -> dict[str, str]:
 
 
 def check_extensions(extensions: Mapping[str, str], *, option: str) -> None:
-    """Refuse what RFC 7628 does not allow, and would end the login without a word.
+    """Refuse extensions that RFC 7628 does not allow, as they would end the login without an error message.
 
     Raises:
         ConfigurationError: naming the extension.
@@ -178,16 +178,16 @@ def check_extensions(extensions: Mapping[str, str], *, option: str) -> None:
 
 
 def given_for_tokens(options: OAuthOptions) -> dict[str, object]:
-    """The properties that only OAUTHBEARER has a use for, by their names, as far as they are given."""
+    """The given properties that only OAUTHBEARER uses, by name."""
     named = {**_OTHERS, **_OIDC_ONLY}
     return {name: getattr(options, item) for item, name in named.items() if getattr(options, item) is not None}
 
 
 def check_tokens(options: OAuthOptions) -> None:
-    """Make sure that there is one way to tokens, and all that it needs.
+    """Make sure that there is exactly one source of tokens, with all its properties.
 
     Raises:
-        ConfigurationError: naming the property to add or to leave out.
+        ConfigurationError: naming the property to add or to remove.
     """
     of_endpoint = [name for item, name in _OIDC_ONLY.items() if getattr(options, item) is not None]
     if options.oauth_cb is not None:

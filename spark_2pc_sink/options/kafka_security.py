@@ -31,15 +31,15 @@ _PASSWORD_JAAS: Final = {"username": "sasl_username", "password": "sasl_password
 #: Options of OAuthBearerLoginModule (KIP-768), in addition to its extensions.
 _TOKEN_JAAS: Final = {"clientId": "oauth_client_id", "clientSecret": "oauth_client_secret", "scope": "oauth_scope"}
 _EXTENSION: Final = "extension_"
-#: Field -> the properties that may say the same.
+#: Field -> the properties that may set it.
 _TOKEN_PROPERTIES: Final = {item.name: setting_of(item).properties for item in fields(OAuthOptions)}
-#: The last part of the class that Java clients name for a token endpoint; here the properties say it.
+#: The last part of the class that Java clients name for a token endpoint; here it follows from the properties.
 _ENDPOINT_HANDLER: Final = "OAuthBearerLoginCallbackHandler"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SecurityOptions(OAuthOptions):
-    """How the client and the brokers know each other; a part of `KafkaOptions`, which checks it."""
+    """Authentication between client and brokers; a part of `KafkaOptions`, which checks it."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT",
@@ -159,7 +159,7 @@ def _read_jaas(text: str, mechanism: str) -> dict[str, object]:
 
 
 def _read_token_jaas(options: Mapping[str, str]) -> dict[str, object]:
-    """Of OAuthBearerLoginModule: the client's credentials, or nothing where the properties have them."""
+    """Options of OAuthBearerLoginModule: the client's credentials, or empty if the properties have them."""
     unknown = [name for name in options if name not in _TOKEN_JAAS and not name.startswith(_EXTENSION)]
     if unknown:
         rule = f"OAuthBearerLoginModule has {', '.join(_TOKEN_JAAS)} and {_EXTENSION}..., and no {unknown[0]}"

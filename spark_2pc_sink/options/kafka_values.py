@@ -1,4 +1,4 @@
-"""Texts, numbers and booleans as Kafka clients take them: each also as a text."""
+"""Parsers for texts, numbers and booleans as Kafka clients accept them: each also as a text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def as_number(name: str, raw: object) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
     if isinstance(raw, str) and _NUMBER.fullmatch(raw.strip()):
-        # int() itself takes fewer characters for blanks than strip() does.
+        # int() itself strips fewer kinds of blanks than strip() does.
         return int(raw.strip())
     raise ConfigurationError(option=name, value=raw, rule="it is a whole number", remedy="pass a number or its text")
 

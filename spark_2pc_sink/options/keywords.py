@@ -1,4 +1,4 @@
-"""The keywords of a public call: one that is unknown, or missing, is refused with the name to write."""
+"""The keywords of a public call: an unknown or missing one is refused with the right name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_2pc_sink.options.text_checks import check_texts, shown
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: What Spark's JDBC source, PGStyx, Flink, Delta and others call it, letters and digits only.
+#: Names used by Spark's JDBC source, PGStyx, Flink, Delta and others, letters and digits only.
 KNOWN_ELSEWHERE = {
     "url": "database",
     "databaseurl": "database",
@@ -39,7 +39,7 @@ KNOWN_ELSEWHERE = {
     "commitlogretentionepochs": "history_batches",
     "createtablecolumntypes": "create_table",
     "partitionby": "partition",
-    # Of the sink, which decides it in advance; `recover` is told by a person.
+    # An option of the sink, which decides in advance; for `recover` a person decides.
     "acceptreplay": "decision",
 }
 

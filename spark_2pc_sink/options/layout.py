@@ -96,7 +96,7 @@ class SinkLayout:
 
     @classmethod
     def parse(cls, found: Mapping[str, Any]) -> SinkLayout:
-        """What `as_json` has made, perhaps in another version: what this one does not know is left out."""
+        """Parse the output of `as_json`, perhaps of another version: unknown fields are ignored."""
         known = {each.name: found[each.name] for each in fields(cls) if each.name in found}
         lanes = tuple(map(cls.parse, known.get("lanes", ())))
         if known.get("update_columns") is not None:
@@ -104,7 +104,7 @@ class SinkLayout:
         return cls(**{**known, "upsert_keys": tuple(known.get("upsert_keys", ())), "lanes": lanes})
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them; where there are lanes, these and where dead letters go."""
+        """The fields as JSON; if there are lanes, only these and the places of dead letters."""
         letters = {name: value for name in _OF_DEAD_LETTERS if (value := getattr(self, name)) is not None}
         if self.lanes:
             return {"lanes": [lane.as_json() for lane in self.lanes], **letters}

@@ -1,4 +1,4 @@
-"""Names of tables, columns and topics: split and quoted here, so that no other module builds SQL out of raw text."""
+"""Names of tables, columns and topics: split and quoted here, so that no other module builds SQL from raw text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.text_checks import check_texts
 
-#: NAMEDATALEN - 1: PostgreSQL cuts longer names off with no more than a notice, so two tables could become one.
+#: NAMEDATALEN - 1: PostgreSQL truncates longer names with only a notice, so two tables could become one.
 IDENTIFIER_BYTES_MAX = 63
 _IDENTIFIER = re.compile(r'"(?P<quoted>(?:[^"\x00]|"")+)"|(?P<bare>[^\W\d][\w$]*)')
 _UPPER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
@@ -21,7 +21,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 @dataclass(frozen=True)
 class TableName:
-    """A table, its schema optional, as the catalogue spells them (unquoted).
+    """A table, its schema optional, both unquoted as in the catalogue.
 
     Args:
         name: the table.
@@ -62,7 +62,7 @@ def quote_identifier(name: str) -> str:
     """``name`` in double quotes, safe as an identifier in SQL.
 
     Raises:
-        ConfigurationError: PostgreSQL would cut it, or cannot hold it.
+        ConfigurationError: PostgreSQL would truncate it, or cannot store it.
     """
     if not name or "\x00" in name:
         raise ConfigurationError(
@@ -104,7 +104,7 @@ def check_topic(text: object, *, option: str = "topic") -> str | None:
 
 
 def _split(text: str) -> list[str]:
-    """The identifiers of a dotted text; empty when it is not one from end to end."""
+    """The identifiers of a dotted text; empty if the text has any other form."""
     parts: list[str] = []
     position = 0
     while match := _IDENTIFIER.match(text, position):

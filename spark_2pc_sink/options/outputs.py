@@ -1,4 +1,4 @@
-"""Outputs of a sink: the topics and tables of one decision, and the lanes in which their rows travel.
+"""Outputs of a sink: the topics and tables of one decision, and the lanes that carry their rows.
 
 A lane is at most one topic and at most one table that get the same rows. A sink with one topic and one table has one
 lane; its options are the keywords of the sink itself (`SinkOptions`), with longer names for some of them.
@@ -27,7 +27,7 @@ _Output = TypeVar("_Output", bound=type)
 Part: TypeAlias = Literal["key", "value"]
 Format: TypeAlias = Literal["avro", "protobuf"]
 
-#: Names of a sink's options that an output spells shorter.
+#: Sink options that have a shorter name in an output.
 SHORTER: Final = {
     "upsert_keys": "keys",
     "upsert_order_by": "order_by",
@@ -38,7 +38,7 @@ _LONG_NAME: Final = re.compile(rf"\b({'|'.join(SHORTER)})\b")
 
 
 def _checks_keywords(output: _Output) -> _Output:
-    """Let an unknown keyword of an output fail as an unknown option does."""
+    """Let an unknown keyword of an output raise the error of an unknown option."""
     made = output.__init__  # type: ignore[misc]
     known = {item.name: item.default is MISSING for item in fields(output)}
 
@@ -54,7 +54,7 @@ def _checks_keywords(output: _Output) -> _Output:
 @_checks_keywords
 @dataclass(frozen=True)
 class Records:
-    """A topic of a sink, and the records that go there: one for each row of its source.
+    """A topic of a sink, and its records: one for each row of its source.
 
     Raises:
         ConfigurationError: a value is out of bounds, or two of them contradict each other.
@@ -118,12 +118,12 @@ class Records:
 
     @property
     def source(self) -> RowSource:
-        """Which rows go there."""
+        """The rows that it gets."""
         return RowSource(self.rows, self.where)
 
     @property
     def formats(self) -> dict[Part, Format]:
-        """Of key and value those that are encoded with a schema of the registry, each with its format."""
+        """The parts (key and value) that are encoded with a schema of the registry, each with its format."""
         found: dict[Part, Format] = {}
         if self.key_format != "raw":
             found["key"] = self.key_format
@@ -222,7 +222,7 @@ class Rows:
 
     @property
     def conflicts(self) -> ConflictOptions:
-        """What becomes of rows by their keys."""
+        """What happens to rows by their keys."""
         return ConflictOptions(
             mode=self.mode,
             keys=self.keys,
@@ -237,7 +237,7 @@ class Rows:
 
     @property
     def source(self) -> RowSource:
-        """Which rows go there."""
+        """The rows that it gets."""
         return RowSource(self.rows, self.where)
 
     def __str__(self) -> str:
@@ -246,14 +246,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Lane:
-    """What travels together: the rows of one source, for a topic, for a table, or for both.
+    """The rows of one source, for a topic, for a table, or for both.
 
     Attributes:
-        index: its place among the lanes of the sink, from 0.
-        records: the topic; None where no records are made of the rows.
-        rows: the table; None where the rows go to no table.
-        source: which rows.
-        alone: True where topic and table are the keywords of the sink itself.
+        index: its position among the lanes of the sink, from 0.
+        records: the topic; None if no records are made from the rows.
+        rows: the table; None if the rows go to no table.
+        source: the source of its rows.
+        alone: True if topic and table are the keywords of the sink itself.
     """
 
     index: int
@@ -264,12 +264,12 @@ class Lane:
 
     @property
     def order_by(self) -> str | None:
-        """By what rows with one key are ordered; None without."""
+        """The order of rows with one key; None without."""
         return None if self.rows is None else self.rows.order_by
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Have errors about options of this lane name them as the user spells them, and the output that has them."""
+        """Let errors about options of this lane use the user's names, and name the output."""
         if self.alone:
             yield
             return
@@ -279,7 +279,7 @@ class Lane:
 
 @contextmanager
 def named_as_in(*outputs: Records | Rows) -> Iterator[None]:
-    """Let a `ConfigurationError` name options as outputs spell them, and which outputs these are."""
+    """Let a `ConfigurationError` name options as outputs do, and name the outputs."""
     try:
         yield
     except ConfigurationError as error:
@@ -401,7 +401,7 @@ def checked_columns(given: object, *, option: str = "columns") -> dict[str, str]
 
 
 def checked_names(option: str, given: object) -> tuple[str, ...]:
-    """A list of distinct column names; a single text is a common slip that would be read letter by letter."""
+    """A list of distinct column names; a single text is a common mistake that would be read letter by letter."""
     listed = isinstance(given, Sequence) and not isinstance(given, (str, bytes))
     names = tuple(given) if isinstance(given, Sequence) and listed else ()
     good = listed and all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names)

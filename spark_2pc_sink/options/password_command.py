@@ -15,7 +15,7 @@ _TOLD_MAX: Final = 300
 
 
 class PasswordCommandError(Exception):
-    """The program gave no password; the next time it may."""
+    """The program gave no password; the next call may succeed."""
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class PasswordCommand:
 
     Attributes:
         text: the program and its arguments, quoted as for a shell.
-        timeout_s: the program has so long, and is then killed.
+        timeout_s: limit of its run time, after which it is killed.
     """
 
     text: str
     timeout_s: int
 
     def __post_init__(self) -> None:
-        """Refuse what can never be called.
+        """Refuse a command that can never be run.
 
         Raises:
-            ConfigurationError: no words, or a quotation mark without its end.
+            ConfigurationError: it is empty, or has an unclosed quotation mark.
         """
         self._words()
 
@@ -42,7 +42,7 @@ class PasswordCommand:
         """The first line of the program's standard output.
 
         Raises:
-            PasswordCommandError: it cannot be called, took too long, failed, or printed nothing.
+            PasswordCommandError: it could not be run, took too long, failed, or printed nothing.
         """
         try:
             done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The page docs/reference/options.md, made of the declarations: ``python -m spark_2pc_sink.options.reference_page``."""
+"""Generates docs/reference/options.md from the declarations: ``python -m spark_2pc_sink.options.reference_page``."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class OptionRow:
     since: str
 
     def entry(self, heading: str, owner: str = "") -> str:
-        """The option on the page: a heading, which is its anchor, its facts, and its meaning."""
+        """The option's entry: a heading, which is its anchor, its facts, and its meaning."""
         names = " or ".join(f"`{owner}{name}`" for name in self.names)
         default = "required" if self.default is None else f"default `{self.default}`"
         shown_range = f" ({self.range})" if self.range else ""
@@ -139,7 +139,7 @@ class OptionRow:
 
     @property
     def link(self) -> str:
-        """A link to its entry, for an option of the sink or a Kafka property."""
+        """A link to the entry of an option of the sink or a Kafka property."""
         return f"[`{self.names[0]}`](#{_anchor(' or '.join(self.names))})"
 
 
@@ -168,7 +168,7 @@ def grouped(rows: Iterable[OptionRow], groups: Mapping[str, str] = _SINK_GROUPS)
 
 def with_options(kind: type[Any]) -> type[Any]:
     """Add all options of the sink, by groups, to the docstring of a class; `help` shows them."""
-    if kind.__doc__ is not None:  # python -OO takes docstrings away
+    if kind.__doc__ is not None:  # python -OO removes docstrings
         parts = [part for title, rows in grouped(reference(SinkOptions)).items() for part in _help_of(title, rows)]
         kind.__doc__ = f"{inspect.cleandoc(kind.__doc__)}\n\n" + "\n\n".join(parts) + "\n"
     return kind
@@ -185,7 +185,7 @@ def _help_of(title: str, rows: Iterable[OptionRow]) -> Iterator[str]:
 def _row(item: Field[Any]) -> OptionRow:
     about = setting_of(item)
     bounds = "" if about.at_least is None else f"{about.at_least} to {about.at_most} {about.unit}".strip()
-    # The only switch among Kafka's properties is a text there.
+    # The only switch among the Kafka properties is a text there.
     default = "https" if item.default is True and about.properties else item.default
     return OptionRow(
         names=about.properties or (item.name,),
@@ -220,7 +220,7 @@ def options_page() -> str:
 
 
 def _beside(sink: tuple[OptionRow, ...], rows: tuple[OptionRow, ...]) -> tuple[str, list[OptionRow]]:
-    """Links to those that the sink has too, and the others."""
+    """Links to the options that the sink has too, and the other options."""
     return ", ".join(row.link for row in rows if row in sink), [row for row in rows if row not in sink]
 
 
@@ -239,7 +239,7 @@ def _entries(rows: Iterable[OptionRow], owner: str) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Of a heading, as GitHub makes it."""
+    """The anchor of a heading, as GitHub makes it."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 

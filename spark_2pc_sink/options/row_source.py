@@ -1,4 +1,4 @@
-"""Row source of an output: which rows of a batch it gets, and whether a row becomes several."""
+"""Row source of an output: the rows of a batch that it gets, and whether a row becomes several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_2pc_sink.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Spark's generators that are none of ours, and how to say the same.
+#: Spark's generators that are not supported, and their equivalents.
 _OTHER_GENERATORS: Final = {
     "explode_outer": "explode(if(coalesce(size(lines), 0) > 0, lines, array(null))) AS line",
     "posexplode": "explode(transform(lines, (l, i) -> struct(i AS pos, l AS line))) AS numbered",
@@ -47,7 +47,7 @@ class RowSource:
 
     Attributes:
         rows: 'explode(expression) AS name'; None for the rows of the batch.
-        where: SQL condition over these rows; only those go out where it is true. None for all.
+        where: SQL condition on these rows; only rows for which it is true are kept. None for all.
     """
 
     rows: str | None = None
@@ -55,7 +55,7 @@ class RowSource:
 
     @property
     def everything(self) -> bool:
-        """True for the rows of the batch as they are."""
+        """True for the unchanged rows of the batch."""
         return self.rows is None and self.where is None
 
     @property
@@ -115,7 +115,7 @@ def with_fields_for_star(sql: str, name: str, fields: str) -> str:
 
 
 def _with_star_replaced(sql: str, before: re.Pattern[str], columns: str) -> str:
-    """The star is an argument of its own: a product has a factor before it."""
+    """Whether the star is a separate argument: in a product it follows a factor."""
     for place, character in reversed(list(unquoted(sql))):
         found = before.search(sql, 0, place) if character == "*" else None
         if found is not None and sql[place + 1 :].lstrip().startswith((")", ",")):
@@ -124,7 +124,7 @@ def _with_star_replaced(sql: str, before: re.Pattern[str], columns: str) -> str:
 
 
 def _closing(text: str, start: int) -> int | None:
-    """The place of the parenthesis that closes the one before ``start``; None where there is none."""
+    """The position of the parenthesis that closes the one before ``start``; None if there is none."""
     depth = 1
     for place, character in unquoted(text, start):
         depth += {"(": 1, ")": -1}.get(character, 0)

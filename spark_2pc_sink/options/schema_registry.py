@@ -1,4 +1,4 @@
-"""Schema registry options: the properties of confluent-kafka's client and serializers, by their names."""
+"""Schema registry options: the properties of confluent-kafka's client and serializers, by name."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _SCHEMES: Final = ("http://", "https://", "mock://")
 
 @dataclass(frozen=True)
 class SchemaRegistryOptions:
-    """How to reach a schema registry, and what may be done there. Shows no secret.
+    """Connection to a schema registry, and the permitted operations. Shows no secret.
 
     Attributes:
         client: properties of ``SchemaRegistryClient``.
-        register: schemas that the registry does not have are registered (``auto.register.schemas``).
-        latest: the newest schema of the subject is the one that is written (``use.latest.version``).
-        normalize: the registry brings schemas into one form before it compares them (``normalize.schemas``).
+        register: register schemas that the registry lacks (``auto.register.schemas``).
+        latest: write with the newest schema of the subject (``use.latest.version``).
+        normalize: normalise schemas in the registry before they are compared (``normalize.schemas``).
     """
 
     client: Mapping[str, str | int] = field(repr=False)
@@ -67,7 +67,7 @@ class SchemaRegistryOptions:
         """Check the properties; None for None.
 
         Raises:
-            ConfigurationError: a property is not known, or has no possible value.
+            ConfigurationError: a property is unknown, or has an invalid value.
         """
         if given is None or isinstance(given, cls):
             return given

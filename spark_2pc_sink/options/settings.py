@@ -1,7 +1,7 @@
-"""One option: its type, default, unit, bounds and the reason for them, kept on the dataclass field itself.
+"""One option: its type, default, unit, bounds and the reason for them, as metadata of the dataclass field.
 
-A default without a reason can't be written here. The documentation's tables are made of the same fields that the code
-reads, and the public signatures are compared with them by a test.
+A default without a reason can't be declared. The documentation's tables are generated from the same fields that the
+code reads, and a test compares the public signatures with them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def milliseconds(default: int | None, *, at_most: int = INT32_MAX, at_least: int
 
 
 def same_setting(options: type[Any], name: str) -> Any:
-    """A field like one of another class: an option that two of them take is declared once, there."""
+    """A field like one of another class: an option that two classes share is declared once, there."""
     [item] = (each for each in fields(options) if each.name == name)
     return field(default=item.default, repr=item.repr, metadata=item.metadata)
 
@@ -77,12 +77,12 @@ def setting_of(item: Field[Any]) -> Setting:
 def options_of(options: type[Any]) -> list[Field[Any]]:
     """The fields of a class in documentation order: required ones, its own, then those of its base."""
     own = options.__annotations__
-    # Sorting is stable: within each of the three groups they stay as declared.
+    # Sorting is stable: each of the three groups keeps the order of declaration.
     return sorted(fields(options), key=lambda item: item.default is not MISSING and 1 + (item.name not in own))
 
 
 def shown_name(item: Field[Any]) -> str:
-    """The name that a user would write for this field."""
+    """The user's name for this field."""
     described = setting_of(item)
     if described.dotted:
         return item.name.replace("_", ".")
@@ -90,7 +90,7 @@ def shown_name(item: Field[Any]) -> str:
 
 
 def check_settings(options: Any) -> None:
-    """Hold every field of a dataclass instance against its own bounds, choices and annotated kind.
+    """Check every field of a dataclass instance against its own bounds, choices and annotated kind.
 
     Raises:
         ConfigurationError: the first field, in order of declaration, that breaks a rule.

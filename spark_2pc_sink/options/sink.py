@@ -32,7 +32,7 @@ DEAD_LETTERS_SUFFIX = "_dead_letters"
 _PORT_MAX = 65_535
 #: Options of a sink that are one SQL expression each.
 _EXPRESSIONS = ("key", "value", "headers", "partition", "upsert_order_by", "delete_when")
-#: Options of a sink with one topic and one table, and what Records and Rows call them.
+#: Options of a sink with one topic and one table, and their names in Records and Rows.
 _OF_RECORDS = {
     "topic": "topic",
     "key": "key",
@@ -262,13 +262,13 @@ class SinkOptions(CommonOptions):
 
     @property
     def layout(self) -> SinkLayout:
-        """Where records, rows and dead letters are, and how the first two are made of a batch."""
+        """Places of records, rows and dead letters, and how the first two are made from a batch."""
         topic = self.dead_letter_topic
         return SinkLayout.of(self.lanes, dead_letters=None if topic is None else (topic, str(self.dead_letter_name)))
 
     @cached_property
     def lanes(self) -> tuple[Lane, ...]:
-        """The topics and tables, brought together where they get the same rows."""
+        """The topics and tables, grouped if they get the same rows."""
         if self.writes:
             return lanes_of(self.writes)
         records = Records(
@@ -298,7 +298,7 @@ class SinkOptions(CommonOptions):
                 raise contradiction("on_decide", text, rule, "leave it out")
 
     def _check_rows(self) -> None:
-        """What outputs check too: here in the names of this sink's options."""
+        """The checks of outputs, with the names of this sink's options."""
         if self.tombstones and self.delete_when is None:
             rule = "a tombstone is the record of a row that delete_when deletes"
             raise contradiction("tombstones", self.tombstones, rule, "pass delete_when=\"op = 'd'\", or leave it out")
@@ -319,13 +319,13 @@ class SinkOptions(CommonOptions):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that are known before there is a row."""
+        """The topics that are known before the first row."""
         named = (lane.records.topic for lane in self.lanes if lane.records is not None)
         return tuple(dict.fromkeys(topic for topic in named if topic is not None))
 
     @property
     def all_topics(self) -> tuple[str, ...]:
-        """Those, and the topic of dead letters."""
+        """The same, and the topic of dead letters."""
         return self.topics if self.dead_letter_topic is None else (*self.topics, self.dead_letter_topic)
 
     def _check_outputs(self) -> None:

@@ -36,7 +36,7 @@ class SourcedOptions:
         """Add options of a source; ``kafka`` is a mapping of properties.
 
         Raises:
-            ConfigurationError: another source has said one of them, and differently.
+            ConfigurationError: another source has a different value.
         """
         plain = {name: value for name, value in options.items() if name != "kafka"}
         for said, more in ((self.options, plain), (self.kafka, options.get("kafka", {}))):
@@ -46,10 +46,10 @@ class SourcedOptions:
 
     @contextmanager
     def named_in_errors(self, *, but: Iterable[str] = ()) -> Iterator[None]:
-        """Options are checked in the block: an error about one of these names its source, and shows no variable's text.
+        """Check options in the block: an error about one of these names its source, and shows no variable's text.
 
         Args:
-            but: options of which the block has other values.
+            but: options that have other values in the block.
         """
         try:
             yield

@@ -1,11 +1,11 @@
-"""SQL of a user, looked at without a database: its statements, apart from quotes and comments."""
+"""A user's SQL, parsed without a database: its statements, apart from quotes and comments."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# What may have any characters in it: '…', E'…' with backslashes, "…", $tag$…$tag$, and comments.
+# Tokens that may contain any characters: '…', E'…' with backslashes, "…", $tag$…$tag$, and comments.
 _OPAQUE: Final = re.compile(
     r"""[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$|--[^\n]*|/\*.*?\*/""",
     re.DOTALL,
@@ -21,7 +21,7 @@ def bare_statements(text: str) -> list[str]:
     return [" ".join(statement.split()) for statement in bare if statement.strip()]
 
 
-# Commands that end a transaction, begin one, or throw away what belongs to the session. Back to a savepoint is fine.
+# Commands that end or begin a transaction, or discard session state. ROLLBACK TO a savepoint is allowed.
 _TRANSACTION_COMMAND: Final = re.compile(
     r"(?:commit|end|abort|begin|discard|start transaction|prepare transaction|set session characteristics)\b"
     r"|rollback(?! (?:work |transaction )?to\b)"
@@ -29,5 +29,5 @@ _TRANSACTION_COMMAND: Final = re.compile(
 
 
 def transaction_command(text: str) -> str | None:
-    """The first statement of a text that would end the transaction in which it runs; None without one."""
+    """The first statement of a text that would end its transaction; None if there is none."""
     return next((each for each in bare_statements(text) if _TRANSACTION_COMMAND.match(each)), None)

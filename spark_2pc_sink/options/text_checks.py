@@ -1,4 +1,4 @@
-"""What no text of an option may have in it, as neither side could hold it."""
+"""Characters that no option's text may contain, as neither side could store them."""
 
 from __future__ import annotations
 

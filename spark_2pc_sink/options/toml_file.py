@@ -63,7 +63,7 @@ def _load(path: str) -> dict[str, Any]:
         raise ConfigurationError(option="config", value=path, rule=rule, remedy=remedy) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         rule, remedy = f"it is no TOML: {error}", "correct it there"
-        # Newer versions of the error have the whole file with them, passwords and all.
+        # Newer versions of the error contain the whole file, including passwords.
         raise ConfigurationError(option="config", value=path, rule=rule, remedy=remedy) from None
 
 
@@ -155,7 +155,7 @@ class _Reader:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Kafka's names have dots, which TOML takes for tables where they are not in quotation marks."""
+    """Kafka's names have dots, which TOML reads as tables unless they are quoted."""
     flat: dict[str, Any] = {}
     for name, value in table.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}

@@ -1,8 +1,8 @@
 """The pure decisions of the dual-write recipe (KIP-939, "Normal processing recipe" and "Recovery recipe").
 
-``steps`` names the steps of a batch in their order. ``replay_decision`` decides whether a batch is run, skipped or sent
-again, with ``handed_over`` for batches that did not come. ``resolve`` decides what recovery does about two sides that
-differ; ``open_transaction``, ``kept_records`` and ``lost_batches`` are its rules for lost rows, lost topics and lost
-commits. None of them does I/O, reads a clock or draws a random number: the same input gives the same answer, in a
-running job, in recovery and in a simulation.
+``steps`` names the steps of a batch in order. ``replay_decision`` decides whether a batch is run, skipped or resent,
+with ``handed_over`` for batches that were skipped. ``resolve`` decides what recovery does about two sides that differ;
+``open_transaction``, ``kept_records`` and ``lost_batches`` are its rules for lost rows, lost topics and lost commits.
+None of them does I/O, reads a clock or draws a random number: the same input gives the same answer, in a running job,
+in recovery and in a simulation.
 """

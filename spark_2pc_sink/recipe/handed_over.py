@@ -44,12 +44,12 @@ def missing_batches(*, status: RowStatus, row_batch_id: int | None, batch_id: in
 
 
 def place_beyond(missing: range, record: RunRecord, halt: Halt) -> Placement | Halt:
-    """Say what to do with a batch before which others are missing.
+    """Decide what to do with a batch that follows missing ones.
 
     Args:
-        missing: from `missing_batches`, at least one.
-        record: what Spark shows of them.
-        halt: why the batch cannot be placed, as far as the state row tells.
+        missing: result of `missing_batches`, at least one.
+        record: Spark's report on them.
+        halt: why the batch cannot be placed, according to the state row.
     """
     batch_id = missing.stop
     doubtful = [batch for batch in missing if batch not in record.empty]

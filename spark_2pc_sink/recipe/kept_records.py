@@ -86,7 +86,7 @@ def find_lost_records(written: WrittenRecords, logs: LogsView, *, committed: boo
 
 
 def was_remade(written: WrittenRecords, logs: LogsView) -> bool:
-    """Whether one of the batch's topics is another one now, by its id."""
+    """Whether the id of one of the batch's topics has changed."""
     return any(
         (was := written.topic_ids.get(topic)) and (now := logs.topic_ids.get(topic)) and was != now
         for topic in written.topics
@@ -94,7 +94,7 @@ def was_remade(written: WrittenRecords, logs: LogsView) -> bool:
 
 
 def missing_id_topics(written: WrittenRecords) -> list[str]:
-    """The topics of a batch that have no id by which they could be told from others of their name."""
+    """The batch's topics without an id that would distinguish them from others of the same name."""
     return [topic for topic in written.topics if not written.topic_ids.get(topic)]
 
 

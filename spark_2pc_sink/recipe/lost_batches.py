@@ -30,8 +30,8 @@ class CommittedTransaction:
     """One transaction that the logs show as committed.
 
     Attributes:
-        producer: the pair with which its records were written.
-        records: how many there are.
+        producer: producer id and epoch of its records.
+        records: their number.
         offsets: the first and the last offset in each partition.
     """
 
@@ -75,7 +75,7 @@ class LostBatches:
 
     @property
     def suggested(self) -> BatchRange | None:
-        """What to name when everything is as it looks; None where nothing is known."""
+        """The range to name if the findings are complete; None if nothing is known."""
         count = len(self.found.transactions)
         if self.came is not None:
             has_it = count > self.came - self.first
@@ -158,7 +158,7 @@ class LostBatches:
         )
 
     def _for_gap(self, remedies: tuple[str, ...]) -> tuple[str, ...]:
-        """The remedies of the placement; the last one names what to go on without, and may name too little."""
+        """The remedies of the placement; the last one names the batches to skip, and may name too few."""
         named = self.suggested
         if named is None or named.last != self.came:
             return remedies

@@ -49,7 +49,7 @@ def accept_replay(batch_id: int | None, more: str = "") -> str:
 
     Args:
         batch_id: the batch.
-        more: what else that does to a reader.
+        more: additional effect on consumers.
     """
     named = "" if batch_id is None else f" --batch {batch_id}"
     change = f"Kafka lacks the batch: the next start sends what Spark replays then, whatever it is{more}"

@@ -36,12 +36,12 @@ _WRITE_AGAIN = (
     "to write everything again: empty topic and table first; then a new checkpoint, and a new query_name if the sink "
     "has one, and adopt=True on the sink (once)"
 )
-#: The ways on where a query begins with batch 0 again: keep what both sides have, or write everything again.
+#: The choices if a query begins with batch 0 again: keep the data of both sides, or write everything again.
 FROM_THE_START = (_NEW_QUERY, _WRITE_AGAIN)
 
 
 def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> Placement | Halt:
-    """Say what to do with a batch.
+    """Decide what to do with a batch.
 
     Args:
         status: status of the claimed state row after recovery; never ``DECIDED``, which recovery settles.
@@ -49,12 +49,12 @@ def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -
         batch_id: the id that Spark passed, 0 or more.
 
     Returns:
-        The placement, or why there is none: the id fits neither a replay nor the next batch. No flag lets that pass,
-        as it would let the next such batch pass too. Batches that the row lacks are passed over by name
-        (`recipe.lost_batches`); a checkpoint that is older than the row is replaced by a new one.
+        The placement, or why there is none: the id is neither a replay nor the next batch. No flag allows that, as it
+        would allow the next such batch too. Batches that the row lacks are skipped by name (`recipe.lost_batches`); a
+        checkpoint older than the row must be replaced by a new one.
 
     Raises:
-        ValueError: the row is ``DECIDED``; recovery must come first.
+        ValueError: the row is ``DECIDED``; run recovery first.
     """
     if status is RowStatus.DECIDED:
         message = "a decided row must be recovered before a batch is placed beside it"
@@ -120,7 +120,7 @@ def _gap(row_batch_id: int, batch_id: int) -> Halt:
 
 
 def pass_over_by_name(first: int, batch_id: int) -> str:
-    """The last way out: a person names what this sink is not to write any more."""
+    """The last resort: a person names the batches that this sink is not to write any more."""
     before, with_it = BatchRange(first, batch_id - 1), BatchRange(first, batch_id)
     return (
         f"adopt=True and accept_loss={str(before)!r} on the sink (once): what came before stays on both sides as it "

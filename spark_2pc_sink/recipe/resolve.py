@@ -5,8 +5,8 @@ returns a verdict, or a halt if a person has to decide. The package ``recovery``
 
 The table rests on three facts:
 
-* The row is written in the transaction that writes the data, so a pair in a *decided* row must be committed, and a
-  pair that no row ever named was never decided and must be aborted (KIP-939, "Recovery recipe").
+* The row is written in the transaction that writes the data, so the transaction in a *decided* row must be committed,
+  and one that no row ever named was never decided and must be aborted (KIP-939, "Recovery recipe").
 * On transaction.version 2 the coordinator bumps the epoch at the end of each transaction, so (P, E+1) in a Complete
   state is the outcome of exactly the transaction (P, E) (KIP-890, "Bump epoch on each transaction"). Below version 2
   the outcome is shown at (P, E) itself, and an abort there cannot be told from a later one.
@@ -101,7 +101,7 @@ def heed(
 
 
 class RowStatus(str, Enum):
-    """Status of a state row, and equal to the text there. ``none → decided → done | owed``, ``owed → decided``."""
+    """Status of a state row, equal to its text there. ``none → decided → done | owed``, ``owed → decided``."""
 
     NONE = "none"
     DECIDED = "decided"
@@ -110,7 +110,7 @@ class RowStatus(str, Enum):
 
 
 class Verdict(Enum):
-    """The next act of recovery."""
+    """The next action of recovery."""
 
     COMMIT = "commit the transaction that the database has decided"
     ABORT = "abort the open transaction, which was never decided"
@@ -124,13 +124,13 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class RowView:
-    """The part of a claimed state row that decides.
+    """The part of a claimed state row that the decision depends on.
 
     Attributes:
         status: the row's status.
-        prepared: the pair of the last decision; '' before the first.
-        settled: the pair that Kafka showed or answered when the row last became settled; '' for a row that no
-            recovery has finished with, which is how a row that was only just created is known.
+        prepared: producer id and epoch of the last decision; '' before the first.
+        settled: producer id and epoch that Kafka showed or returned when the row last became settled; '' until a
+            recovery has finished with the row, which identifies a new row.
         cluster_id: the Kafka cluster that the row belongs to; None before the first claim.
     """
 
@@ -141,7 +141,7 @@ class RowView:
 
     @property
     def fresh(self) -> bool:
-        """True until a recovery has once finished with this row."""
+        """True until a recovery has finished with this row for the first time."""
         return self.status is RowStatus.NONE and not self.settled.has_transaction
 
     def __str__(self) -> str:
@@ -273,7 +273,7 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
             ),
         )
     if row.fresh and kafka.state is TransactionState.ONGOING:
-        # Also where the user adopts: the row that might have named it is lost, with its history.
+        # Even if the user adopts: the row that might have named it is lost, with its history.
         return Halt(
             HaltCause.OPEN_TRANSACTION,
             f"neither a state row nor its history says whether the database has decided {kafka.producer}, which Kafka "
@@ -374,10 +374,10 @@ def is_next(kafka: KafkaView, producer: ProducerIdAndEpoch) -> bool:
 def _went_beyond(row: RowView, kafka: KafkaView) -> bool:
     """Whether Kafka shows the commit of a later transaction than the row's.
 
-    None begins before the row's own is noted as done, so the note is lost, and the later decision with it. Only
-    transaction.version 2 tells: below it the next transaction's commit is shown where this one's would be if the
-    feature level had changed meanwhile. Nor does a cluster tell that keeps prepared transactions, as a takeover ends
-    this one with a later pair.
+    None starts before the row's own is noted as done, so the note is lost, and the later decision with it. This can
+    only be told on transaction.version 2: below it, and after a change of the feature level, the next transaction's
+    commit may be shown where this one's would be. It cannot be told either on a cluster that keeps prepared
+    transactions, as a takeover ends this one at a later epoch.
     """
     own = row.prepared.producer
     return (
@@ -390,7 +390,7 @@ def _went_beyond(row: RowView, kafka: KafkaView) -> bool:
 
 
 def _outcome_pairs(row: RowView, kafka: KafkaView) -> set[ProducerIdAndEpoch | None]:
-    """The pairs at which the coordinator shows the end of the row's own transaction."""
+    """Producer ids and epochs at which the coordinator shows the end of the row's own transaction."""
     producer = row.prepared.producer
     if producer is None:
         return set()

@@ -1,8 +1,8 @@
 """The steps of one micro-batch, in order.
 
-The order is the whole guarantee. Everything before ``DECIDE`` can be undone on both sides; ``DECIDE`` is one
-database transaction; everything after it can only be completed. KIP-939 writes the same order down as its "Normal
-processing recipe": send, prepare, write data and prepared state in one database transaction, commit in Kafka.
+The guarantee rests on this order. Everything before ``DECIDE`` can be undone on both sides; ``DECIDE`` is one
+database transaction; everything after it can only be completed. KIP-939 has the same order in its "Normal processing
+recipe": send, prepare, write data and prepared state in one database transaction, commit in Kafka.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Step(IntEnum):
 
     #: The state row is claimed, earlier crashes are settled, and a fresh (producer id, epoch) is taken.
     RECOVER = 0
-    #: The claim is still ours, and the batch is known to be new, done already, or owed to Kafka.
+    #: The claim is still valid, and the batch is known to be new, already done, or owed to Kafka.
     PLACE = 1
     #: The Kafka transaction has begun.
     BEGIN = 2
@@ -39,11 +39,11 @@ class Step(IntEnum):
 
 
 class Observer(Protocol):
-    """Told of every step that was reached."""
+    """Notified of every step reached."""
 
     def __call__(self, step: Step) -> None:
         """Called after ``step`` is complete, on the driver."""
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """Figures of this batch for the history, as far as they are known: ``step_seconds`` and others."""
+        """Figures of this batch for the history known so far: ``step_seconds`` and others."""

@@ -233,7 +233,7 @@ def _halted(picture: Picture) -> Symptom | None:
 
 
 def _unfinished(picture: Picture) -> Symptom | None:
-    """The symptom of a sink that a recovery, or its job, has something to do for; or that its job tells of."""
+    """The symptom of a sink that its job or a recovery will work on; or the one that its job reports."""
     report = picture.report
     if report is None:
         return None
@@ -250,7 +250,7 @@ def _unfinished(picture: Picture) -> Symptom | None:
 
 
 def _held_up(picture: Picture) -> Symptom:
-    """The symptom of a sink that is well: whether others hold up the readers of its topics."""
+    """The symptom of a sink that is fine: whether other producers block the consumers of its topics."""
     if picture.readers.hanging:
         return Symptom.HANGING_TRANSACTION
     return Symptom.READERS_STAND_STILL if picture.readers.waiting else Symptom.NOTHING_WRONG

@@ -1,9 +1,9 @@
-"""`AsyncDualWrite`: the same for an AsyncSession, on an event loop.
+"""`AsyncDualWrite`: `DualWrite` for an AsyncSession, on an event loop.
 
-The session's statements run on the event loop, by SQLAlchemy's own means, so that any of its asynchronous drivers of
-PostgreSQL will do. What waits for Kafka runs in threads, one for each transactional id: the client drives its sockets
-on the thread that waits, and a second client for event loops would be a second place where the recipe can be wrong. The
-state store, which is asked when ids are taken and recovered, stays with psycopg2 in these threads.
+The session's statements run on the event loop, through SQLAlchemy, so that any of its asynchronous PostgreSQL drivers
+can be used. Waiting for Kafka is done in threads, one for each transactional id: the client's sockets are driven by the
+waiting thread, and a second client for event loops would be a second implementation of the recipe. The state store,
+which is used when ids are taken and recovered, uses psycopg2 in these threads.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class AsyncDualWrite(ServiceBase):
     async def transaction(self, session: AsyncWritable) -> AsyncIterator[ServiceTransaction]:
         """See `DualWrite.transaction`.
 
-        A block that is cancelled before the decision leaves nothing on either side. From the decision on, the end of
-        the block is shielded: cancelled or not, Kafka follows.
+        A block that is cancelled before the decision leaves nothing on either side. After the decision, the end of the
+        block is shielded: Kafka commits even if it is cancelled.
 
         Args:
             session: an AsyncSession or an AsyncConnection.
@@ -146,7 +146,7 @@ class AsyncDualWrite(ServiceBase):
             self._turns = asyncio.Semaphore(self._service.options.ids)
         turns = self._turns
         try:
-            # A free one is taken without waiting, and wait_for with 0 would not even look.
+            # A free one is acquired without waiting: wait_for with 0 would not even try.
             await (asyncio.wait_for(turns.acquire(), limit_ms / 1000) if turns.locked() else turns.acquire())
         except asyncio.TimeoutError as error:
             raise KafkaTimeoutError(
@@ -173,7 +173,7 @@ class AsyncDualWrite(ServiceBase):
             self._complete_in_background(commitment)
 
     async def _decide(self, session: AsyncWritable, enlisted: Enlisted, commitment: Commitment) -> bool:
-        """COMMIT; True where Kafka has followed already, as its outcome had to be found out."""
+        """COMMIT; True if Kafka has committed already, because the outcome had to be found out."""
         try:
             await self._send_commit(session, enlisted)
         except Exception as error:
@@ -195,7 +195,7 @@ class AsyncDualWrite(ServiceBase):
             )
 
     async def _blocking(self, call: Callable[[], _T]) -> _T:
-        """Run what waits for Kafka or the state store in a thread; it is not interrupted half way."""
+        """Run a blocking wait for Kafka or the state store in a thread; it is not interrupted."""
         return await _shielded(asyncio.get_running_loop().run_in_executor(self._threads, call))
 
 

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 _log = sink_log(__name__)
 
-#: Encodes the records of a block for the topics as they are.
+#: Encodes the records of a block for the current topics.
 Encode = Callable[["Sequence[OutgoingRecord]"], "EncodedRecords"]
 
 
 class Commitment:
-    """One transaction on its way. Every way through it ends with `end`.
+    """One transaction in progress. Call `end` in every case.
 
     Args:
         pool: lends the id.
-        encode: makes batches of records.
+        encode: makes record batches.
     """
 
     def __init__(self, pool: IdPool, encode: Encode) -> None:
@@ -43,8 +43,8 @@ class Commitment:
     def send(self, records: Sequence[OutgoingRecord]) -> None:
         """Take an id, send everything, and wait for the acknowledgements. Blocks.
 
-        An id whose pair Kafka does not take any more, as it has expired or a recovery was run, is recovered and used
-        once more: nothing is decided yet. So is one whose transaction before Kafka has not followed yet.
+        An id at an epoch that Kafka no longer accepts, as it has expired or a recovery was run, is recovered and
+        retried once: nothing is decided yet. So is one whose previous transaction Kafka has not committed yet.
 
         Raises:
             Everything that `IdPool.lend`, `IdWriter.recover` and `IdWriter.send` raise; nothing is decided.
@@ -65,7 +65,7 @@ class Commitment:
         """Write the state row, the last statement before COMMIT.
 
         Raises:
-            Everything that `IdWriter.decide` raises; the transaction has to be rolled back.
+            Everything that `IdWriter.decide` raises; the transaction must be rolled back.
         """
         writer, sent = self._parts()
         writer.decide(connection, sent)
@@ -76,10 +76,10 @@ class Commitment:
         writer.decided(sent)
 
     def commit_failed(self) -> bool:
-        """COMMIT raised: find out whether it was carried out, and bring Kafka to follow. Blocks.
+        """Find out whether a COMMIT that raised was carried out, and complete it in Kafka. Blocks.
 
         Returns:
-            False where it was not: nothing is on either side.
+            False if it was not: nothing is on either side.
 
         Raises:
             InDoubtError: it could not be found out in time.
@@ -92,7 +92,7 @@ class Commitment:
         """Commit in Kafka, and give the id back. Blocks.
 
         Raises:
-            InDoubtError: decided, and Kafka did not follow in time; the next recovery of the id sees to it.
+            InDoubtError: decided, and Kafka did not commit in time; the id's next recovery completes it.
             HaltError: a person has to decide.
         """
         writer, sent = self._parts()

@@ -1,4 +1,4 @@
-"""`DualWrite`: a session of SQLAlchemy's and Kafka in one decision."""
+"""`DualWrite`: a SQLAlchemy session and Kafka in one decision."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DualWrite(ServiceBase):
         self.close()
 
     def start(self) -> None:
-        """Take transactional ids, and settle what dead processes have left. Calling it again changes nothing.
+        """Take transactional ids, and settle those left by dead processes. Calling it again changes nothing.
 
         Raises:
             ConfigurationError: other processes hold every id.
@@ -73,7 +73,7 @@ class DualWrite(ServiceBase):
         self._service.start()
 
     def close(self) -> None:
-        """Wait for the transactions under way, and close every connection. No transaction can begin afterwards."""
+        """Wait for running transactions, and close every connection. No transaction can begin afterwards."""
         self._service.close()
         self._threads.shutdown()
 
@@ -145,7 +145,7 @@ class DualWrite(ServiceBase):
             self._complete_in_background(commitment)
 
     def _decide(self, session: Writable, enlisted: Enlisted, commitment: Commitment) -> bool:
-        """COMMIT; True where Kafka has followed already, as its outcome had to be found out."""
+        """COMMIT; True if Kafka has committed already, because the outcome had to be found out."""
         try:
             self._send_commit(session, enlisted)
         except Exception as error:

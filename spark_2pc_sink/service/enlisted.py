@@ -20,13 +20,13 @@ from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, ExceptionContext, RootTransaction
 
-#: Drivers whose COMMIT can be cut off from outside, by their socket.
+#: Drivers whose COMMIT can be cut off through their socket.
 SYNC_DRIVERS: Final = ("psycopg2", "psycopg")
 ASYNC_DRIVERS: Final = ("asyncpg", "psycopg", "psycopg_async")
 _OPERATION: Final = "transaction"
 _RULE: Final = "the block of a dual write ends the transaction itself: leave commit() and rollback() out of it"
 _KEY: Final = "spark_2pc_sink.enlisted"
-#: By the identity of the connection, which each keeps alive until `Enlisted.release`.
+#: By the identity of the connection, which the value keeps alive until `Enlisted.release`.
 _joined: Final[dict[int, Enlisted]] = {}
 _watched: Final[WeakSet[Engine]] = WeakSet()
 _watching: Final = threading.Lock()
@@ -50,7 +50,7 @@ class Enlisted:
         self._failed = False
         _watch(connection.engine)
         _joined[id(connection)] = self
-        # It stays with the driver's connection, which another thread may have the moment after COMMIT.
+        # It stays with the driver's connection, which another thread may use right after COMMIT.
         self._info = connection.info
         self._info[_KEY] = self
 
@@ -60,7 +60,7 @@ class Enlisted:
         return driver_connection(self.connection)
 
     def check(self) -> None:
-        """Refuse to decide in another transaction than the one that the block has joined.
+        """Refuse to decide in a transaction other than the one that the block has joined.
 
         Raises:
             LocalProtocolError: the transaction has ended inside the block.
@@ -70,7 +70,7 @@ class Enlisted:
             raise LocalProtocolError(operation=_OPERATION, state="its database transaction has ended", rule=rule)
 
     def ends_now(self) -> None:
-        """From here on COMMIT and ROLLBACK are the dual write's own."""
+        """From now on COMMIT and ROLLBACK are issued by the dual write."""
         self._ours = True
 
     def release(self) -> None:
@@ -89,8 +89,8 @@ class Enlisted:
         if not self._ours:
             raise LocalProtocolError(operation="commit", state="inside the block of a dual write", rule=_RULE)
         if self._failed:
-            # PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, and drivers take that for a success. A
-            # statement it refuses, unless the one that has failed was in a savepoint.
+            # PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, and drivers take that for success. It
+            # would refuse a statement, unless the failed one was in a savepoint.
             self.connection.exec_driver_sql("SELECT")
         self.committed = True
         self._unmark()
@@ -110,7 +110,7 @@ class Enlisted:
 
 
 def _watch(engine: Engine) -> None:
-    """Hear of every COMMIT, ROLLBACK and error of an engine, from now on."""
+    """Listen to every COMMIT, ROLLBACK and error of an engine, from now on."""
     with _watching:
         if engine not in _watched:
             event.listen(engine, "commit", _on_commit)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options import ServiceOptions
     from spark_2pc_sink.service.id_writer import IdWriter
 
-#: How often the keeper looks for ids to be noted or settled, in seconds; and for those that dead processes have left.
+#: How often the keeper looks for ids to be noted or settled, in seconds; and for those left by dead processes.
 NOTE_S: Final = 1.0
 LOOK_S: Final = 30.0
 
@@ -43,7 +43,7 @@ class WatchedStore(Protocol):
     """The operations of a state store that the pool needs."""
 
     def survey(self) -> Survey:
-        """Every row, without a claim, and whether the driver of each lives."""
+        """Every row, without a claim, and whether the driver of each is alive."""
 
 
 class Line(Protocol):
@@ -68,7 +68,7 @@ class _Found:
 
     Attributes:
         transactional_id: the id.
-        row: its state row; None for one that was never used.
+        row: its state row; None for an id that was never used.
     """
 
     transactional_id: str
@@ -100,13 +100,13 @@ class IdPool:
         self._log = sink_log(__name__, options.transactional_id)
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
-        # The keeper waits here: else every transaction that gives its id back would wake it.
+        # The keeper waits here: otherwise every returned id would wake it.
         self._to_settle = threading.Condition(lock)
         self._lines: dict[str, Line] = {}
         self._free: deque[IdWriter] = deque()
         self._unsettled: deque[IdWriter] = deque()
         self._lent = 0
-        #: Ids that this process has given up, as a person has to decide.
+        #: Ids that this process has given up, because a person has to decide.
         self._halted = 0
         self._open = True
         self._keeper: threading.Thread | None = None
@@ -121,7 +121,7 @@ class IdPool:
     # --- lifetime ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take ids, settle what dead processes have left, and begin to look after all of them.
+        """Take ids, settle those left by dead processes, and start the keeper.
 
         Raises:
             ConfigurationError: other processes hold every id.
@@ -233,7 +233,7 @@ class IdPool:
                     self._to_settle.wait_for(lambda: not self._open, NOTE_S)
 
     def _recovered(self, writer: IdWriter) -> bool:
-        """Settle one id; False where it has to be tried again."""
+        """Settle one id; False if it must be retried."""
         try:
             writer.recover()
         except SupersededError as error:
@@ -307,7 +307,7 @@ class IdPool:
     # --- taking --------------------------------------------------------------------------------------------------
 
     def _take(self, survey: Survey, *, first: bool) -> None:
-        """Take ids up to as many as are wanted: those that a dead process has left before those that are new."""
+        """Take the wanted number of ids: those left by dead processes before new ones."""
         found = list(self._found(survey))
         used, new = [each for each in found if each.row is not None], [each for each in found if each.row is None]
         for each in used:
@@ -341,7 +341,7 @@ class IdPool:
         """Take one id, unless another process was faster.
 
         Raises:
-            Everything that `IdWriter.recover` raises, where it is the process's start that has to know.
+            Everything that `IdWriter.recover` raises, if the process is starting.
         """
         line = self._make_line(found.transactional_id)
         try:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.recovery import Recovery
     from spark_2pc_sink.service.outgoing import EncodedRecords
 
-#: Each attempt to bring Kafka to follow is a recovery of its own. A broker that aborts three resends in a row aborts
+#: Each attempt to complete a transaction is a separate recovery. A broker that aborts three resends in a row will abort
 #: the fourth: a person has to look.
 SETTLE_ATTEMPTS_MAX: Final = 3
 
@@ -64,7 +64,7 @@ class DecidingStore(KeepingStore, Protocol):
         settled: str | None = None,
         kept: KeptRecords | None = None,
     ) -> None:
-        """Write the state row in a transaction of the caller's."""
+        """Write the state row in the caller's transaction."""
 
 
 class EndingKafka(KafkaSide, Protocol):
@@ -128,7 +128,7 @@ class IdWriter:
         self._row: StateRow | None = None
         self._initialized: InitializedProducer | None = None
         self._producer: ProducerIdAndEpoch | None = None
-        # The pair that Kafka answered to a commit of which the row does not know yet; None where there is none.
+        # Producer id and epoch that Kafka returned for a commit that the row does not show yet; None if there is none.
         self._unnoted: str | None = None
         self._unnoted_since_s = 0.0
         # An EndTxn(commit) was sent, and its answer has not been read.
@@ -155,7 +155,7 @@ class IdWriter:
             Everything else: raised by `Recovery.run` and `resend`.
         """
         self.unsettled = True
-        # Else the logs would have to tell how the decision before has ended.
+        # Otherwise the logs would be needed to tell how the previous decision has ended.
         self.note()
         known = self._row or beside
         with at_work_for(self.transactional_id), self._recovery.explaining():
@@ -204,14 +204,14 @@ class IdWriter:
         raise self._in_doubt(prepared, error) from error
 
     def _is_decided(self, prepared: ProducerIdAndEpoch, before: StateRow) -> bool:
-        """A resend writes another pair, and no transaction of this id was begun after this one."""
+        """A resend uses another epoch, and no transaction of this id was begun after this one."""
         row = self._claimed()
         return row.prepared_transaction_state == str(prepared) or row.batch_id != before.batch_id
 
     # --- the recipe ----------------------------------------------------------------------------------------------
 
     def send(self, records: EncodedRecords) -> SentRecords:
-        """Begin a Kafka transaction, and send; all is acknowledged when this returns.
+        """Begin a Kafka transaction, and send; all records are acknowledged when this returns.
 
         Raises:
             Everything that `BatchListSender.send` raises: nothing was decided, and the writer is unsettled.
@@ -243,7 +243,7 @@ class IdWriter:
             kafka_offsets={str(partition): at for partition, at in sent.acknowledged.offsets.items()},
             topic_ids=dict(sent.acknowledged.topic_ids),
         )
-        # What becomes of the note becomes of the decision, and that is not known once COMMIT was sent.
+        # The note's outcome is that of the decision, which is unknown once COMMIT was sent.
         unnoted, self._unnoted = self._unnoted, None
         kept = None if self._never_times_out else KeptRecords(batch_id, *joined(sent.records.batches))
         try:
@@ -251,7 +251,7 @@ class IdWriter:
                 connection, self.transactional_id, row.generation, decision, settled=unnoted, kept=kept
             )
         except BaseException:
-            # No COMMIT will be sent. Without the note the logs would have to tell what Kafka has answered already.
+            # COMMIT will not be sent. Without the note the logs would be needed for what Kafka has answered.
             self._unnoted = unnoted
             raise
 
@@ -352,7 +352,7 @@ class IdWriter:
         return True
 
     def _try_note(self) -> None:
-        """Both sides have the transaction: that it could not be noted is the next recovery's business."""
+        """Both sides have the transaction; the missing note is left to the next recovery."""
         try:
             self.note()
         except DualWriteError as error:

@@ -132,7 +132,7 @@ def _bytes(what: str, given: object) -> bytes | None:
 
 
 def _listed(given: object) -> list[object]:
-    """Not a mapping: its names would be taken apart, and one of two letters would be a name and a value."""
+    """Refuse a mapping: its names would be unpacked, and a name of two letters would become a name and a value."""
     if isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes):
         return list(given)
     raise _refused("headers", type(given).__name__, _HEADERS, "pass list(headers.items()) of a mapping")

@@ -1,4 +1,4 @@
-"""One process of a service: its connections to both sides, its transactional ids, and what all transactions share."""
+"""One process of a service: its connections to both sides, its transactional ids, and other shared state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PROGRAM: Final = "service"
 #: Checking costs a request, and a service runs thousands of transactions while an operator types a command. Brokers
 #: learn of a new level within about the same time.
 _FEATURES_AGE_MS_MAX: Final = 1_000
-#: How long `Service.close` waits for transactions that are under way: as long as a COMMIT may take, and EndTxn.
+#: How long `Service.close` waits for running transactions: the longest COMMIT, plus EndTxn.
 _CLOSE_S: Final = 120.0
 
 
@@ -155,7 +155,7 @@ class Service:
         return self._process == os.getpid() and not self._closed
 
     def start(self) -> None:
-        """Take transactional ids, and settle what dead processes have left. Calling it again changes nothing.
+        """Take transactional ids, and settle those left by dead processes. Calling it again changes nothing.
 
         Raises:
             LocalProtocolError: it is closed, or was started in the process from which this one was forked.
@@ -194,7 +194,7 @@ class Service:
             self._store.close()
 
     def commitment(self) -> Commitment:
-        """One transaction on its way.
+        """One transaction in progress.
 
         Raises:
             LocalProtocolError: the service is closed.
@@ -206,7 +206,7 @@ class Service:
 
     @property
     def _is_forked(self) -> bool:
-        """Asked before the lock is taken: a thread that was not forked may have it for ever."""
+        """Checked before the lock is taken: a thread that was not forked may hold it forever."""
         return self._process not in (None, os.getpid())
 
     def _begin(self) -> None:

@@ -1,4 +1,4 @@
-"""The transaction that a block has: what may be sent in it, by whom, and when."""
+"""The transaction of a block: what may be sent in it, by which thread or task, and when."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ServiceTransaction:
             )
 
     def move_to(self, phase: Phase) -> None:
-        """The block has come to another phase."""
+        """Enter another phase of the block."""
         self._phase = phase
 
 
@@ -137,7 +137,7 @@ class OpenBlocks:
         return block
 
     def leave(self, block: OpenBlock) -> None:
-        """It has ended."""
+        """End the block."""
         with self._lock:
             if self._open.get(block.runner) is block:
                 del self._open[block.runner]

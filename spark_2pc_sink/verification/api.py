@@ -17,7 +17,7 @@ from spark_2pc_sink.verification.missing_files import checked_directory
 from spark_2pc_sink.verification.report import VerifyReport
 from spark_2pc_sink.verification.target import GivenTarget, parse_record_columns
 
-#: Keywords of `verify` that tell the form of the table.
+#: Keywords of `verify` that describe the table.
 SHAPE: Final = ("table", "topic", "mode", "keys", "order_by", "late_rows", "record_columns")
 
 
@@ -83,7 +83,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
         DatabaseUnreachableError, KafkaError, KafkaTimeoutError: a side is out of reach before anything was compared.
     """
     request = Request.parse(locals())
-    # Only here: the package can be imported without the extra that brings the reader of topics.
+    # Imported here: the package can be imported without the extra for the reader of topics.
     from spark_2pc_sink.verification.verification import run  # noqa: PLC0415
 
     if not open_transaction:
@@ -96,7 +96,7 @@ def verify(  # noqa: D417 - the options are described where they are declared
 
 @dataclass(frozen=True)
 class Scope:
-    """Which batches are compared; with none of the three, all. See `verify`.
+    """The batches to compare; with none of the three, all. See `verify`.
 
     Raises:
         ConfigurationError: more than one is given, or one is out of bounds.
@@ -160,9 +160,9 @@ class Request:
     """The keywords of `verify`, checked.
 
     Attributes:
-        target: the form of the table, as far as it was given.
-        shape: the same keywords as they were given, for commands that repeat them.
-        registry: where schemas of values are; None where none is named.
+        target: the description of the table, as far as it was given.
+        shape: the given keywords, for commands that repeat them.
+        registry: registry of the values' schemas; None if not given.
     """
 
     options: CommonOptions

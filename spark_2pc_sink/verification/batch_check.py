@@ -33,9 +33,9 @@ _LOGIN_MS_MAX: Final = 3_000
 
 @dataclass
 class _Walk:
-    """The way through one log: it begins, is at, has to reach, and ends at these offsets.
+    """The walk through one log: its start, current, required and end offsets.
 
-    ``newest`` has the bytes of the newest batches, as many as are taken at once, and what each becomes; then the sums.
+    ``newest`` has the bytes of the newest batches, as many as are read at once, and their plain size; then the sums.
     """
 
     begin: int
@@ -70,12 +70,12 @@ class BatchCheck:
         self.dense: bool = False
 
     def has_seen(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether the batch at an offset was looked at, or there is none any more."""
+        """Whether the batch at an offset was checked, or no longer exists."""
         seen = self._seen.get(partition)
         return seen is not None and seen.begin <= offset < seen.position
 
     def look(self, bounds: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Look at these stretches of logs, as far as they are there, and at what already follows them.
+        """Check these stretches of logs, as far as they exist, and the batches that already follow them.
 
         Raises:
             KafkaError: a batch cannot be decompressed or becomes too large; or the brokers refused.
@@ -87,7 +87,7 @@ class BatchCheck:
             deadline = cluster.deadline()
             starts = end_offsets(cluster, bounds, OffsetSpec.EARLIEST, deadline)
             log_ends = end_offsets(cluster, bounds, OffsetSpec.LATEST, deadline)
-            # Before the beginning of a log there is nothing to look at: that has been seen as well.
+            # Nothing exists before the beginning of a log: that counts as checked.
             walks = {at: _Walk(start, max(start, starts[at]), end, log_ends[at]) for at, (start, end) in bounds.items()}
             self._go(cluster, walks)
 
@@ -115,7 +115,7 @@ class BatchCheck:
                 deadline.pause()
 
     def _is_over(self, partition: TopicPartition, walk: _Walk) -> bool:
-        """Whether a walk is over; what an earlier one has seen is leapt over, and both are one from then on."""
+        """Whether a walk is over; stretches checked by an earlier one are skipped, and both are merged."""
         seen = self._seen.get(partition)
         if seen is not None and seen is not walk and seen.begin <= walk.position <= seen.position:
             walk.begin = min(walk.begin, seen.begin)
@@ -175,5 +175,5 @@ def check_login(options: KafkaOptions) -> None:
         try:
             cluster.features()
         except KafkaTimeoutError:
-            # They may answer yet: the caller waits on, and has an error of its own.
+            # They may still answer: the caller continues to wait, and has its own error.
             return

@@ -93,22 +93,22 @@ class TableShape:
     unique_keys: tuple[tuple[str, ...], ...] = ()
 
     def key_among(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The first unique key that consists of these columns alone; () for none."""
+        """The first unique key that consists of only these columns; () for none."""
         return next((key for key in self.unique_keys if set(key) <= set(names)), ())
 
 
 def hides_rows(cursor: Cursor, table: TableName) -> str:
-    """The role from which row-level security may hide rows of a table; '' where it hides none."""
+    """The role for which row-level security may hide rows of a table; '' if it hides none."""
     cursor.execute("SELECT current_user::text, pg_catalog.row_security_active(%s)", (str(table),))
     [(role, active)] = cursor.fetchall()
     return str(role) if active else ""
 
 
 def read_shape(cursor: Cursor, table: str) -> TableShape:
-    """Look up 'table' or 'schema.table', quoted as in SQL.
+    """Look up 'table' or 'schema.table', as quoted SQL.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: it does not exist.
     """
     cursor.execute(_FIND, (str(TableName.parse(table)),))
     found = cursor.fetchone()
@@ -130,7 +130,7 @@ _ZONED: Final = re.compile(r"T\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:\d\d")
 
 
 class _Number(str):
-    """A number as the record spells it."""
+    """A number in the record's spelling."""
 
     __slots__ = ()
 
@@ -154,7 +154,7 @@ class FieldFacts:
     zoned: bool = False
 
     def note(self, value: object) -> None:
-        """Take one more value into account; a null tells nothing."""
+        """Add one more value; nulls are ignored."""
         if isinstance(value, _Number):
             self.point |= any(mark in value for mark in ".eE")
             return
@@ -176,7 +176,7 @@ class RecordFacts:
     others: int = 0
 
     def note(self, values: Iterable[bytes | None]) -> None:
-        """Take the values of more records into account."""
+        """Add the values of more records."""
         for value in values:
             found = as_object(value)
             self.records += found is not None
@@ -186,7 +186,7 @@ class RecordFacts:
 
 
 def as_object(value: bytes | None) -> Mapping[str, Any] | None:
-    """The JSON object that a value is, its numbers as it spells them; None for any other value."""
+    """A value's JSON object, with its numbers as spelled; None for any other value."""
     if value is None:
         return None
     try:
@@ -209,7 +209,7 @@ _HASHED: Final = frozenset(
     }
 )
 _HASHED_ELEMENTS: Final = frozenset({f"_{base}" for base in _HASHED - {"bytea", *_TIMESTAMPS}})
-#: Arrays whose elements JSON spells in another way.
+#: Arrays whose elements have another JSON form.
 _OTHER_ELEMENTS: Final = ("_bytea", "_timestamp", "_timestamptz", "_json", "_jsonb")
 #: Digits of a timestamp's fraction that to_json writes by default.
 _USUAL_DIGITS: Final = 3
@@ -241,9 +241,9 @@ class ComparedColumns:
     """The columns that are compared, in the order of the table.
 
     Attributes:
-        unseen: fields of columns that no record of the sample has: one that has must be looked for.
-        not_checked: columns and fields that are left out, and why.
-        given: the user's expressions by column; empty where the value's fields are taken.
+        unseen: fields of columns that are in no record of the sample: records with one must be looked for.
+        not_checked: columns and fields that are omitted, and why.
+        given: the user's expressions by column; empty if the value's fields are used.
     """
 
     columns: tuple[ComparedColumn, ...]
@@ -372,7 +372,7 @@ def _why_unseen(column: Column, path: Sequence[str]) -> str:
 
 
 def _why_left(column: Column, found: FieldFacts, path: Sequence[str]) -> str:
-    """Why a column cannot be compared with its field; '' where it can."""
+    """Why a column cannot be compared with its field; '' if it can."""
     if len(path[0].encode()) > IDENTIFIER_BYTES_MAX:
         return f"the name of its field {path[0]} is longer than a name in PostgreSQL ({IDENTIFIER_BYTES_MAX} bytes)"
     if column.base == "_interval":
@@ -402,7 +402,7 @@ class _Form(NamedTuple):
 
 
 def _rule(column: Column, found: FieldFacts, path: Sequence[str]) -> ComparedColumn:
-    """The rule of a column that a field tells, or a field inside of a field."""
+    """The rule for a column whose value is in a field, or in a field inside a field."""
     form = _form(column, found)
     spell = form.spell or str
     value = read = quote_identifier(path[0])
@@ -426,7 +426,7 @@ def _form(column: Column, found: FieldFacts) -> _Form:
     if kind == "interval":
         return _Form('pg_catalog."interval"', _interval_parts, _interval_parts, spell=interval_sql)
     if kind in _INTEGERS and found.point:
-        # A decimal of Spark is written with all digits of its scale, which an integer does not take.
+        # A Spark decimal is written with all digits of its scale, which an integer does not accept.
         return _Form("numeric", lambda value: f"{value}::{column.type_name}")
     if kind not in _HASHED | _HASHED_ELEMENTS:
         return _Form(column.type_name, lambda value: f"{value}::text", lambda value: f"{value}::text")
@@ -435,26 +435,26 @@ def _form(column: Column, found: FieldFacts) -> _Form:
     if unit is not None:
         rule = lambda value: f"date_trunc('{unit}', {value})"  # noqa: E731 - one of three
     spell = (lambda text: dated_sql(text, kind)) if kind in {"date", *_TIMESTAMPS} else None
-    # Without a length or a precision: a field that does not fit differs, and is not cut to fit.
+    # Without a length or a precision: a field that does not fit must differ, and not be truncated.
     return _Form(f'pg_catalog."{kind}"', rule, rule, str, spell)
 
 
 def _shortest_float(value: str) -> str:
-    """A float of Spark is written as 0.1, and a double precision column holds the real nearest to that."""
+    """A Spark float is written as 0.1, and a double precision column has the real nearest to that."""
     # Within these bounds a double fits a real without an error.
     real = f"abs({value}) BETWEEN 1e-37 AND 1e38 AND {value}::real::float8 = {value}"
     return f"CASE WHEN {real} THEN {value}::real::text::float8 ELSE {value} END"
 
 
 def _interval_parts(value: str) -> str:
-    """An interval by its months and its seconds: its own equality has 30 days in a month, and Spark's has not."""
+    """An interval by its months and its seconds: PostgreSQL's equality has 30 days in a month, Spark's has not."""
     months = f"(extract(year FROM {value}) * 12 + extract(month FROM {value}))::integer"
     seconds = f"extract(epoch FROM {value} - make_interval(months => {months}))"
     return f"{months} || ' months ' || {seconds} || ' seconds'"
 
 
 def _json_form(found: FieldFacts) -> _Form:
-    """A text in the record is JSON in itself; nulls that a record leaves out say nothing, nor does one that is all."""
+    """A text in the record is JSON in itself; nulls that a record omits, or that are its whole value, are ignored."""
 
     def row(value: str) -> str:
         parsed = f"CASE jsonb_typeof({value}) WHEN 'string' THEN ({value} #>> '{{}}')::jsonb ELSE {value} END"
@@ -473,7 +473,7 @@ def _json_form(found: FieldFacts) -> _Form:
 
 
 def _kept_unit(found: FieldFacts) -> str | None:
-    """The unit for `date_trunc` to which both sides are cut; None where a record tells more than milliseconds."""
+    """The unit for `date_trunc` to which both sides are truncated; None if a record is finer than milliseconds."""
     if found.fraction_digits > _USUAL_DIGITS:
         return None
     return "second" if found.fraction_digits <= 0 else "milliseconds"
@@ -481,8 +481,8 @@ def _kept_unit(found: FieldFacts) -> str | None:
 
 # --- dates, timestamps and intervals as Spark spells them, which PostgreSQL does not read, or not see to be equal ----
 
-# Only days that there are, from 4700 BC to 199999: PostgreSQL would refuse the whole record for any other text that
-# looks like a timestamp.
+# Only existing days, from 4700 BC to 199999: PostgreSQL would refuse the whole record for any other text that looks
+# like a timestamp.
 _YEAR: Final = r"(\d{4}|\+[1-9]\d{4}|\+1\d{5}|-[0-3]\d{3}|-4[0-6]\d\d)"
 _DAY: Final = r"((0[13578]|1[02])-(0[1-9]|[12]\d|3[01])|(0[469]|11)-(0[1-9]|[12]\d|30)|02-(0[1-9]|1\d|2[0-8]))"
 _LEAP_DAY: Final = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29"
@@ -492,12 +492,12 @@ _INSTANT: Final = f"({_YEAR}-{_DAY}|{_LEAP_DAY})T{_TIME}{_OFFSET}"
 
 
 def dated_sql(spelt: str, kind: str) -> str:
-    """A date or a timestamp, also of a year that PostgreSQL spells in another way than Java: +10000, 0000, -0100."""
+    """A date or a timestamp, including years that PostgreSQL spells differently from Java: +10000, 0000, -0100."""
     year = rf"substring(ltrim({spelt}, '-') from '^\d+')"
     rest = rf"substring(ltrim({spelt}, '-') from '^\d+(.*)$')"
     before_christ = f"lpad((1 + {year}::bigint)::text, 4, '0') || {rest} || ' BC'"
     return (
-        # The first look is cheap, and decides nearly all.
+        # The first check is cheap, and decides nearly all.
         f"(CASE WHEN left({spelt}, 1) NOT IN ('+', '-', '0') THEN {spelt} "
         rf"WHEN {spelt} ~ '^\+\d' THEN substr({spelt}, 2) "
         rf"WHEN {spelt} ~ '^(-\d+|0000)-\d\d-\d\d' THEN {before_christ} "
@@ -506,7 +506,7 @@ def dated_sql(spelt: str, kind: str) -> str:
 
 
 def interval_sql(spelt: str) -> str:
-    """An interval as PostgreSQL spells it, or as Spark does: ``INTERVAL '-1 02:03' DAY TO MINUTE``."""
+    """An interval in PostgreSQL's form, or in Spark's: ``INTERVAL '-1 02:03' DAY TO MINUTE``."""
     sign = f"CASE WHEN {spelt} ~ '^INTERVAL ''-' THEN -1 ELSE 1 END"
     hours = f"CASE WHEN {spelt} ~ 'MINUTE TO SECOND$' THEN '00:' END"
     rest = (

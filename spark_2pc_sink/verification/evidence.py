@@ -39,9 +39,9 @@ _PAUSE_S: Final = 0.1
 #: Action lines that are read for each batch of the history: claims with a layout and recoveries; and as many again for
 #: actions of people.
 _LINES_FOR_EACH: Final = 4
-#: Up to a tenth more lines than wanted are there, see `jdbc_state.history`.
+#: Up to a tenth more lines than the limit exist, see `jdbc_state.history`.
 _LINES_SHARE: Final = 10
-#: Asking a table that is not there would end the transaction.
+#: Querying a missing table would end the transaction.
 _EXISTS: Final = text("SELECT to_regclass(:name) IS NOT NULL")
 
 # --- the snapshot --------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ class Snapshot:
             return cursor.fetchall() if cursor.description is not None else []
 
     def stream(self, statement: str) -> Iterator[tuple[Any, ...]]:
-        """The same for many rows, which are fetched one portion after the other."""
+        """The same for many rows, which are fetched in portions."""
         with self.driver.cursor("verify_stream") as cursor:
             cursor.execute(statement)
             yield from cursor
@@ -160,18 +160,18 @@ class Evidence:
 
     @property
     def row(self) -> StateRow | None:
-        """The state row, or where it is lost, the newest line of its history."""
+        """The state row, or if it is lost, the newest line of its history."""
         lines = self.snapshot.lines
         return self.snapshot.row or (lines[-1].row if lines else None)
 
     @property
     def letter_topics(self) -> frozenset[str]:
-        """The topics that have, or had, the sink's dead letters: no record there is of a row of a table."""
+        """The topics that have, or had, the sink's dead letters: their records are not of table rows."""
         return letter_topics(self.noted)
 
     @property
     def has_several(self) -> bool:
-        """Whether the sink has several outputs, which are then named."""
+        """Whether the sink has several outputs, which must be named."""
         return self.layout is not None and bool(self.layout.lanes)
 
     @property
@@ -195,7 +195,7 @@ class Evidence:
         return {at: (first, self.ends[at] if to_the_end else end) for at, (first, end) in found.items()}
 
     def bounds_of(self, claims: Iterable[int], ends: Mapping[TopicPartition, int]) -> Ranges:
-        """First offset and end of the records of some claims in each partition, as far as the logs go."""
+        """First offset and end of some claims' records in each partition, within the logs."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for index in claims:
             for at, (first, last) in self.claims.claims[index].ranges.items():
@@ -207,10 +207,10 @@ class Evidence:
 
 @contextmanager
 def gathered(request: Request) -> Iterator[Evidence]:
-    """Look at both sides, and keep the snapshot for the block.
+    """Read both sides, and keep the snapshot for the block.
 
     Raises:
-        ConfigurationError: the scope names a batch that the history does not know.
+        ConfigurationError: the scope names a batch that the history lacks.
         DatabaseUnreachableError, StateStoreError, KafkaError, KafkaTimeoutError: a side cannot be read.
     """
     options = request.options
@@ -235,7 +235,7 @@ def gathered(request: Request) -> Iterator[Evidence]:
             wanted = request.scope.of(claims.batch_ids)
             topics, deadline = _topics(claims, layout, request), time.monotonic() + request.wait_ms / 1000
             logs = reader.describe(topics)
-            # Readers of committed records get some time to see the newest batch.
+            # read_committed consumers get some time to see the newest batch.
             while any(_held(claim, logs) for claim in claims.claims[-1:]) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_S)
                 logs = reader.describe(topics)
@@ -269,7 +269,7 @@ def _topics(claims: Claims, layout: SinkLayout | None, request: Request) -> froz
 
 
 def _held(claim: Claim, logs: Logs) -> list[TopicPartition]:
-    """The partitions in which an open transaction holds back readers of a batch that is known."""
+    """The partitions in which an open transaction hides a known batch from consumers."""
     ranges = () if claim.unknown else sorted(claim.ranges.items())
     return [at for at, (_, last) in ranges if logs.ends.get(at, 0) <= last < logs.written.get(at, 0)]
 
@@ -277,7 +277,7 @@ def _held(claim: Claim, logs: Logs) -> list[TopicPartition]:
 def _hidden(
     reader: TopicReader, claims: Claims, logs: Logs, gone: Mapping[str, Collection[int]], row: StateRow | None
 ) -> Iterator[tuple[int, str]]:
-    """The claims that readers of committed records do not see, and why."""
+    """The claims that read_committed consumers do not see, and why."""
     for index, claim in enumerate(claims.claims):
         if claim.unknown or any(index in gone.get(topic, ()) for topic in claim.topics):
             continue
@@ -292,7 +292,7 @@ def _hidden(
 def _why_in_doubt(
     reader: TopicReader, claim: Claim, row: StateRow | None, logs: Logs, held: Collection[TopicPartition]
 ) -> str:
-    """Why a batch is in doubt; '' where Kafka has completed it, and only the row does not say so yet."""
+    """Why a batch is in doubt; '' if Kafka has completed it, and only the row does not say so yet."""
     if row is not None and row.status == OWED:
         return "Kafka lacks it, and the job sends it again: see spark-2pc status"
     left = [
@@ -309,7 +309,7 @@ def _why_in_doubt(
 def _ends(
     before: Logs, now: Logs, claims: Claims, hidden: Mapping[int, str], gone: Mapping[str, Collection[int]]
 ) -> dict[TopicPartition, int]:
-    """Up to where records must be of known batches, or are foreign."""
+    """Ends of the ranges in which records must belong to known batches, or are foreign."""
     ends = {at: min(before.ends.get(at, 0), end) for at, end in now.ends.items()}
     for index, claim in enumerate(claims.claims):
         if index in hidden:

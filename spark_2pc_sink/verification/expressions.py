@@ -1,9 +1,9 @@
-"""Which part of a record tells a column of the table, and what key a record of a row has: read off the sink's own note.
+"""Which part of a record holds a column of the table, and the key for a row's record: derived from the sink's layout.
 
-Pure. A record and a table row are made of the same batch row by expressions of Spark, which only Spark can compute. But
-where both sides have the same expression, they have the same value, and that can be compared. So only the forms are
-read in which a value shows the expressions that it is made of: ``to_json(struct(…))``, ``to_json(named_struct(…))``, a
-whole row, and a column alone.
+Pure. A record and a table row are made from the same batch row by Spark expressions, which only Spark can compute. But
+if both sides have the same expression, they have the same value, and that can be compared. So only those forms are
+parsed that show the expressions of a value: ``to_json(struct(…))``, ``to_json(named_struct(…))``, a whole row, and a
+column alone.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _TEXT: Final = re.compile(r"'(?P<text>[^'\\]*)'|\"(?P<double>[^\"\\]*)\"")
 _CAST: Final = re.compile(rf"CAST\s*\(\s*(?P<path>{_PATH.pattern})\s+AS\s+STRING\s*\)", re.IGNORECASE)
 #: A path of two parts is a column and a field of it.
 _TWO: Final = 2
-#: A column of the batch that is the value of the record where the sink has no expression for it.
+#: The batch column that is the record's value if the sink has no expression for it.
 _VALUE_COLUMN: Final = re.compile(r"(?<!\w)value(?!\w)", re.IGNORECASE)
-#: The column that is the key where the sink was given no expression, as with Spark's own Kafka sink.
+#: The column that is the key if the sink was given no expression, as with Spark's own Kafka sink.
 _KEY_COLUMN: Final = "key"
-#: Types whose texts are the same in Spark and in PostgreSQL.
+#: Types with the same texts in Spark and in PostgreSQL.
 _SAME_TEXT: Final = frozenset(
     {*("text", "varchar", "bpchar", "json", "jsonb", "uuid"), *("int2", "int4", "int8", "bool", "date")}
 )
-#: What PostgreSQL sees of a part of a record: its text, and its bytes.
+#: PostgreSQL's views of a part of a record: its text, and its bytes.
 _PARTS: Final[Mapping[Part, tuple[str, str]]] = {"key": ("key", "key_bytes"), "value": ("value_text", "value_bytes")}
 
 
@@ -49,13 +49,13 @@ def path_parts(expression: str) -> tuple[str, ...] | None:
 
 
 def _plain(expression: str) -> str:
-    """An expression without what does not matter: blanks around it, and the quotes and blanks of a plain path."""
+    """An expression without surrounding blanks, and without the quotes and blanks of a plain path."""
     path = path_parts(expression)
     return expression.strip() if path is None else ".".join(path)
 
 
 def only_column(expression: str | None) -> str | None:
-    """The plain form of a column that an expression is, or is the text of; None for any other expression."""
+    """The plain form of a column, if the expression is the column or its text; None for any other expression."""
     if expression is None:
         return None
     cast = _CAST.fullmatch(expression.strip())
@@ -81,7 +81,7 @@ class ValueFields:
     spread: tuple[str, ...] = ()
 
     def path_of(self, expression: str) -> tuple[str, ...]:
-        """The field that has an expression's value, or the field and the field inside of it; () where none has."""
+        """The field that has an expression's value, or the field and the field inside it; () if none has."""
         plain, path = _plain(expression), path_parts(expression) or ()
         if plain in self.named:
             return (self.named[plain],)
@@ -93,7 +93,7 @@ class ValueFields:
 
 
 def value_fields(value: str | None) -> ValueFields | None:
-    """The fields of the value that an expression makes; None where the expression does not show them.
+    """The fields of the value that an expression makes; None if the expression does not show them.
 
     Args:
         value: the sink's expression; None for the whole row.
@@ -158,7 +158,7 @@ def _arguments(text: str) -> list[str] | None:
 
 @dataclass(frozen=True)
 class RecordSources:
-    """Answers for the columns of one table, by the layout of a lane with its table and its records."""
+    """Maps the columns of one table to fields, from the layout of a lane with its table and its records."""
 
     layout: SinkLayout
 
@@ -168,13 +168,13 @@ class RecordSources:
 
     @property
     def paths(self) -> Paths | None:
-        """The fields that tell columns; None where they have the names of the columns, as far as is known."""
+        """The fields that hold columns; None if they have the names of the columns, as far as is known."""
         by_name = self._fields is None or (self.layout.value is None and self.layout.columns is None)
         return None if by_name else self.path_of
 
     @property
     def breadth(self) -> int:
-        """How many columns are told, as a rank among topics with the same rows."""
+        """The number of columns found, as a rank among topics with the same rows."""
         columns, fields = self.layout.columns, self._fields
         every = len(columns) if columns is not None else 1_000
         if fields is None:
@@ -185,23 +185,23 @@ class RecordSources:
         return sum(bool(self.path_of(name)) for name in columns)
 
     def path_of(self, column: str) -> tuple[str, ...]:
-        """The field of the value that tells a column, and what inside of it; () for none."""
+        """The field of the value that holds a column, and the path inside it; () for none."""
         expression = self._expression(column)
         if expression is None:
             return ()
         path = (self._fields or ValueFields(every_column=True)).path_of(expression)
-        # The batch may have its JSON ready, and the table's columns taken out of it.
+        # The batch may have a JSON column, with the table's columns extracted from it.
         ready = self.layout.value is None and not path and _VALUE_COLUMN.search(expression)
         return (column,) if ready else path
 
     def alone(self, shape: TableShape) -> tuple[RecordColumn, ...]:
-        """The columns of a table that are a record's key or its value as they are."""
+        """The columns of a table that are a record's key or its unchanged value."""
         found = ((column, self._part_of(column.name)) for column in shape.columns)
         made = ((column.name, _sql(part, column)) for column, part in found if part is not None)
         return tuple(RecordColumn(name, expression) for name, expression in made if expression is not None)
 
     def _expression(self, column: str) -> str | None:
-        """Of a column of the table; None where it is not written."""
+        """The expression of a table's column; None if it is not written."""
         return f"`{column}`" if self.layout.columns is None else self.layout.columns.get(column)
 
     def _part_of(self, column: str) -> Part | None:
@@ -214,7 +214,7 @@ class RecordSources:
 
 
 def _sql(part: Part, column: Column) -> str | None:
-    """What PostgreSQL reads the column from; None where the text is spelt in another way there."""
+    """The source of the column for PostgreSQL; None if the text has another form there."""
     text, content = _PARTS[part]
     if column.base == "bytea":
         return content

@@ -24,7 +24,7 @@ from spark_2pc_sink.verification.report import BatchResult, Difference, Differen
 #: First and last offset, or first offset and end, by partition.
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 
-#: Where the end of a range is not known.
+#: For a range with an unknown end.
 OPEN_END: Final = 2**63 - 1
 
 # --- the batches of the history -------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Claims:
 
     @property
     def topics(self) -> frozenset[str]:
-        """All topics that are named."""
+        """All named topics."""
         return frozenset().union(*(claim.topics | claim.topic_ids.keys() for claim in self.claims))
 
     @property
@@ -107,7 +107,7 @@ def claims_of(row: StateRow | None, lines: Sequence[HistoryLine], *, cluster_id:
     newest_query = 0
     for number, line in enumerate(lines):
         if line.event == ADOPTED:
-            # A copy of the row with another owner. Where that is another query, it has written nothing yet.
+            # A copy of the row with another owner. If that is another query, it has written nothing yet.
             newest_query = len(claims) if line.row.batch_id is None else newest_query
             continue
         if line.row.batch_id is None and line.event != PASSED:
@@ -134,7 +134,7 @@ def _claim(line: HistoryLine, before: Sequence[Claim], *, newest: bool, cluster_
         digest=row.digest,
         ranges={TopicPartition.parse(name): at for name, at in row.kafka_offsets.items()},
         topic_ids=dict(row.topic_ids),
-        # A batch without records is settled by its decision, which is then no time of its own.
+        # A batch without records is settled by its decision, so the time of settling is not a separate one.
         decided_at=row.decided_at if row.record_count else row.settled_at,
         rows=row.row_count,
         outputs=dict(line.figures.get("outputs", {})),
@@ -180,7 +180,7 @@ class Logs:
     compacted: frozenset[str] = frozenset()
 
     def replaced(self, claim: Claim) -> list[str]:
-        """The claim's topics that do not exist any more, or are others of the same name; only ids can tell."""
+        """The claim's topics that no longer exist, or were re-created; only ids can tell."""
         return [
             topic
             for topic in sorted(claim.topics)
@@ -189,7 +189,7 @@ class Logs:
 
 
 def gone_claims(claims: Claims, logs: Logs) -> dict[str, frozenset[int]]:
-    """By topic, the claims that are about an earlier topic of its name."""
+    """By topic, the claims on an earlier topic of its name."""
     gone: dict[str, set[int]] = {}
     for index, claim in enumerate(claims.claims):
         for topic in logs.replaced(claim):
@@ -208,7 +208,7 @@ class Found:
 
 @dataclass
 class Unclaimed:
-    """Consecutive records that no batch claims; ``after`` is the index of the claim before them, -1 for none."""
+    """Consecutive records outside of claims; ``after`` is the index of the previous claim, -1 for none."""
 
     partition: TopicPartition
     first: int
@@ -237,7 +237,7 @@ class PartitionClaims:
     """The ranges of one partition, in the order of offsets.
 
     Args:
-        ranges: first and last offset, and index of the claim; those that overlap end where the next begins.
+        ranges: first and last offset, and index of the claim; overlapping ones end where the next begins.
     """
 
     def __init__(self, ranges: Sequence[tuple[int, int, int]]) -> None:
@@ -252,7 +252,7 @@ class PartitionClaims:
         return self.stretches([offset])[0].claim
 
     def stretches(self, offsets: Sequence[int], start: int = 0) -> list[Stretch]:
-        """Cut offsets, which ascend, where one claim ends and another begins; those before ``start`` are left out."""
+        """Split ascending offsets where one claim ends and another begins; those before ``start`` are omitted."""
         found = []
         while start < len(offsets):
             at = bisect_right(self._firsts, offsets[start]) - 1
@@ -272,7 +272,7 @@ class Tally:
     """
 
     def __init__(self, claims: Sequence[Claim], gone: Mapping[str, frozenset[int]]) -> None:
-        #: By partition, the offset up to which records were counted, without it.
+        #: By partition, the offset up to which records were counted (exclusive).
         self.reached: dict[TopicPartition, int] = {}
         self.found: list[Found] = [Found() for _ in claims]
         self.unclaimed: list[Unclaimed] = []

@@ -22,7 +22,7 @@ from spark_2pc_sink.verification.history import Ranges, Tally
 from spark_2pc_sink.verification.report import Difference, Differences, LetterResult
 from spark_2pc_sink.verification.table_pairs import layout_at
 
-#: The columns by which a letter is known, and those that are compared.
+#: The columns that identify a dead letter, and those that are compared.
 KEY: Final = ("query_id", "batch_id", "identity")
 COMPARED: Final = ("occurrences", "output", "reason", "sqlstate", "row")
 #: Query, batch and identity.
@@ -49,7 +49,7 @@ class Letter:
 
 
 def check_letters(transactional_id: str, evidence: Evidence, differences: Differences) -> tuple[LetterResult, ...]:
-    """Compare the dead letters of the batches of a scope; a result for each topic and table that could be compared."""
+    """Compare the dead letters of the batches of a scope; one result for each comparable topic and table."""
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index in sorted(evidence.chosen):
         claim = evidence.claims.claims[index]
@@ -75,7 +75,7 @@ def check_letters(transactional_id: str, evidence: Evidence, differences: Differ
 def _compare(
     transactional_id: str, evidence: Evidence, differences: Differences, place: tuple[str, str], indexes: Sequence[int]
 ) -> int:
-    """Compare the letters of some claims, and say what differs; how many letters the topic has."""
+    """Compare the dead letters of some claims, and report the differences; the number in the topic."""
     topic, table = place
     claims = evidence.claims.claims
     in_topic = list(_in_topic(transactional_id, evidence, differences, topic, indexes))
@@ -120,7 +120,7 @@ def _in_topic(
 
 
 def count_open_letters(evidence: Evidence, transactional_id: str, bounds: Ranges) -> tuple[int, int | None]:
-    """How many letters an open transaction has, and how many of them the dead-letter table; None if unreadable."""
+    """Numbers of an open transaction's dead letters, and of those in the dead-letter table; None if unreadable."""
     records = _records(evidence, bounds, committed=False)
     letters = [letter_of_record(key, value, transactional_id, at, offset) for at, offset, key, value in records]
     table = None if evidence.layout is None else evidence.layout.dead_letter_table
@@ -174,9 +174,9 @@ def letter_of_record(
     *,
     queries: Collection[str] = (),
 ) -> Letter | None:
-    """The letter that a record is; None where it is none of this sink.
+    """A record's dead letter; None if it is not one of this sink.
 
-    The letters of its own ``queries`` are so under another transactional id too, which it had before.
+    For its own ``queries`` this includes an earlier transactional id of the sink.
     """
     try:
         told = parsed(value or b"")
@@ -240,7 +240,7 @@ def deleted_batches(
 
 
 def _shown(letter: Letter, names: Iterable[str]) -> dict[str, Any]:
-    """As a report has them, which is JSON."""
+    """As JSON, for a report."""
     columns = {name: letter.columns[name] for name in names if name in letter.columns}
     shown: dict[str, Any] = json.loads(json.dumps(columns, default=str))
     return shown

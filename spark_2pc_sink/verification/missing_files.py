@@ -1,7 +1,7 @@
-"""Files with what either side lacks: rows for PostgreSQL's COPY, and lines for Kafka's console producer.
+"""Files with missing rows and records: rows for PostgreSQL's COPY, and lines for Kafka's console producer.
 
-Nothing is applied here: a person reads the page among them, and does it or does not. Where both sides have a key, with
-other values, either side can be made like the other: there are files for both ways.
+Nothing is applied here: a person reads the included page, and decides. If both sides have a key, with different
+values, either side can be made equal to the other: there are files for both directions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_2pc_sink.verification.expressions import RecordKey
 from spark_2pc_sink.verification.next_steps import PAGE, Commands
 from spark_2pc_sink.verification.statements import Statements
 
-#: Why a side lacks it: the other side alone has it, has it in another form, or has it once more.
+#: Why a side lacks it: only the other side has it, has it in another form, or has it once more.
 Reason = Literal["missing", "differing", "twice"]
 
 READER: Final = "console-producer-reader.properties"
@@ -57,7 +57,7 @@ _PRODUCER: Final = (
     "tell them. The producer ends with exit code 0 also where a record was refused; it says that on standard error.\n"
     "Before Kafka 4.2 its --command-config is called --producer.config."
 )
-#: What COPY's text format has in place of a character.
+#: Escapes of COPY's text format.
 _ESCAPES: Final = str.maketrans(
     {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f", "\v": "\\v"}
 )
@@ -75,7 +75,7 @@ READER_PROPERTIES: Final = javaproperties.dumps(
 
 
 def why_unsayable(key: str | None, value: str) -> str:
-    """Why the reader would make another record of a line; '' where it does not."""
+    """Why the reader would make a different record from a line; '' if it does not."""
     for what, text in {"the key": key, "the value": value}.items():
         if text == _NULL_MARKER:
             return f"{what} is the text that stands for a null here"
@@ -88,11 +88,11 @@ def why_unsayable(key: str | None, value: str) -> str:
 
 
 class MissingFiles:
-    """A directory of such files. It is made if it is not there.
+    """A directory of such files. It is created if it does not exist.
 
     Raises:
         ConfigurationError: see `checked_directory`.
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class MissingFiles:
         self._open = ExitStack()
 
     def add_record(self, reason: Reason, row: Sequence[Any] | None) -> None:
-        """Take a record that the table has no row of: the row is written.
+        """Add a record without a row in the table: the row is written.
 
         Args:
             reason: see `Reason`.
-            row: the compared columns as texts in the form that COPY takes; None where the record cannot be a row.
+            row: the compared columns as texts in COPY's form; None if the record cannot be a row.
         """
         if row is None:
             self._counts["no rows"] += 1
@@ -142,7 +142,7 @@ class MissingFiles:
             self._write(ROWS[reason], "\t".join(copied))
 
     def add_row(self, reason: Reason, columns: Mapping[str, str | None], value: str) -> None:
-        """Take a row that Kafka has no record of, as texts and as JSON: the record is written, with that value."""
+        """Add a row without a record in Kafka, as texts and as JSON: the record is written, with that value."""
         key = None if self._record_key.column is None else columns[self._record_key.column]
         why = self._unknown or why_unsayable(key, value)
         if why:
@@ -151,7 +151,7 @@ class MissingFiles:
             self._write(RECORDS[reason], f"{_NULL_MARKER if key is None else key}{_SEPARATOR}{value}")
 
     def close(self) -> Sequence[str]:
-        """End the files, and write the page with the commands; the paths of all."""
+        """Finish the files, and write the page with the commands; the paths of all."""
         if ROWS["differing"] in self._files:
             self._files[ROWS["differing"]].write(self._update_end())
         self._open.close()
@@ -241,10 +241,10 @@ class MissingFiles:
 
 
 def checked_directory(directory: Path) -> Path:
-    """The directory, which is not there yet or is empty.
+    """The directory, which must not exist yet or must be empty.
 
     Raises:
-        ConfigurationError: it has files, or is none.
+        ConfigurationError: it has files, or is not a directory.
     """
     remedy = "name a directory that is not there yet"
     try:

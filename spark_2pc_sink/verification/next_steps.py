@@ -16,7 +16,7 @@ from spark_2pc_sink.verification.report import VerifyReport
 PAGE: Final = "APPLY.md"
 #: What a directory of files can restore or show.
 _LACKING: Final = frozenset({"missing_in_kafka", "missing_in_table", "topic_remade", "topic_deleted", "truncated"})
-#: Records that are there and should not be, or should be others: a person has to look at one of them.
+#: Unexpected or different records: a person has to look at one of them.
 _TO_LOOK_AT: Final = ("stranger", "gap", "twice", "differing")
 
 
@@ -40,7 +40,7 @@ class Commands:
 
     @classmethod
     def of(cls, options: CommonOptions, shape: Mapping[str, str | Sequence[str] | None]) -> Commands:
-        """The commands for a sink; ``shape`` has the keywords of `verify` that tell the form of the table."""
+        """The commands for a sink; ``shape`` has the keywords of `verify` that describe the table."""
         sides = sink_words(options)
         words = [
             word

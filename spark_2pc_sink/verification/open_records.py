@@ -49,7 +49,7 @@ def run_open(request: Request) -> VerifyReport:
 
 
 def _find(request: Request, evidence: Evidence, differences: Differences) -> Ranges | None:
-    """First and last offset of the records of the open transaction in each partition; None where there is none."""
+    """First and last offset of the open transaction's records in each partition; None if there is none."""
     options = request.options
     with Cluster(options.kafka) as cluster:
         client = TransactionClient(cluster, options.transactional_id, options.kafka)
@@ -72,7 +72,7 @@ def _find(request: Request, evidence: Evidence, differences: Differences) -> Ran
 
 
 def _compare(request: Request, evidence: Evidence, differences: Differences, ranges: Ranges) -> OpenTransactionRows:
-    """Compare records of rows with the tables, and dead letters with theirs; what cannot be compared is said."""
+    """Compare records of rows with the tables, and dead letters with theirs; report what cannot be compared."""
     logs = evidence.reader.describe({*evidence.logs.topic_ids, *(at.topic for at in ranges)})
     rows = {at: each for at, each in ranges.items() if at.topic not in evidence.letter_topics}
     letters = {at: (first, last + 1) for at, (first, last) in ranges.items() if at not in rows}
@@ -103,7 +103,7 @@ def _compare(request: Request, evidence: Evidence, differences: Differences, ran
     for table in tables:
         if table.in_table is not None:
             told[table.topics].append((table.records, table.in_table))
-    # Of tables with the same topics, the one that lacks most rows counts.
+    # For tables with the same topics, the one that lacks most rows counts.
     compared += [min(each, key=lambda found: found[1] / found[0] if found[0] else 1) for each in told.values()]
     records, written = sum(count for count, _ in compared), sum(last + 1 - first for first, last in ranges.values())
     described = {str(at): each for at, each in ranges.items()}

@@ -1,4 +1,4 @@
-"""The verification report: whether both sides are the same, and where not, as fields for programs and as text."""
+"""The verification report: whether both sides agree, and the differences, as fields for programs and as text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 from spark_2pc_sink.plural import counted
 
-#: same: all that was compared is equal. different: something is not. inconclusive: no difference was found, but too
-#: much could not be compared to rely on it.
+#: same: everything compared is equal. different: something is not. inconclusive: no difference was found, but too much
+#: could not be compared to rely on it.
 Verdict = Literal["same", "different", "inconclusive"]
 
 #: The two sides.
 Side = Literal["kafka", "table"]
 
-#: What can differ; docs/verify.md explains each kind.
+#: Kinds of differences, explained in docs/verify.md.
 DifferenceKind = Literal[
     "missing_in_kafka",
     "missing_in_table",
@@ -154,13 +154,13 @@ class BatchResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TableResult:
-    """One table of the sink against the topics that have the records of its rows.
+    """One table of the sink against the topics with the records of its rows.
 
     Attributes:
         table: as the sink spells it.
-        topics: whose records were compared with its rows; empty where none tells them.
-        rows: how many rows were compared; None where they were not, see `VerifyReport.not_checked`.
-        columns: the columns that were compared, as the table spells them.
+        topics: topics whose records were compared with its rows; empty if none describes them.
+        rows: number of rows compared; None if they were not, see `VerifyReport.not_checked`.
+        columns: the columns that were compared, by their names in the table.
     """
 
     table: str
@@ -198,9 +198,9 @@ class OpenTable:
 
     Attributes:
         table: as the sink spells it.
-        topics: whose records tell its rows; empty where it was not compared, see `VerifyReport.not_checked`.
-        records: how many of them were compared.
-        in_table: how many of these have a row; None where the table was not compared.
+        topics: topics whose records describe its rows; empty if it was not compared, see `VerifyReport.not_checked`.
+        records: number of records compared.
+        in_table: number of these that have a row; None if the table was not compared.
     """
 
     table: str
@@ -301,12 +301,12 @@ class VerifyReport:
 
     @property
     def reason(self) -> NotChecked | None:
-        """The first part that makes the verdict inconclusive; None for another verdict, or where no part does."""
+        """The first part that makes the verdict inconclusive; None for another verdict, or if no part does."""
         decisive = (part for part in self.not_checked if part.remedy)
         return next(decisive, None) if self.verdict == "inconclusive" else None
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as JSON has them, with ``same`` next to the verdict and ``share`` in the open transaction."""
+        """The fields as JSON, with ``same`` next to the verdict and ``share`` in the open transaction."""
         found = asdict(self)
         found["same"] = self.same
         if self.open_transaction is not None:
@@ -363,7 +363,7 @@ class Differences:
 
     @contextmanager
     def about(self, table: str | None) -> Iterator[None]:
-        """Name a table in all that the block finds; None where the sink has one alone."""
+        """Name a table in all that the block finds; None if the sink has only one."""
         self._table = table
         try:
             yield

@@ -1,7 +1,7 @@
-"""Staging: records on their way into the database, where they become hashes.
+"""Staging: load records into the database, where they become hashes.
 
-Several sessions take chunks of records in turn, each from a thread of its own, so that PostgreSQL reads one chunk while
-the next is made. A chunk is one statement: the records' JSON texts become one array, without a look at any of them.
+Several sessions take chunks of records in turn, each from its own thread, so that PostgreSQL reads one chunk while the
+next is made. A chunk is one statement: the records' JSON texts become one array, without parsing any of them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _BYTE_ORDER: Final = (
 
 
 class NewFieldsError(Exception):
-    """Records have a field for a column that no record of the sample had one for; ``values`` are some of them."""
+    """Records have a field for a column that was in no record of the sample; ``values`` are some of them."""
 
     def __init__(self, values: Sequence[bytes]) -> None:
         super().__init__(f"{len(values)} records have fields that the sample lacks")
@@ -69,12 +69,12 @@ class NewFieldsError(Exception):
 
 
 class RecordTexts:
-    """Makes the JSON text of a record that PostgreSQL reads.
+    """Makes a record's JSON text for PostgreSQL.
 
     Args:
-        expressions: the user's; where there are none, the value is the text.
-        read: makes JSON of a value.
-        tombstones: how records without a value are read; None where they are records as any.
+        expressions: the user's; if there are none, the value is the text.
+        read: converts a value to JSON.
+        tombstones: how records without a value are read; None if they are treated like any others.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class RecordTexts:
         self.read = read
 
     def make(self, at: TopicPartition, message: Message) -> bytes:
-        """The text of one record, of those parts that some expression names.
+        """The text of one record, with the parts that are named in an expression.
 
         Raises:
-            NotRowsError: it is a tombstone, and whose it is cannot be told.
+            NotRowsError: it is a tombstone without a known row.
         """
         key, value = message.key(), message.value()
         if self.plain:
@@ -126,11 +126,11 @@ class Chunk:
 
     @property
     def full(self) -> bool:
-        """Whether it is time for the next one."""
+        """Whether the chunk is full."""
         return len(self.texts) >= CHUNK_RECORDS_MAX or self.size >= CHUNK_BYTES_MAX
 
     def add(self, place: int, offsets: Sequence[int], texts: Sequence[bytes]) -> None:
-        """Take records of one place."""
+        """Add records of one place."""
         self.texts += texts
         self.offsets += offsets
         self.places += [place] * len(texts)
@@ -187,7 +187,7 @@ def _text(content: bytes | None) -> str | None:
 
 
 def _hexadecimal(content: bytes | None) -> str | None:
-    """As PostgreSQL reads bytea."""
+    """As bytea input for PostgreSQL."""
     return None if content is None else f"\\x{content.hex()}"
 
 
@@ -227,7 +227,7 @@ class StagingSession:
                 raise _refused(sql, error) from error
             cursor.execute(_BYTE_ORDER)
             if sql.order_by is not None and cursor.fetchone() == (True,):
-                # Spark orders texts by their bytes.
+                # Spark orders texts bytewise.
                 self.sql = replace(sql, order_by=f'({sql.order_by}) COLLATE "C"')
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:

@@ -1,9 +1,9 @@
-"""SQL of the comparison: both sides as hashes of the compared columns, and their multisets held against each other.
+"""SQL of the comparison: both sides as hashes of the compared columns, compared as multisets.
 
-Pure: texts. A row and a record that say the same have the same 64-bit hash. First only fingerprints are compared: both
-sides fall into buckets, and of each bucket the number of hashes and their sum are the fingerprint. Only of buckets that
-differ the hashes themselves are looked at. In an append table hashes fall into buckets by themselves; with upserts by
-the hash of the key, so that all records of a key are in one bucket.
+Pure: texts. A row and a record with the same content have the same 64-bit hash. First only fingerprints are compared:
+both sides are divided into buckets, and the number of hashes in a bucket and their sum are its fingerprint. The hashes
+themselves are compared only in buckets that differ. In an append table the hash chooses the bucket; with upserts the
+hash of the key does, so that all records of a key are in one bucket.
 
 Everything is kept in temporary tables, which end with their transaction: nothing is left, and no privilege is needed
 but TEMPORARY on the database.
@@ -20,7 +20,7 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.options.names import TableName, quote_identifier
 from spark_2pc_sink.verification.columns import ComparedColumns
 
-#: A power of two. Ten million rows leave some 600 in a bucket: few to look at, and the fingerprints are small.
+#: A power of two. Ten million rows leave some 600 in a bucket: few to compare, and the fingerprints are small.
 BUCKETS: Final = 16_384
 #: The parts of a record that a user's expressions can use.
 RECORD_PARTS: Final = {
@@ -34,10 +34,10 @@ RECORD_PARTS: Final = {
     "partition": "integer",
     "offset": "bigint",
 }
-#: Ends each name of ours among fields of records or columns of tables. Those may have any name, but none that was drawn
-#: after they were named.
+#: Suffix of our names among fields of records or columns of tables. Those may have any name, but not one that
+#: is drawn later.
 _OWN: Final = secrets.token_hex(8)
-#: The field that marks a tombstone where a record's fields are read.
+#: The field that marks a tombstone among a record's fields.
 MARK: Final = f"tombstone {_OWN}"
 _PLACE, _OFFSET, _KEY, _MARK = map(quote_identifier, (f"place {_OWN}", f"offset {_OWN}", f"key {_OWN}", MARK))
 
@@ -54,7 +54,7 @@ _LONE: Final = (
     "row_number() OVER (PARTITION BY h ORDER BY {own}) AS n "
     "FROM pg_temp.{side} AS s JOIN pg_temp.verify_counts AS c USING (h)) AS s WHERE n > {other}"
 )
-#: A record and a row of one key that say other things: one of each, in the order in which they are.
+#: A record and a row of one key with different values: one of each, in their order.
 _PAIRS: Final = (
     "SELECT r.place, r.at AS record_at, t.part, t.at AS row_at FROM "
     "(SELECT *, row_number() OVER (PARTITION BY k ORDER BY place, at) AS n "
@@ -94,7 +94,7 @@ class Statements:
     # --- records ---------------------------------------------------------------------------------------------------
 
     def place(self, order: int, partition: TopicPartition) -> int:
-        """The place of records of a partition; ``order`` is the index of their claim, or of that before them."""
+        """The place of records of a partition; ``order`` is the index of their claim, or of the previous one."""
         return (order + 1) * len(self.partitions) + self.partitions.index(partition)
 
     def partition(self, place: int) -> TopicPartition:
@@ -117,7 +117,7 @@ class Statements:
         return f"INSERT INTO pg_temp.verify_staged SELECT {own}, {own}, {place}, {offset}, false{order}"
 
     def typed_records(self, records: str) -> str:
-        """Records as rows of the compared columns, each as text in the form that COPY takes."""
+        """Records as rows of the compared columns, each as text in COPY's form."""
         columns = ", ".join(f"({column.of_row})::text" for column in self.compared.columns)
         return f"SELECT {columns} FROM ({self._read(records)}) AS s"
 
@@ -134,7 +134,7 @@ class Statements:
         )
 
     def _read(self, records: str, places: str = "'{}'", offsets: str = "'{}'") -> str:
-        # All columns of one field read it in the same way.
+        # All columns of one field read it identically.
         fields = {column.field: column for column in self.compared.columns}
         given = self.compared.given
         kinds = RECORD_PARTS if given else {name: each.field_type for name, each in fields.items()}
@@ -150,7 +150,7 @@ class Statements:
     # --- upserts ---------------------------------------------------------------------------------------------------
 
     def keep_winners(self, table: str) -> str:
-        """Leave in a table of staged records, of each key, the one whose row the table keeps."""
+        """Keep, in a table of staged records, for each key the one whose row the table keeps."""
         order = ["o DESC NULLS LAST"] if self.order_by else []
         batch = [f"place / {len(self.partitions)} {'ASC' if self.first_batch else 'DESC'}"]
         winning = ", ".join([*(order + batch if self.order_first else batch + order), "at DESC"])
@@ -192,21 +192,21 @@ class Statements:
         return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
 
     def of_records(self) -> str:
-        """A condition on the table's rows: a record has the same key, or where nothing names a row, the same hash."""
+        """A condition on the table's rows: a record has the same key, or if there is no key, the same hash."""
         same = "k" if self.key else "h"
         return f"{same} IN (SELECT {same} FROM pg_temp.verify_records)"
 
     def drop_obeyed_tombstones(self) -> str:
-        """Remove those whose keys have no row, as they say; others are records that say something else."""
+        """Remove tombstones whose keys have no row, as expected; others differ from the table."""
         return (
             "DELETE FROM pg_temp.verify_records AS r WHERE gone "
             "AND NOT EXISTS (SELECT FROM pg_temp.verify_rows AS t WHERE t.k = r.k)"
         )
 
     def drop_late_records(self) -> str:
-        """Remove those whose key has a row with a greater order: records of earlier batches tell that row."""
+        """Remove those whose key has a row with a greater order: records of earlier batches describe that row."""
         columns = self.compared.columns
-        # By its type, as exactly as records tell it; the text of a column has another order.
+        # By its type, as exactly as records can express it; the text of a column has another order.
         forms = {
             column.field: quote_identifier(column.name) if column.of_table.endswith("::text") else column.of_table
             for column in columns
@@ -233,11 +233,11 @@ class Statements:
         return "; ".join(made)
 
     def compare_pair(self, records: str, row: str) -> str:
-        """Of each column: whether record and row differ in it, and both in the form in which they are compared.
+        """For each column: whether record and row differ in it, and both in their compared form.
 
         Args:
             records: the record alone.
-            row: a condition that the row alone satisfies.
+            row: a condition that only the row satisfies.
         """
         named = [(column, f"c{number}") for number, column in enumerate(self.compared.columns)]
         of_record = ", ".join(f"{column.of_record} AS {name}" for column, name in named)

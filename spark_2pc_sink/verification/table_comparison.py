@@ -33,13 +33,13 @@ from spark_2pc_sink.verification.values import ValueReader, formats_of, no_regis
 
 #: Number of hashes and their sum, for each bucket.
 Fingerprints: TypeAlias = Mapping[int, tuple[int, int]]
-#: Takes records of one partition: all, their offsets, and which of them.
+#: Receives records of one partition: all, their offsets, and a selection.
 Stage: TypeAlias = Callable[[TopicPartition, Any, list[int], Stretch], None]
 
 #: Number of partitions sampled for the records' fields, and of records sampled at each end of one.
 SAMPLED_PARTITIONS_MAX: Final = 32
 SAMPLED_RECORDS: Final = 200
-#: Hashes on their way from one session to another: above this they go through a file.
+#: Hashes in transit between sessions: above this they go through a file.
 _SPOOLED_BYTES_MAX: Final = 8 * 1024 * 1024
 _UNTOLD: Final = "rows that no record is of"
 
@@ -91,7 +91,7 @@ class ComparedTable:
 
 
 class TableComparison:
-    """Compares one table; ``directory`` is for files with what either side lacks, None for none."""
+    """Compares one table; ``directory`` is for files with missing records and rows, None for none."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class TableComparison:
         self._target: Target = request.target.completed(self._layout, unordered=pair.unordered)
         self._read: ValueReader = value_reader(self._layout, request.registry)
         self._keyed = self._target.mode != "append"
-        #: With upserts and one batch, its index: records of later ones are staged too.
+        #: With upserts and one batch, its index: records of later batches are staged too.
         self._only = min(evidence.chosen) if self._keyed and request.scope.batch is not None else None
         bounds = evidence.bounds(everything=request.scope.is_all, to_the_end=self._only is not None)
         self.topics: frozenset[str] = pair.all_topics
@@ -120,11 +120,11 @@ class TableComparison:
 
     @property
     def table(self) -> str:
-        """As it is spelt."""
+        """Its original spelling."""
         return self._target.table or ""
 
     def run(self, tally: Tally) -> ComparedTable | None:
-        """Compare, count the records, and say what differs; None where that cannot be done, which is said."""
+        """Compare, count the records, and report differences; None if that is not possible, which is reported."""
         if self._evidence.is_open and not self._hidden and self._why_untold() is None:
             return ComparedTable(0, ())
         plan = self._plan()
@@ -132,7 +132,7 @@ class TableComparison:
             try:
                 found = self._stage_and_compare(plan, plan.sql(), tally)
             except NewFieldsError as error:
-                # Once more, with these fields too.
+                # Again, with these fields too.
                 plan.facts.note(error.values)
             except NotRowsError as error:
                 why = f"most records cannot become rows of it: {error}"
@@ -147,7 +147,7 @@ class TableComparison:
     # --- the plan --------------------------------------------------------------------------------------------------
 
     def _plan(self) -> TablePlan | None:
-        """How the table is compared; None where it cannot be, which is said."""
+        """The plan of the comparison; None if it is not possible, which is reported."""
         why = self._why_untold()
         shape = self._shape() if why is None else None
         if shape is not None and (why := self._why_unreadable()) is None:
@@ -182,7 +182,7 @@ class TableComparison:
         return shape
 
     def _why_unreadable(self) -> Refusal | None:
-        """Why no record can be read as a row; None where that is not known yet."""
+        """Why no record can be read as a row; None if that is not known yet."""
         if not self._bounds and not self._hidden:
             return Refusal(
                 "no topic of its rows exists, or was written to in these batches",
@@ -192,7 +192,7 @@ class TableComparison:
         return no_registry(formats) if formats and self._request.registry is None else None
 
     def _sample(self) -> RecordFacts:
-        """The facts of the records, or where readers see none, of those that are hidden from them."""
+        """The facts of the records, or if consumers see none, of the hidden ones."""
         facts = RecordFacts()
         for bounds, committed in ((self._bounds, True), (self._hidden, False)):
             chosen = {at: bounds[at] for at in sorted(bounds) if bounds[at][1] > bounds[at][0]}
@@ -205,7 +205,7 @@ class TableComparison:
             ):
                 for at, messages in self._evidence.reader.read(some, committed=committed):
                     values = (message.value() for message in messages)
-                    # A tombstone tells nothing.
+                    # A tombstone has no columns.
                     facts.note(self._read(at.topic, value) for value in values if value is not None or not self._keyed)
         return facts
 
@@ -273,7 +273,7 @@ class TableComparison:
         return found
 
     def _is_staged(self, at: TopicPartition, part: Stretch, *, seen: bool) -> bool:
-        """Whether records are compared with the table: those that readers of committed records see, or the hidden."""
+        """Whether records are compared with the table: those visible to read_committed consumers, or hidden ones."""
         hidden = part.claim in self._evidence.hidden
         if hidden is seen or not self._pair.tells(part.order, at.topic):
             return False
@@ -359,7 +359,7 @@ class TableComparison:
                 self._differences.skip(f"a part of {scope} against the table", f"{count} of its records {what}")
 
     def _name(self, sql: Statements, plan: TablePlan, tally: Tally) -> tuple[int, tuple[str, ...]]:
-        """Name what differs, and write it to files where these are wanted; how many records differ, and the paths."""
+        """Name the differences, and write them to files if requested; number of differing records, and paths."""
         unmatched = Unmatched(self._request, self._evidence, sql, self._read, tally=tally, rows_too=plan.whole)
         count = unmatched.report(self._differences)
         if self._directory is None:

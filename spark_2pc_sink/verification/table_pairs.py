@@ -33,16 +33,16 @@ _OF_RECORDS: Final = (
     *("topic", "key", "value", "headers", "partition", "key_format", "value_format"),
     *("upsert_superseded", "tombstone_when", "records"),
 )
-#: What to do where a table's rows are told by no topic that is known.
+#: Remedy if no known topic describes a table's rows.
 NO_TOPIC: Final = "name a topic that has its records, with --table TABLE --topic TOPIC"
-#: How the text of an output that is a table begins; its name follows.
+#: Prefix in the text of an output that is a table; its name follows.
 _ROWS: Final = "Rows("
 _ROW_COUNT: Final = "the number of its rows"
 
 
 @dataclass(frozen=True)
 class NotedLayout:
-    """The layout that a claim has noted; it is the sink's from ``at`` on, by the database's clock."""
+    """The layout that a claim has noted; it is valid from ``at`` on, by the database's clock."""
 
     at: datetime
     layout: SinkLayout
@@ -70,7 +70,7 @@ class TablePair:
 
     @property
     def table(self) -> str:
-        """As the sink spells it."""
+        """In the sink's spelling."""
         return "" if self.layout is None else self.layout.table or ""
 
     @property
@@ -80,7 +80,7 @@ class TablePair:
 
     @property
     def untold(self) -> tuple[int, ...]:
-        """Indexes of the claims that wrote the table, and of whose rows no topic tells."""
+        """Indexes of the claims that wrote the table, and whose rows no topic describes."""
         return tuple(index for index, found in enumerate(self.topics) if found is None)
 
     def tells(self, claim: int, topic: str) -> bool:
@@ -141,30 +141,30 @@ def layout_at(noted: Sequence[NotedLayout], decided_at: datetime | None) -> int:
 
 
 def same_table(one: str, other: str) -> bool:
-    """Whether two names are of one table, as far as they tell: one without a schema may be in any."""
+    """Whether two names may be of one table: one without a schema may be in any."""
     first, second = TableName.parse(one), TableName.parse(other)
     return first.name == second.name and (first.schema == second.schema or None in (first.schema, second.schema))
 
 
 def _of_table(layout: SinkLayout, table: str) -> SinkLayout | None:
-    """The lane of a table; None where the layout has no such table."""
+    """The lane of a table; None if the layout lacks the table."""
     return next((each for each in layout.each if each.table and same_table(each.table, table)), None)
 
 
 def _earlier(
     lane: SinkLayout, layout: SinkLayout, newest: SinkLayout, by_rows: frozenset[str]
 ) -> frozenset[str] | None:
-    """The topics that an earlier layout tells the table by; none where it does not have the table."""
+    """The topics that describe the table in an earlier layout; empty if the layout lacks it."""
     same = _of_table(layout, str(lane.table))
     if same is not None:
         return _told(same, layout, by_rows).before
-    # A table that the sink does not write any more may be this one, under the name that it had: then it has their rows.
+    # A table that the sink no longer writes may be this one before a rename: its topics then have the rows.
     replaced = any(each.table and _of_table(newest, each.table) is None for each in layout.each)
     return None if replaced else frozenset()
 
 
 def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> TablePair:
-    """The table of a lane with the topics that tell most of its rows while the sink has this layout."""
+    """The table of a lane with the topics that describe most of its rows while the sink has this layout."""
     others = [each for each in layout.each if each.records]
     same = [each for each in others if (each.rows, each.where) == (lane.rows, lane.where)]
     names = Counter(each.topic for each in others)
@@ -189,7 +189,7 @@ def _told(lane: SinkLayout, layout: SinkLayout, by_rows: frozenset[str]) -> Tabl
 
 
 def _said(lane: SinkLayout, layout: SinkLayout, topic: str, claims: int) -> TablePair:
-    """The table of a lane with the records of a topic that a person has named."""
+    """The table of a lane with the records of the topic that the user has named."""
     found = [each for each in layout.each if each.records and each.topic == topic]
     best = max(found, key=_rank(lane)) if found else SinkLayout(topic=topic)
     only = frozenset({topic})
@@ -197,7 +197,7 @@ def _said(lane: SinkLayout, layout: SinkLayout, topic: str, claims: int) -> Tabl
 
 
 def _rank(lane: SinkLayout) -> Callable[[SinkLayout], Any]:
-    """How well a topic tells of a table: its deletions, its columns, and the order of its rows."""
+    """How well a topic describes a table: its deletions, its columns, and the order of its rows."""
     return lambda records: (
         lane.delete_when is None or records.tombstone_when is not None,
         RecordSources(_joined(lane, records)).breadth,
@@ -247,7 +247,7 @@ def chosen_pairs(request: Request, evidence: Evidence) -> tuple[TablePair, ...]:
 
 
 def chosen_pair(pairs: Sequence[TablePair], table: str) -> TablePair:
-    """The pair of a table that a person has named.
+    """The pair of a table that the user has named.
 
     Raises:
         ConfigurationError: the sink does not write it.
@@ -262,7 +262,7 @@ def chosen_pair(pairs: Sequence[TablePair], table: str) -> TablePair:
 
 
 def _has_replaced_its_table(request: Request, evidence: Evidence, layout: SinkLayout) -> bool:
-    """Whether a sink of one table wrote another one before, which is still there, and was not only renamed."""
+    """Whether a sink of one table wrote another one earlier, which still exists, and was not only renamed."""
     if layout.table is None or not same_table(request.target.table or layout.table, layout.table):
         return False
     named = {lane.table for each in evidence.noted for lane in each.layout.each if lane.table is not None}
@@ -311,8 +311,8 @@ def count_rows(pair: TablePair, evidence: Evidence, request: Request, difference
 
 
 def _rows_of(claim: Claim, table: str) -> int | None:
-    """How many rows a batch wrote to a table; None where the history does not tell."""
+    """How many rows a batch wrote to a table; None if the history does not have it."""
     tables = {literal_eval(text[len(_ROWS) : -1]): count for text, count in claim.outputs.items() if _ROWS in text}
-    # Where records were sent again, the line tells of these alone.
+    # If records were resent, the line has only these.
     told = sum(tables.values()) == claim.rows
     return sum(count for name, count in tables.items() if same_table(name, table)) if told else None

@@ -1,4 +1,4 @@
-"""The target of a comparison: table, mode and key, as given or as the sink has noted them; and the plan of it."""
+"""The target of a comparison: table, mode and key, as given or as the sink has noted them; and its plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NotRowsError(Exception):
 
 
 def parse_record_columns(text: str | None) -> tuple[RecordColumn, ...]:
-    """Take ``column = expression, …`` apart at the commas outside of parentheses and quotes.
+    """Split ``column = expression, …`` at the commas outside of parentheses and quotes.
 
     Raises:
         ConfigurationError: a part is not ``column = expression``, or a column occurs twice.
@@ -61,7 +61,7 @@ def _parts(text: str) -> Iterator[str]:
     depth, quote, start = 0, "", 0
     for position, character in enumerate(text):
         if quote:
-            # A doubled quote ends the text and begins it again.
+            # A doubled quote ends the text and starts it again.
             quote = "" if character == quote else quote
         elif character in "'\"":
             quote = character
@@ -85,13 +85,13 @@ def _refused(text: str, rule: str) -> ConfigurationError:
 
 @dataclass(frozen=True)
 class Tombstones:
-    """How records without a value are read, which say that their key has no row.
+    """How records without a value are read, which mean that their key has no row.
 
-    Whose row that is, only the record's key tells: it is the text of the column that names a row, or the JSON of all.
+    Only the record's key identifies the row: it is the text of the key column, or the JSON of all key columns.
 
     Attributes:
-        keys: the columns that name a row.
-        column: the one of them whose text is the record's key; None where that is not known.
+        keys: the columns that identify a row.
+        column: the one whose text is the record's key; None if unknown.
     """
 
     keys: tuple[str, ...]
@@ -173,7 +173,7 @@ class Target:
             raise ConfigurationError(option="order_by", value=self.order_by, rule=rule, remedy=remedy)
 
     def untold(self, compared: Sequence[str] | None = None) -> Refusal | None:
-        """Why records do not tell a noted column of key or order; None where they do, or that is not known yet.
+        """Why records lack a noted column of key or order; None if they have it, or that is not known yet.
 
         Args:
             compared: the columns that are compared; None before there is a record.
@@ -188,10 +188,10 @@ class Target:
         return Refusal(why, f"write {names} into the record's value, or pass --record-columns") if lacking else None
 
     def key_of(self, shape: TableShape, compared: Sequence[str]) -> tuple[str, ...]:
-        """The columns that name a row, among those that are compared.
+        """The columns that identify a row, among those that are compared.
 
         Raises:
-            ConfigurationError: one that was given is not among them.
+            ConfigurationError: a given one is not among them.
         """
         for name in self.keys:
             if name not in compared:
@@ -204,7 +204,7 @@ class Target:
         return self.keys or shape.key_among(compared)
 
     def updated_only(self, compared: ComparedColumns) -> ComparedColumns:
-        """Without columns that the table keeps as an earlier record of their key has set them."""
+        """Without columns that keep the values of an earlier record of their key."""
         why = dict.fromkeys(self.unchanged, "with unchanged_when the last record of a row may lack its value")
         if self.update_columns is not None:
             others = (name for name in compared.names if name not in {*self.keys, *(self.update_columns or ())})
@@ -276,9 +276,9 @@ def _unforeseen(layout: SinkLayout, *, order_lost: bool) -> Refusal | None:
 
 
 def _order_by(layout: SinkLayout, *, unordered: bool) -> str | None:
-    """The column that decides among records of a key; None where the last of them is the table's row.
+    """The column that decides among records of a key; None if the last of them is the table's row.
 
-    It decides where rows of several batches compete, and within a batch whose records are in no order.
+    It decides if rows of several batches compete, and within a batch whose records have no order.
     """
     order, late = layout.upsert_order_by, layout.upsert_late_rows == "keep_newer"
     path = None if order is None else path_parts(order)
@@ -322,14 +322,14 @@ class TablePlan:
 
     @property
     def record_columns(self) -> tuple[RecordColumn, ...]:
-        """The expressions that make a row of a record; none where the fields of its value do."""
+        """The expressions that make a row from a record; empty if the fields of its value do."""
         given, sources = self.target.record_columns, self.target.sources
         if given or self.facts.records or not self.facts.others or sources is None:
             return given
         return sources.alone(self.shape)
 
     def refusal(self) -> Refusal | None:
-        """Why nothing can be compared; None where something can."""
+        """Why nothing can be compared; None if something can."""
         if self.target.unforeseen is not None:
             return self.target.unforeseen
         if self.target.mode == "insert_ignore" and not self.whole:

@@ -1,4 +1,4 @@
-"""The reader of topics: by confluent-kafka, as any consumer of the sink's records would."""
+"""The reader of topics, based on confluent-kafka, like any consumer of the sink's records."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ _END: Final = _codes("_PARTITION_EOF")
 #: Codes for the end of a log, and for a log start beyond the requested offset.
 _NOT_THERE: Final = _END | _codes("_AUTO_OFFSET_RESET")
 _TOKENS_SINCE: Final = (2, 13)
-#: Options that librdkafka has by the same name.
+#: Options with the same name in librdkafka.
 _SAME_SETTINGS: Final = (
     *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "reconnect.backoff.ms"),
     *("reconnect.backoff.max.ms", "ssl.ca.location", "ssl.certificate.location", "ssl.key.password"),
     "ssl.crl.location",
 )
-#: librdkafka prints topic ids in the other alphabet of Base64 than Kafka does.
+#: librdkafka prints topic ids in a different alphabet of Base64 than Kafka.
 _BASE64_OF_KAFKA: Final = str.maketrans("+/", "-_")
-#: What librdkafka holds of records that were not asked for yet.
+#: librdkafka's buffer of records that were not requested yet.
 QUEUED_KBYTES_MAX: Final = 8_192
 #: Bytes fetched at once from one partition. They may be compressed, and then take several times as much memory.
 _FETCH_BYTES: Final = 512 * 1024
-#: And of all partitions of a broker. librdkafka wants room for so much more in the largest answer.
+#: The same for all partitions of a broker. librdkafka needs this much extra room in the largest answer.
 _FETCH_ALL_BYTES: Final = 4 * _FETCH_BYTES
 _ANSWER_MORE_BYTES: Final = 512
 #: The same for a partition with large batches: the first batch is sent whole (KIP-74), and no other.
@@ -79,13 +79,13 @@ _AHEAD_BYTES: Final = 2 * QUEUED_KBYTES_MAX * 1024
 _QUEUE_BACKOFF_MS: Final = 10
 _MESSAGES_MAX: Final = 10_000
 _POLL_S: Final = 0.2
-#: A record so few offsets further on is read up to; for one that is farther the reader moves.
+#: Up to this distance the reader reads on to the next record; beyond it, it seeks.
 _LEAP: Final = 1_000
 #: How many single records are looked up at once.
 _PICKED_MAX: Final = 10_000
-#: Closing leaves no group and commits nothing, so it waits for no other member.
+#: Closing does not leave a group or commit offsets, so it need not wait for other members.
 _CLOSE_S: Final = 10.0
-#: Brokers that let a client in answer its first question long before; see `check_login`.
+#: Brokers that accept the login answer the first request long before; see `check_login`.
 _LOGIN_S: Final = 1.0
 _EARLIEST: Final[Any] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[Any] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -95,7 +95,7 @@ class TopicReader:
     """Describes topics and reads records.
 
     Args:
-        options: how to reach the brokers. A request may take ``max_block_ms``; so long may nothing arrive, too.
+        options: how to reach the brokers. ``max_block_ms`` limits a request, and the time without data.
     """
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -112,10 +112,10 @@ class TopicReader:
     # --- topics ----------------------------------------------------------------------------------------------------
 
     def cluster_id(self) -> str:
-        """The id of the cluster; the first question to the brokers.
+        """The id of the cluster; the first request to the brokers.
 
         Raises:
-            AuthorizationError: they do not let us in.
+            AuthorizationError: they refuse the login.
             KafkaError, KafkaTimeoutError: they refused, or did not answer.
         """
         with self._translated("DescribeCluster"):
@@ -217,7 +217,7 @@ class TopicReader:
 
     @contextmanager
     def _consumer(self, *, committed: bool) -> Iterator[Consumer]:
-        """A consumer. One that does not close, because librdkafka is lost in a batch, is left to the process's end."""
+        """A consumer. One that does not close, because librdkafka is stuck, is left until the process ends."""
         dense, bytes_max = self._batch_check.dense, self._batch_bytes_max
         settings = self._settings | _reading(committed=committed, batch_bytes_max=bytes_max, dense=dense)
         consumer = Consumer(settings, logger=_log)
@@ -237,9 +237,9 @@ class TopicReader:
         """Read ranges; where ``lenient``, also those that the logs have lost."""
         consumer.assign([LibraryPartition(at.topic, at.partition, start) for at, (start, _) in bounds.items()])
         ends = {(at.topic, at.partition): end for at, (_, end) in bounds.items()}
-        # The topic of each record is looked at only where there are several.
+        # The topic of each record is only checked if there are several.
         place_of = Message.partition if len({topic for topic, _ in ends}) == 1 else _place
-        # While more messages are waited for, librdkafka's queue takes in more.
+        # While more messages are awaited, librdkafka's queue receives more.
         at_once = 1 if self._batch_check.dense else _MESSAGES_MAX
         heard_at = time.monotonic()
         while ends:
@@ -266,13 +266,13 @@ class TopicReader:
     def _run(
         self, messages: list[Message], place: tuple[str, int], ends: dict[tuple[str, int], int], *, lenient: bool
     ) -> list[Message]:
-        """The records among messages of one partition; notes where its end is reached."""
+        """The records among messages of one partition; notes if its end is reached."""
         errors = [error for message in messages if (error := message.error()) is not None]
         for error in errors:
             if error.code() not in (_NOT_THERE if lenient else _END):
                 raise as_error("Fetch", error, deadline_ms=self._deadline_ms)
         end = ends[place]
-        # At the end of a log a reader is told its position: the last offsets may be no records, but markers.
+        # At the end of a log a reader gets its position: the last offsets may be markers instead of records.
         if (messages[-1].offset() or 0) >= end - (not errors) or (errors and lenient):
             del ends[place]
         if errors:
@@ -284,7 +284,7 @@ class TopicReader:
 
     @contextmanager
     def _translated(self, operation: str) -> Iterator[None]:
-        """Let errors of librdkafka leave the block as errors of this package."""
+        """Convert errors of librdkafka that leave the block to errors of this package."""
         try:
             yield
         except KafkaException as error:
@@ -297,7 +297,7 @@ def offsets_of(messages: Sequence[Message]) -> list[int]:
 
 
 def headers_of(message: Message) -> Headers | None:
-    """The headers of a record; librdkafka's types allow more than a consumer ever gets."""
+    """The headers of a record; librdkafka's types are wider than what a consumer gets."""
     return cast("Headers | None", message.headers())
 
 
@@ -340,7 +340,7 @@ def _place(message: Message) -> tuple[str, int]:
 
 
 def _shown_id(topic_id: Any) -> str:
-    """The id as Kafka's tools print it; '' where the broker has none."""
+    """The id as Kafka's tools print it; '' if the broker has none."""
     empty = topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits())
     return "" if empty else str(topic_id).translate(_BASE64_OF_KAFKA)
 
@@ -364,27 +364,27 @@ def _reading(*, committed: bool, batch_bytes_max: int, dense: bool) -> dict[str,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
-        # Records that retention removes while they are read are an error, not a leap.
+        # Records that retention removes while they are read must be an error, not a skip.
         "auto.offset.reset": "error",
         "queued.max.messages.kbytes": QUEUED_KBYTES_MAX,
         "queued.min.messages": 50_000,
-        # With a full queue librdkafka fetches nothing for so long; its own second is longer than the queue lasts.
+        # With a full queue librdkafka pauses fetching for this long; its default second is longer than the queue lasts.
         "fetch.queue.backoff.ms": _QUEUE_BACKOFF_MS,
         "fetch.message.max.bytes": _FETCH_ONE_BATCH if dense else _FETCH_BYTES,
         "fetch.max.bytes": _FETCH_ALL_BYTES,
-        # It is also what librdkafka lets a batch of zstd, snappy or lz4 become.
+        # It also limits the decompressed size of a batch with zstd, snappy or lz4 in librdkafka.
         "receive.message.max.bytes": batch_bytes_max,
         "fetch.wait.max.ms": 100,
     }
 
 
 def client_settings(options: KafkaOptions) -> dict[str, Any]:
-    """What librdkafka has to know to reach and to be let in by the same brokers.
+    """librdkafka's configuration to reach the same brokers with the same login.
 
-    Tokens come from where the sink's come from, and not from librdkafka's own client of a token endpoint.
+    Tokens are from the sink's source, and not from librdkafka's own client of a token endpoint.
 
     Raises:
-        ConfigurationError: tokens are needed, and the library is too old for them; or Kerberos, and it has none.
+        ConfigurationError: tokens are needed, and the library is too old for them; or Kerberos, and it lacks it.
     """
     if options.sasl_mechanism == "GSSAPI":
         _check_kerberos()
@@ -405,7 +405,7 @@ def client_settings(options: KafkaOptions) -> dict[str, Any]:
         "socket.connection.setup.timeout.ms": max(options.socket_connection_setup_timeout_ms, 1_000),
         "sasl.kerberos.service.name": options.kerberos_service_name,
         "oauth_cb": None if source is None else confluent_callback(source),
-        # Where the certificate's file holds the key too, librdkafka has to be told so.
+        # If the certificate's file has the key too, librdkafka must be configured so.
         "ssl.key.location": options.ssl_key_location or options.ssl_certificate_location,
         "ssl.endpoint.identification.algorithm": None if options.ssl_check_hostname else "none",
     }

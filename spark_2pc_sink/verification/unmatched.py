@@ -1,4 +1,4 @@
-"""What one side has and the other lacks, by name: read back from where it is, for the report and for files."""
+"""Entries of one side that the other lacks, by name: read back from their source, for the report and for files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spark_2pc_sink.verification.values import ValueReader
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-#: By reason, where the records are that a row is missing of, and the other way round.
+#: By reason, the places of records without a row, and vice versa.
 _RECORDS: Final[Mapping[Reason, str]] = {
     "missing": "SELECT r.place, r.at FROM pg_temp.verify_lone_records AS r WHERE NOT twice AND NOT EXISTS "
     "(SELECT FROM pg_temp.verify_pairs AS p WHERE p.place = r.place AND p.record_at = r.at)",
@@ -71,7 +71,7 @@ class Unmatched:
         self._rows_too = rows_too
 
     def report(self, differences: Differences) -> int:
-        """Count what differs, and name the first; how many records have no row."""
+        """Count the differences, and name the first; the number of records without a row."""
         records = 0
         for reason, kind in _KINDS.items():
             count = self._count(_RECORDS[reason])
@@ -89,7 +89,7 @@ class Unmatched:
     def write(
         self, directory: Path, shape: TableShape, layout: SinkLayout | None, topics: Sequence[str]
     ) -> tuple[str, ...]:
-        """Write all of it to files in a directory; their paths."""
+        """Write all of them to files in a directory; their paths."""
         files = MissingFiles(
             directory,
             shape=shape,
@@ -102,7 +102,7 @@ class Unmatched:
             for reason in _RECORDS:
                 wanted = ((place, at) for place, at in self._snapshot.stream(self._ordered(reason)))
                 for at, message in self._messages(wanted):
-                    # What lacks of a tombstone is a deletion, and no row.
+                    # A tombstone's missing counterpart is a deletion, not a row.
                     if message.value() is not None or not self._sql.has_tombstones:
                         files.add_record(reason, self._answer_about(at, message, self._sql.typed_records))
             of_rows: Iterable[Reason] = _ROWS if self._rows_too else ("differing",)
@@ -168,7 +168,7 @@ class Unmatched:
         return None if any(isinstance(value, dict) for value in told.values()) else self._key(told)
 
     def _pair_of(self, at: TopicPartition, offset: int) -> tuple[int, str]:
-        """Where the row is that has the key of a record."""
+        """The place of the row with the key of a record."""
         index, count = self._sql.partitions.index(at), len(self._sql.partitions)
         wanted = f"place % {count} = {index} AND record_at = {offset}"
         [(part, row_at)] = self._snapshot.run(f"SELECT part, row_at FROM pg_temp.verify_pairs WHERE {wanted}")
@@ -203,12 +203,12 @@ class Unmatched:
             self._snapshot.run("ROLLBACK TO SAVEPOINT record")
             return None
         self._snapshot.run("RELEASE SAVEPOINT record")
-        # A value of several objects is several rows.
+        # A value with several objects is several rows.
         return found[0] if len(found) == 1 else None
 
 
 def _note(differences: Differences, kind: DifferenceKind, count: int, named: Iterable[Difference]) -> None:
-    """Add those that are named, and count the rest."""
+    """Add the named ones, and count the rest."""
     for difference in named:
         differences.add(difference)
         count -= 1

@@ -28,10 +28,10 @@ from spark_2pc_sink.options.layout import SinkLayout
 from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
 from spark_2pc_sink.verification.report import Refusal
 
-#: Makes JSON of the value of a record of a topic.
+#: Converts the value of a topic's record to JSON.
 ValueReader: TypeAlias = Callable[[str, bytes | None], bytes | None]
 _HEADER: Final = struct.Struct(">bI")
-#: Around a number that JSON is to spell with all its digits; no text of PostgreSQL has this character.
+#: Delimits a number whose digits JSON must keep; no PostgreSQL text contains this character.
 _NUMBER_MARK: Final = "\0number:"
 _MARKED: Final = re.compile(rb'"\\u0000number:([^"]*)"')
 _COMPILE_S_MAX: Final = 60
@@ -39,13 +39,13 @@ _FILE: Final = "written.proto"
 
 
 def formats_of(layout: SinkLayout | None) -> dict[str | None, str]:
-    """By topic, the format of its values where that is not JSON; None for topics that rows name."""
+    """By topic, the format of its values if that is not JSON; None for topics that rows name."""
     lanes = () if layout is None else layout.each
     return {lane.topic: lane.value_format for lane in lanes if lane.records and lane.value_format != "json"}
 
 
 def no_registry(formats: Mapping[str | None, str]) -> Refusal:
-    """Why records are not compared with the table where no registry is named."""
+    """Why records are not compared with the table if no registry is given."""
     why = f"values are {' and '.join(sorted(set(formats.values())))}, and their schemas are not known"
     return Refusal(why, "pass --schema-registry URL (schema_registry)")
 
@@ -63,7 +63,7 @@ def value_reader(layout: SinkLayout | None, registry: SchemaRegistryOptions | No
     avro, protobuf = _readers(registry)
 
     def read(topic: str, value: bytes | None) -> bytes | None:
-        """The JSON of a value; the value itself where it is none of its topic's format."""
+        """The JSON of a value; the value itself if it is not in its topic's format."""
         found = formats.get(topic) or formats.get(None)
         if found is None or value is None or len(value) < _HEADER.size or value[0]:
             return value
@@ -86,7 +86,7 @@ _Decode: TypeAlias = Callable[[int, bytes], Any]
 
 
 def _readers(options: SchemaRegistryOptions) -> tuple[_Decode, _Decode]:
-    """Decoders of Avro and of Protobuf, by the id of a schema, which is asked for once; None for other bytes."""
+    """Decoders of Avro and of Protobuf, by the id of a schema, which is fetched once; None for other bytes."""
     with extra("avro"):
         library: Any = importlib.import_module("confluent_kafka.schema_registry")
     client = library.SchemaRegistryClient.new_client(dict(options.client))
@@ -95,7 +95,7 @@ def _readers(options: SchemaRegistryOptions) -> tuple[_Decode, _Decode]:
         try:
             return str(client.get_schema(schema_id).schema_str)
         except Exception as error:
-            # Of the client, of its HTTP library, or of the login: for the reader they all mean this.
+            # Errors of the client, of its HTTP library, or of the login: all mean the same for the reader.
             operation, detail = f"reading schema {schema_id}", f"{type(error).__name__}: {error}"
             raise SchemaRegistryError(url=options.shown_url, operation=operation, detail=detail) from error
 
@@ -128,7 +128,7 @@ def _readers(options: SchemaRegistryOptions) -> tuple[_Decode, _Decode]:
 
 
 def _message_class(text: str, indexes: tuple[int, ...]) -> Any:
-    """The class of a message of a .proto text, compiled by Google's compiler with all that it imports."""
+    """The class of a message in a .proto text, compiled with its imports by Google's compiler."""
     with extra("protobuf"):
         pools: Any = importlib.import_module("google.protobuf.descriptor_pool")
         files: Any = importlib.import_module("google.protobuf.descriptor_pb2")
@@ -175,12 +175,12 @@ def _zigzag(body: bytes, position: int) -> tuple[int, int]:
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    """The fields of a message; one with presence that is not there is left out, as a null of JSON is."""
+    """The fields of a message; an absent field with presence is omitted, like nulls in JSON."""
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            # JSON spells the keys of a map as texts.
+            # JSON writes the keys of a map as texts.
             found[field.name] = {
                 str(key).lower() if isinstance(key, bool) else str(key): _plain(value[key]) for key in sorted(value)
             }
@@ -203,7 +203,7 @@ def _plain(value: Any) -> Any:
 
 
 def _json(decoded: Any) -> bytes:
-    """As Spark's to_json writes it, but for nulls and finer parts of seconds, which are there."""
+    """Like Spark's to_json, but keeps nulls and finer parts of seconds."""
     return _MARKED.sub(rb"\1", json.dumps(_spelled(decoded), ensure_ascii=False).encode())
 
 

@@ -36,7 +36,7 @@ def run(request: Request) -> VerifyReport:
 def compare_tables(
     request: Request, evidence: Evidence, differences: Differences, tally: Tally
 ) -> list[tuple[TablePair, TableComparison, ComparedTable | None]]:
-    """Compare each table that the request is about; None for one that cannot be compared, which is said."""
+    """Compare each table of the request; None for one that cannot be compared, which is reported."""
     found = []
     pairs = chosen_pairs(request, evidence)
     for pair in pairs:

@@ -23,11 +23,11 @@ from werkzeug.exceptions import SecurityError
 _log = logging.getLogger(__name__)
 
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost")
-#: Bytes of a token that is made here.
+#: Bytes of a generated token.
 TOKEN_BYTES: Final = 32
-#: How long a login lasts, and a form that was left open.
+#: Lifetime of a login, and of an open form.
 SESSION: Final = timedelta(hours=8)
-#: The largest form has an id and a reason.
+#: The largest form contains an id and a reason.
 FORM_BYTES_MAX: Final = 16 * 1024
 _GRANTED: Final = "granted"
 _HEADERS: Final = {
@@ -71,7 +71,7 @@ class Access:
     hosts: Iterable[str] = ()
 
     def guard(self, app: Flask) -> None:
-        """Let ``app`` ask for it, on every page."""
+        """Let ``app`` check it on every page."""
         app.config.update(
             SECRET_KEY=secrets.token_bytes(TOKEN_BYTES),
             SESSION_COOKIE_NAME="spark_2pc_dashboard",
@@ -82,7 +82,7 @@ class Access:
             TRUSTED_HOSTS=[*LOOPBACK_NAMES, *self.hosts],
             MAX_CONTENT_LENGTH=FORM_BYTES_MAX,
         )
-        # Before the check of forms: a stranger is told no more than to log in.
+        # Before the check of forms: without a login, requests only get the login page.
         app.before_request(self._check)
         CSRFProtect(app)
         app.after_request(_with_headers)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LINES_SHOWN: Final = 40
 #: Number of batches listed as text; the charts show all lines.
 BATCHES_LISTED: Final = 12
-#: How often a page is loaded again where that was chosen.
+#: Reload interval of a page, if enabled.
 REFRESH_S: Final = 10
 
 
@@ -64,7 +64,7 @@ def make_app(watched: Watched, access: Access) -> Flask:
 
 @dataclass
 class _Pages:
-    """The pages, each made of one look at both sides."""
+    """The pages, each from one look at both sides."""
 
     watched: Watched
     #: One recovery at a time: two simultaneous requests are claimed one after the other.
@@ -141,7 +141,7 @@ def _form(found: RecoveryReport, *, wrong: str = "") -> str:
 
 
 def _refusal(found: RecoveryReport, chosen: Choice | None) -> str:
-    """Why the form is not carried out; '' where it is."""
+    """Why the form is refused; '' if it is not."""
     form = request.form
     if form.get("seen") != fingerprint(found):
         return (
@@ -157,7 +157,7 @@ def _refusal(found: RecoveryReport, chosen: Choice | None) -> str:
 
 
 def _asked_id() -> str:
-    """The transactional id in the address, or in the form; any text can be one."""
+    """The transactional id in the URL, or in the form; it may be any text."""
     found = request.values.get("id", "")
     if not found:
         abort(HTTPStatus.NOT_FOUND)
@@ -165,7 +165,7 @@ def _asked_id() -> str:
 
 
 def _sides(watched: Watched) -> dict[str, str]:
-    """Where both sides are, without credentials."""
+    """The addresses of both sides, without credentials."""
     url = make_url(watched.database)
     place = f"{url.host or 'local socket'}{f':{url.port}' if url.port else ''}"
     return {

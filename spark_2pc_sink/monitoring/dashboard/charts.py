@@ -1,6 +1,6 @@
 """Charts as inline SVG: bars of one figure for each batch, in one colour or in stacked parts.
 
-Colours come from the page's stylesheet by class names, so that they follow light and dark. Each bar has its figures as
+Colours are CSS classes of the page's stylesheet, so that they follow light and dark mode. Each bar has its figures as
 a title, which browsers show and screen readers read.
 """
 

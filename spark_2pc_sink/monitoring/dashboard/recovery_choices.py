@@ -78,7 +78,7 @@ def choices(found: RecoveryReport) -> tuple[Choice, ...]:
 
 
 def _words_about_the_batch(found: RecoveryReport) -> tuple[Choice, ...]:
-    """A person's word about the row's batch, where Kafka may lack it."""
+    """The choices about the row's batch, if Kafka may lack it."""
     row = found.row
     owed = row is not None and row.status == OWED
     if row is None or row.batch_id is None or not (owed or found.cause in _SETTLED_BY_A_WORD):

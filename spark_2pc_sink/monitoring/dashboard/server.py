@@ -1,4 +1,4 @@
-"""The dashboard as a process: waitress serves it until it is told to stop."""
+"""The dashboard as a process: served by waitress until it is stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_2pc_sink.monitoring.dashboard.access import FORM_BYTES_MAX, Access
 from spark_2pc_sink.monitoring.dashboard.app import make_app
 from spark_2pc_sink.monitoring.watched import Watched
 
-#: Pages that are made at the same time; each waits for both sides.
+#: Pages rendered at the same time; each waits for both sides.
 _THREADS = 8
 
 
@@ -46,7 +46,7 @@ def serve(watched: Watched, access: Access, host: str, port: int) -> None:
 
 
 def http_server(app: Flask, listening: socket.socket) -> BaseWSGIServer:
-    """A server of the pages, which is not run yet."""
+    """A server for the pages, not started yet."""
     server = create_server(
         app,
         sockets=[listening],

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 60 * _MINUTE_S
 _DAY_S: Final = 24 * _HOUR_S
-#: Below it a tenth of a second is shown.
+#: Below this, tenths of a second are shown.
 _TENTHS_BELOW_S: Final = 10
-#: The steps of a batch whose times a chart tells apart; those that take no time to speak of are one.
+#: The steps of a batch shown separately in a chart; negligible ones are combined.
 SHOWN_STEPS: Final = ("produce", "decide", "complete")
 OTHER_STEPS: Final = "other"
 _ROWS: Final = "rows"
@@ -103,7 +103,7 @@ def number(value: int | None) -> str:
 
 
 def name(value: object) -> str:
-    """A number that names something, such as a batch: as programs print it; a dash for none."""
+    """An identifying number, such as a batch id: as programs print it; a dash for none."""
     return NOTHING if value is None or value == "" else str(value)
 
 
@@ -121,7 +121,7 @@ def row_bars(lines: Sequence[HistoryLine]) -> list[Bar]:
 
 
 def step_bars(lines: Sequence[HistoryLine]) -> list[Bar]:
-    """Seconds of each batch by steps, where the history has them."""
+    """Seconds of each batch by steps, if the history has them."""
     bars = []
     for line in _batches(lines):
         taken: dict[str, float] = line.figures.get("step_seconds", {})

@@ -1,8 +1,8 @@
 """Remedies for open transactions: the commands that end one, depending on its owner. The safest is first.
 
-A sink's transaction is ended by ``spark-2pc recover``, as the sink's database has decided; any other way may
-leave Kafka without a batch that the database has. The database identifies its sinks by the ids and pairs in its state
-table. Without a database the owner is unknown, and a transaction that never times out (two-phase commit, KIP-939) may
+A sink's transaction is ended by ``spark-2pc recover``, as the sink's database has decided; any other way may leave
+Kafka without a batch that the database has. The database identifies its sinks by the ids and pairs in its state table.
+Without one the owner is unknown, and a transaction without a timeout (two-phase commit, KIP-939) may be a sink's.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Epoch(Enum):
 class Ending(Enum):
     #: Decide the outcome of an open transaction.
     DECIDE = "decide"
-    #: Abort nothing: the epoch is bumped anyway, because the client may not know that there is nothing.
+    #: Abort nothing: the epoch is bumped anyway, because the client may not know this.
     ABORT_NOTHING = "abort nothing"
     #: Already done: return the stored pair again.
     REPEAT = "repeat"

@@ -186,7 +186,7 @@ class Plan:
         reserved: metadata that applies from `reserve` on, pending while the append is in progress.
         unwritten: metadata that `apply` sets without a record (received markers).
         last_producer_epoch: memory-only addition to the record.
-        previous_producer_id: the same, where the log's version has no tag for it; a retry after a rotation needs it.
+        previous_producer_id: the same, if the log's version has no tag for it; a retry after a rotation needs it.
         producer_ids: the ids left; applied by `reserve`, so that no two plans use the same id.
         coordinator_epoch: epoch of the log partition when the plan was made.
     """

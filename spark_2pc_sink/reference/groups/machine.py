@@ -6,7 +6,7 @@ KIP-394, KIP-559, KIP-814). A `Step` has the group's new value, answers, and rec
 order::
 
     step = machine.join(group, request, ...)    # or sync, leave, expire
-    ...                                         # the group of the step is in force, before anything else is stepped
+    ...                                         # apply the group of the step, before anything else is stepped
     ...                                         # send step.replies; they depend on nothing
     for store in step.stores:                   # append store.value, wait until it is durable, then
         step = machine.stored(group, store, code, now_ms)

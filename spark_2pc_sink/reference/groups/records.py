@@ -1,6 +1,6 @@
 """The records of ``__consumer_offsets``: OffsetCommitKey and -Value, GroupMetadataKey and -Value as bytes.
 
-Layouts and written versions are those of Apache Kafka 4.4.0: OffsetCommitKey v1, OffsetCommitValue v4 (v1 where the
+Layouts and written versions are those of Apache Kafka 4.4.0: OffsetCommitKey v1, OffsetCommitValue v4 (v1 if the
 client gave a retention time), GroupMetadataKey v2, GroupMetadataValue v3. Values of every older version are read too.
 A tombstone is a key without a value.
 """

@@ -237,7 +237,7 @@ class PartitionLog:
 
         Returns:
             NONE with the base offset; or MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD (a
-            record without a key where the topic is compacted), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
+            record without a key in a compacted topic), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
             OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_STORAGE_ERROR.
             ``duplicate`` means that the log already contains the batch; `sync` is still required before the answer.
         """

@@ -233,7 +233,7 @@ def _unsigned_varint(view: memoryview, position: int) -> tuple[int, int]:
         byte = view[position]
         position += 1
         value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follow
+        if byte < 0x80:  # noqa: PLR2004 - the continuation bit
             return value, position
     raise ValueError("a varint of more than five bytes")
 

@@ -103,7 +103,7 @@ NEWER_REQUESTS: Final = {
 _HEAD: Final = struct.Struct(">hhi")  # api key, version, correlation id
 _SHORT: Final = struct.Struct(">h")
 _RESPONSE_HEAD: Final = struct.Struct(">ii")  # length, correlation id
-#: The only response without header tags in every version: a client reads it before it knows the server.
+#: The only response whose header never has tags: a client reads it before it knows the server.
 _API_VERSIONS: Final = 18
 #: Bound for request header tags, which are skipped; Kafka has defined none.
 _TAGS_MAX: Final = 16

@@ -339,7 +339,7 @@ def connect_alone(
 
 
 def _password_keyword(password: Callable[[], str] | None) -> dict[str, object]:
-    """The keyword of libpq for a password that is asked for; nothing where the URL or libpq has it."""
+    """The libpq keyword for a password from the provider; empty if the URL or libpq has it."""
     return {} if password is None else {"password": passwords.ask(password)}
 
 
@@ -444,7 +444,7 @@ def _no_more_files() -> str:
 
 
 def _label(url: URL) -> str:
-    """'host:port/database' without user and password; libpq's defaults where the URL leaves them out."""
+    """'host:port/database' without user and password; libpq's defaults for missing parts of the URL."""
     host, port, name = url.host, url.port, url.database or ""
     named = url.query.get("host", "local socket")
     if host is None and "service" in url.query:

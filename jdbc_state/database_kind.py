@@ -93,7 +93,7 @@ class DatabaseKind:
     limits: str = ""
 
 
-#: What is taken for PostgreSQL until it has been asked.
+#: The kind assumed until the database is queried.
 PLAIN: Final = DatabaseKind("PostgreSQL", "")
 
 

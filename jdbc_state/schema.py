@@ -140,7 +140,7 @@ def ddl(settings: StoreSettings, *, role: str | None = None) -> str:
 
 
 def as_sql(name: str) -> str:
-    """A name of the catalogue, in quotation marks where SQL needs them."""
+    """A name of the catalogue, quoted if SQL requires it."""
     return _DIALECT.identifier_preparer.quote(name)
 
 

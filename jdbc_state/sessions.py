@@ -52,7 +52,7 @@ def presence_prefix(table: str, transactional_id: str) -> str:
 
     Args:
         table: the state table as quoted SQL.
-        transactional_id: of the sink.
+        transactional_id: the sink's id.
     """
     # PostgreSQL names cannot contain NUL.
     sink = hashlib.sha256(f"{table}\0{transactional_id}".encode()).hexdigest()[:_SINK_DIGITS]
@@ -70,7 +70,7 @@ def run_presence_name(table: str, run_id: str) -> str:
 
     Args:
         table: the state table as quoted SQL.
-        run_id: of the run.
+        run_id: id of the run.
     """
     run = hashlib.sha256(f"{table}\0{run_id}".encode()).hexdigest()[:_RUN_DIGITS]
     return f"{_PRESENCE_PREFIX}run:{run}"

@@ -8,7 +8,7 @@
     │   ├── UnstorableValueError  a value that PostgreSQL or Kafka cannot hold
     │   ├── ConstraintError       a row that a constraint, a type or a trigger of the table refused
     │   ├── DuplicateKeyError     upsert met one key twice in a batch
-    │   ├── RecordTooLargeError   a record beyond what the topic takes
+    │   ├── RecordTooLargeError   a record that exceeds the topic's limit
     │   ├── RecordRefusedError    a record that the topic does not take, such as one without a key
     │   └── TooManyBadRowsError   more bad rows than max_bad_rows lets into the dead letters
     ├── LocalProtocolError        the caller broke the order of calls
@@ -24,7 +24,7 @@
     ├── SchemaRegistryError       the schema registry did not answer as it should
     ├── StateStoreError           the database of the state row
     │   ├── DatabaseUnreachableError
-    │   │   └── DatabaseRefusedError     the server answered, and let nobody in: password, role, database, pg_hba.conf
+    │   │   └── DatabaseRefusedError     the server refused the login: password, role, database, pg_hba.conf
     │   └── CommitUnknownError    COMMIT raised: only a new claim can tell what it did
     ├── ClaimRefusedError         the state row belongs to another query or another Kafka cluster
     ├── BatchRetryError           this attempt of the batch must be thrown away and run again
@@ -196,7 +196,7 @@ class RecordTooLargeError(DataError):
 
 @dataclass(eq=False, kw_only=True)
 class RecordRefusedError(DataError):
-    """A topic does not take a record: one without a key where it is compacted, or one that its broker refuses.
+    """A topic refuses a record: one without a key in a compacted topic, or one that its broker rejects.
 
     ``contents`` are digests of the records that a broker has named; empty if none were sent.
     """

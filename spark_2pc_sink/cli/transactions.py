@@ -272,7 +272,7 @@ def _find_hanging(given: argparse.Namespace) -> CommandResult:
             ]
         },
         text=_table(rows, columns),
-        # Not on stdout, where Kafka's tool has the table alone.
+        # Not on stdout, where Kafka's tool prints only the table.
         remedies=tuple(each for remedies in ends for each in remedies),
     )
 
@@ -308,7 +308,7 @@ def _complete(kafka: Mapping[str, str], remedies: Sequence[str]) -> tuple[str, .
 
 
 def _producer(given: argparse.Namespace) -> tuple[ProducerIdAndEpoch | None, int | None]:
-    """The pair and the coordinator epoch: all three, instead of --start-offset, as Kafka's tool has it."""
+    """Producer id, epoch and coordinator epoch: all three, instead of --start-offset, as in Kafka's tool."""
     parts = {
         "--producer-id": given.producer_id,
         "--producer-epoch": given.producer_epoch,

@@ -34,7 +34,7 @@ _EXIT_OF: Final[dict[Verdict, int]] = {
 }
 #: The form of the table, as keywords of `verify`.
 _SHAPE: Final = ("table", "topic", "mode", "keys", "order_by", "late_rows", "record_columns")
-#: What else is asked.
+#: Other options.
 _ASKED: Final = ("since", "last", "batch", "open_transaction", "table_only", "write_missing")
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: broke (the database was restarted, a connection was cut).
 DRIVER_RETURN_MS: Final = 5_000
 _CLOCK: Final = SystemClock()
-#: In the place of a transactional id where all sinks are meant; it is checked, and not used.
+#: Placeholder for the transactional id if all sinks are requested; it is validated, and not used.
 _EVERY_SINK: Final = "every sink"
 
 
@@ -116,7 +116,7 @@ def _recovery(options: RecoveryOptions, kafka: TransactionClient, store: SqlStat
 
 
 def _run(recovery: Recovery, kafka: TransactionClient, store: SqlStateStore, sender: BatchListSender) -> RecoveryReport:
-    """Recover, and send again what Kafka is owed of a service."""
+    """Recover, and resend a service's records that Kafka lacks."""
     recovered = recovery.run(query_id=None, run_id=None)
     if not has_kept(store, recovered.row):
         return recovered.report
@@ -199,7 +199,7 @@ def _with_driver(report: RecoveryReport, store: SqlStateStore, row: StateRow | N
 
 
 def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options: RecoveryOptions) -> RecoveryReport:
-    """The report of a row that is not taken over, because its driver lives or may live.
+    """The report for a row that is not taken over, because its driver is or may be alive.
 
     Raises:
         TakeOverRefusedError: something is in doubt.

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 
 def check_kept(kafka: KafkaSide, row: StateRow, resolution: Resolution) -> Resolution | Halt:
-    """A verdict that ends a decided batch as done, or why it must not.
+    """Return a verdict that ends a decided batch as done, or why it must not.
 
     Args:
-        kafka: whom to ask.
+        kafka: reads topics and logs.
         row: the claimed row.
-        resolution: the verdict on it; one that ends nothing as done is answered as it is.
+        resolution: the verdict on it; returned unchanged if it ends nothing as done.
 
     Raises:
         AuthorizationError: a topic may not be described.
@@ -82,12 +82,12 @@ def explain_outcome_lost(kafka: KafkaSide, row: StateRow, halt: Halt) -> Halt:
 
 
 def _written_by(row: StateRow) -> WrittenRecords:
-    """Where the records of a row's batch went."""
+    """The offsets of a row's batch."""
     offsets = {TopicPartition.parse(name): at for name, at in row.kafka_offsets.items()}
     return WrittenRecords(row.batch_id, offsets, row.topic_ids)
 
 
-#: A partition that is asked has at least this long, however many were asked before: one that is well answers at once.
+#: Minimum time for each partition, however many were read before: a healthy one answers at once.
 PARTITION_MS_MIN: Final = 1_000
 #: How many undetermined partitions a message names: a row may have hundreds.
 SHOWN_PARTITIONS_MAX: Final = 20
@@ -149,7 +149,7 @@ class _Inquiry:
 
     def ask(self, offsets: Mapping[str, tuple[int, int]]) -> Resolution | Halt:
         partitions = {TopicPartition.parse(name): last for name, (_, last) in offsets.items()}
-        # All topics first, then their second partitions, and so on: where a topic is gone, so are all of its own.
+        # All topics first, then their second partitions, and so on: if a topic is gone, so are all its partitions.
         ordered = sorted(partitions, key=lambda each: (each.partition, each.topic))
         for number, partition in enumerate(ordered):
             if number and self._deadline.passed:
@@ -164,7 +164,7 @@ class _Inquiry:
         return self._halt()
 
     def _ask_one(self, partition: TopicPartition, last_offset: int, *, last_one: bool) -> Resolution | None:
-        """What one partition tells; None when it does not tell how the transaction ended."""
+        """The verdict from one partition; None if it does not show how the transaction ended."""
         producer = self._producer
         where = f"the control marker of {producer} in {partition} after offset {last_offset}"
         try:
@@ -193,7 +193,7 @@ class _Inquiry:
         return None
 
     def _share_ms(self, *, last_one: bool) -> int:
-        """Half of the time that is left, all of it for the last one: a long log is read as far as that allows."""
+        """Half of the remaining time, all of it for the last one: a long log is read as far as that allows."""
         left_ms = int(self._deadline.remaining_s * 1000)
         return max(left_ms if last_one else left_ms // 2, PARTITION_MS_MIN)
 
@@ -224,7 +224,7 @@ _SETTLING: Final = (
     "start the job: it does this before its first batch",
     remedy(RECOVER, "does it now, without the job"),
 )
-#: The same where the driver lives: both of the others would stop it.
+#: The same if the driver is alive: both of the others would stop it.
 _DRIVER_LIVES: Final = (
     "wait: its driver lives, and settles it by itself. If that does not happen: stop the job, and look again",
 )
@@ -251,7 +251,7 @@ class Diagnosis:
     open_transaction: OpenTransactionEnd | None
 
     def view_kafka(self) -> KafkaView:
-        """Ask the coordinator.
+        """Read the coordinator's state.
 
         Raises:
             RemoteProtocolError: it shows a state that this version does not know.
@@ -259,7 +259,7 @@ class Diagnosis:
         return self.view_of(self.kafka.describe())
 
     def view_of(self, described: TransactionDescription) -> KafkaView:
-        """The same of an answer that is there already.
+        """The same for an answer that was already received.
 
         Raises:
             RemoteProtocolError: as above.
@@ -383,7 +383,7 @@ def _unnamed(kafka: KafkaView, halt: Halt) -> str:
 
 
 def owed_remedies(row: StateRow) -> tuple[str, ...]:
-    """What can be done about the batch that Kafka is owed."""
+    """Remedies for the batch that Kafka is owed."""
     return "start the job: it sends the Kafka half of the batch again", drop(row.batch_id)
 
 
@@ -402,18 +402,18 @@ def with_ways_on(report: RecoveryReport, options: CommonOptions) -> RecoveryRepo
 
 
 def _prepared_s(row: StateRow | None, kafka: KafkaView) -> float | None:
-    """For how long Kafka has had a transaction open that the row does not name."""
+    """For how long Kafka has had an open transaction that the row does not name."""
     decided = None if row is None else view_of(row).prepared.producer
     return None if kafka.producer == decided else open_s(kafka)
 
 
 def open_s(kafka: KafkaView) -> float | None:
-    """Seconds since the open transaction began; None where none is open. Two clocks may differ, hence the 0."""
+    """Seconds since the open transaction began; None if none is open. Two clocks may differ, hence the 0."""
     if kafka.state is not TransactionState.ONGOING or kafka.began_ms is None:
         return None
     return max(0.0, (now_ms() - kafka.began_ms) / 1000)
 
 
 def history_line(row: StateRow, number: int) -> str:
-    """Where a lost row is made again from."""
+    """The history line from which a lost row is rebuilt."""
     return f"line {number} of its history ({shown(row)})"

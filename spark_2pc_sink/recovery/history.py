@@ -1,7 +1,7 @@
-"""History: the batches of sinks and what drivers and people did to them, in one line of time.
+"""History: the batches of sinks and the actions of drivers and people, in one timeline.
 
-The batches are in the history that each decision writes, the rest in the table of actions (`jdbc_state.actions`). Kafka
-is not asked.
+The batches are from the history that each decision writes, the rest from the table of actions (`jdbc_state.actions`).
+Kafka is not contacted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 #: Default number of entries, if neither a number nor a time is given.
 LAST: Final = 50
-#: The most that can be asked for.
+#: The maximum that can be requested.
 LAST_MAX: Final = 1_000_000
-#: Lines of the history that tell no batch: the actions tell them.
+#: History events without a batch: their actions are listed instead.
 _NO_BATCH: Final = (CLAIMED, ADOPTED)
-#: Lines whose batch was not decided together with rows: when they were written is when they were settled.
+#: History events whose batch was not decided together with rows: their time is that of settling.
 _SETTLED_ONLY: Final = (EMPTY, PASSED, NOTED)
 
 
@@ -145,7 +145,7 @@ def history(  # noqa: D417 - the options are described where they are declared
         raise ConfigurationError(option="last", value=last, rule=rule, remedy="pass a number in that range")
     options = RecoveryOptions.parse(
         transactional_id=transactional_id or "history",
-        # It is not asked here, and every option of a sink is.
+        # Kafka is not contacted here, but the options of a sink require it.
         kafka={"bootstrap.servers": "localhost:9092"},
         database=database,
         database_password=database_password,

@@ -20,7 +20,7 @@ class KafkaSide(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """Id of the cluster, asked once per connection."""
+        """Id of the cluster, read once per connection."""
 
     @property
     def transaction_version(self) -> int:
@@ -34,28 +34,28 @@ class KafkaSide(Protocol):
         """Ask the broker for its versions and features again."""
 
     def ask_features(self) -> None:
-        """Send a question about the features that `learn_features` or `end` is about to ask, and wait for nothing."""
+        """Send the feature request that `learn_features` or `end` will need, without waiting."""
 
     def learn_features(self) -> None:
-        """Ask for the features again; each transaction does before it begins."""
+        """Read the features again; each transaction does before it begins."""
 
     def describe(self) -> TransactionDescription:
-        """Ask the coordinator for the state of the transactional id."""
+        """Read the state of the transactional id from the coordinator."""
 
     def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
         """Send InitProducerId until it is answered."""
 
     def usable_producer(self) -> InitializedProducer:
-        """Send InitProducerId until the pair can begin a transaction (epoch below 32766)."""
+        """Send InitProducerId until its epoch can begin a transaction (epoch below 32766)."""
 
     def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the transaction; needed below transaction.version 2 only."""
 
     def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
-        """Send EndTxn until it is answered; codes that no retry changes are returned, not interpreted."""
+        """Send EndTxn until it is answered; non-retriable codes are returned, not interpreted."""
 
     def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
-        """First offset of a producer's open transaction in one partition, asked for at most ``limit_ms``."""
+        """First offset of a producer's open transaction in one partition, read for at most ``limit_ms``."""
 
     def find_marker(
         self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int], limit_ms: int
@@ -63,7 +63,7 @@ class KafkaSide(Protocol):
         """Read the control marker of a transaction from one partition's log, for at most ``limit_ms``."""
 
     def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
-        """Read which transactions were committed since, within these bounds."""
+        """Read the transactions committed since, within these limits."""
 
     def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
-        """Look at the topics and the logs of a batch as they are now; with ``starts`` at where the logs begin, too."""
+        """Read the current topics and logs of a batch; with ``starts`` also their first offsets."""

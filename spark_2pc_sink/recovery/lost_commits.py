@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
 
 
-#: For how long, and how much, logs are read for a message that a person waits for: more than most sinks write in the
+#: Limits of time and bytes for reading logs for a message that a person waits for: more than most sinks write in the
 #: minutes after a backup.
 SCAN_MS_MAX: Final = 30_000
 SCAN_BYTES_MAX: Final = 512 * 1024 * 1024
-#: The same for a start at which nothing looks wrong. Most often nothing was written since but an end marker.
+#: The same for a start without signs of a loss. Mostly only an end marker has been written since.
 LOOK_MS_MAX: Final = 5_000
 LOOK_BYTES_MAX: Final = 64 * 1024 * 1024
 #: Records have timestamps of the driver's clock, the row those of the database.
@@ -61,11 +61,11 @@ class LostCommits:
         return self._look(row).explain(halt)
 
     def name(self, error: HaltError) -> HaltError:
-        """The error of a driver whose claim the database has lost, with what else it has lost.
+        """Complete the error of a driver whose claim the database has lost with its other losses.
 
         Args:
-            error: as the state store has raised it; one of another cause is left as it is, and so is any where one
-                side does not answer.
+            error: the state store's error; returned unchanged if it has another cause, or if one side does not
+                answer.
         """
         if error.cause is not HaltCause.COMMITS_LOST:
             return error
@@ -77,7 +77,7 @@ class LostCommits:
             return error
 
     def shows(self, row: StateRow) -> bool:
-        """Whether the logs show a commit that the row does not know, as far as a start may read for it."""
+        """Whether the logs show a commit that the row lacks, within the reading limits of a start."""
         found = self._look(row, limit_ms=LOOK_MS_MAX, bytes_max=LOOK_BYTES_MAX).found
         if found.unread:
             unread = "; ".join(found.unread)
@@ -125,7 +125,7 @@ class LostCommits:
         If they were read and show no loss, there is none, and a batch that was named nevertheless is still expected.
         """
         named = self.accepted
-        # The database has a batch that Kafka is owed: it is not lost, and giving it up has a word of its own, to drop.
+        # The database has a batch that Kafka is owed: it is not lost, and giving it up needs another decision, to drop.
         if named is None or not len(named) or row.status in (NONE, OWED):
             return row
         if row.status == DONE and row.batch_id == named.last:
@@ -146,7 +146,7 @@ class LostCommits:
             ConfigurationError: the named batches are not the missing ones; nothing was changed.
         """
         known = row.batch_id is not None
-        # A row without batches has no place in the logs from which they could be counted.
+        # A row without batches has no offsets from which they could be counted.
         lost = self._look(row, batch_id) if known else LostBatches(first=0, came=batch_id)
         if self.accepted is None and (not known or error.cause is HaltCause.NOT_HANDED_OVER):
             # Nothing could be counted, or nothing is lost: Spark has finished these batches without the sink.
@@ -227,7 +227,7 @@ class LostCommits:
 
 
 def _before(settled: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch | None:
-    """The newest pair that a row without a decision need not know: its first recovery took the one after it."""
+    """The newest epoch that a row without a decision may lack: its first recovery took the one after it."""
     if settled is None or settled.epoch == 0:
         return None
     return ProducerIdAndEpoch(settled.producer_id, settled.epoch - 1)

@@ -1,4 +1,4 @@
-"""One-sided reports: what can be said of a sink of which the database alone was read, or Kafka alone."""
+"""One-sided reports: the report on a sink if only the database, or only Kafka, could be read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _UNSEEN = "Kafka was not read"
 
 
 def by_the_database(row: StateRow, *, lost: bool, driver: Liveness | None) -> RecoveryReport:
-    """The report of a sink where Kafka could not be read.
+    """The report on a sink if Kafka could not be read.
 
     Args:
         row: its state row, or the newest line of its history.
         lost: it is the latter.
-        driver: whether its driver lives.
+        driver: whether its driver is alive.
     """
     status = RowStatus(row.status)
     if lost:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: How many of the partitions a message names.
 SHOWN_PARTITIONS_MAX: Final = 20
-#: A partition that is asked has at least this long.
+#: Minimum time for each partition.
 _PARTITION_MS_MIN: Final = 1_000
 
 

@@ -17,9 +17,9 @@ from spark_2pc_sink.recipe.remedies import RECOVER
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: A command in the remedies of the pure rules, which know neither the sink's name nor its connections.
+#: A command in the remedies of the pure rules, which lack the sink's name and connections.
 _BARE: Final = re.compile(r"(spark-2pc (?:recover|status|verify))(?! --transactional-id)\b")
-#: Flags that the command needs where the sink's option is not the default.
+#: Flags that the command needs if the sink's option is not the default.
 _NAMES: Final = ("state_schema", "state_table", "history_table", "history_batches")
 
 
@@ -61,13 +61,13 @@ def recover_command(options: CommonOptions) -> str:
 
 
 def with_command(remedies: Iterable[str], options: CommonOptions) -> tuple[str, ...]:
-    """The remedies with complete commands in place of bare ones; those that are complete already stay as they are."""
+    """The remedies with complete commands in place of incomplete ones; complete ones are unchanged."""
     sink = sink_words(options)
     return tuple(_BARE.sub(lambda found: f"{found[1]} {sink}", remedy) for remedy in remedies)
 
 
 def sink_words(options: CommonOptions) -> str:
-    """What every command about one sink has: its name, and where both sides are."""
+    """Common words of every command about one sink: its name, and both sides."""
     return " ".join([shlex.join(["--transactional-id", options.transactional_id]), *_connection(options)])
 
 
@@ -89,7 +89,7 @@ def _connection(options: CommonOptions) -> list[str]:
 
 
 def kafka_connection(kafka: KafkaOptions) -> NamedConnection:
-    """Where a cluster is, for commands that need no database."""
+    """The flags of a cluster, for commands that need no database."""
     return _AS_GIVEN.get() or NamedConnection(" ".join(_kafka(kafka)), database=False)
 
 

@@ -1,10 +1,10 @@
-"""Recovery: one procedure for every case: claim, look at both sides, resolve, act, and take a fresh pair.
+"""Recovery: one procedure for every case: claim, look at both sides, resolve, act, and take a fresh epoch.
 
 A start, a driver that was fenced or stuck mid-run, a COMMIT whose outcome is unknown, a retried batch, and the command
 line all use it (KIP-939, "Recovery recipe"). The order is fixed:
 
 1. **claim** the state row. From here on no older driver can decide, even if it is still running.
-2. **look** at what Kafka's transaction coordinator says. A look before the claim could be stale.
+2. **look** at the state of Kafka's transaction coordinator. A look before the claim could be stale.
 3. **resolve** both with the pure table of `spark_2pc_sink.recipe.resolve` (`diagnosis`), and act on the verdict, until
    nothing is in doubt.
 4. **InitProducerId**, always and last. Only the producer id and epoch that it returns are used next: a zombie may know
@@ -97,7 +97,7 @@ def commit_prepared(
 
 
 def keep_prepared(kafka: KafkaSide, prepared: PreparedTxnState) -> ProducerIdAndEpoch | None:
-    """Take the prepared transaction over (KIP-939); the pair that can end it, or None to look again.
+    """Take the prepared transaction over (KIP-939); returns the epoch that can end it, or None to look again.
 
     Only ever called when the coordinator has just shown the transaction as ongoing: with nothing ongoing,
     InitProducerId would replace the outcome that the coordinator still shows.
@@ -111,7 +111,7 @@ def keep_prepared(kafka: KafkaSide, prepared: PreparedTxnState) -> ProducerIdAnd
     return initialized.producer if initialized.ongoing == prepared else None
 
 
-#: Actions of every restart after a crash; a person should look at any other.
+#: Routine actions after a crash; a person should look at any other.
 _ROUTINE: Final[frozenset[ActionKind]] = frozenset({"commit", "abort", "note_done"})
 
 
@@ -132,7 +132,7 @@ class Recovered:
 
 @dataclass
 class _Findings:
-    """What one recovery has seen and done so far."""
+    """Findings and actions of one recovery so far."""
 
     before: StateRow
     kafka_first: KafkaView | None = None
@@ -148,14 +148,14 @@ class _Findings:
 
 @dataclass(frozen=True)
 class _Settled:
-    """Nothing is in doubt any more; ``row`` says so."""
+    """Nothing is in doubt any more, as ``row`` shows."""
 
     row: StateRow
 
 
 @dataclass(frozen=True)
 class _LookAgain:
-    """Both sides have to be looked at again; ``row`` is as it is now."""
+    """Both sides must be read again; ``row`` is the current one."""
 
     row: StateRow
 
@@ -209,7 +209,7 @@ class Recovery:
         self._clock = clock
         #: Batches that Kafka has and the database lacks.
         self.losses: LostCommits = LostCommits(options, kafka, store, topics=topics)
-        #: What both sides show, without changing either.
+        #: Reads both sides, without changing either.
         self.diagnosis: Diagnosis = Diagnosis(
             options=options,
             kafka=kafka,
@@ -223,7 +223,7 @@ class Recovery:
         self._open_transaction = choice.open_transaction
 
     def run(self, *, query_id: str | None, run_id: str | None, expected_generation: int | None = None) -> Recovered:
-        """Claim, settle, and take a fresh pair.
+        """Claim, settle, and take a fresh producer epoch.
 
         Args:
             query_id: Spark's id of the query, None from the command line.
@@ -253,13 +253,13 @@ class Recovery:
             run_id=run_id,
             adopt=self._options.adopt,
             expected_generation=expected_generation,
-            # Of a run's later claims it would say the same again.
+            # A run's later claims would only repeat it.
             layout=layout.as_json() if layout is not None and expected_generation is None else None,
         )
         findings = _Findings(before=row)
         if row.rebuilt_from is not None:
             findings.did("rebuild_row", f"made the lost state row again from {history_line(row, row.rebuilt_from)}")
-            # Logged now too: what follows may be refused.
+            # Logged now too: the next step may be refused.
             self._log.warning("%s", findings.actions[-1])
         row = self._decide_owed(self._settle(row, findings), findings)
         if query_id is None:
@@ -282,7 +282,7 @@ class Recovery:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Let every halt out of a block as `explain` has it, and complete the commands of other refusals."""
+        """Apply `explain` to every halt raised in a block, and complete the commands of other refusals."""
         try:
             yield
         except HaltError as error:
@@ -311,7 +311,7 @@ class Recovery:
         return replace(named, remedies=remedies, report=report)
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
-        """Act until the row and Kafka agree; returns the row as it is then."""
+        """Act until the row and Kafka agree; returns the resulting row."""
         deadline = Deadline(self._clock, self._options.settle_deadline_ms)
         while True:
             kafka = self.diagnosis.view_kafka()
@@ -334,7 +334,7 @@ class Recovery:
     def _unsettled(
         self, row: StateRow, kafka: KafkaView, resolution: Resolution | Halt, deadline: Deadline
     ) -> InDoubtError | KafkaTimeoutError:
-        """The error at the deadline. A row that is not decided waits for nothing that a person could complete."""
+        """The error at the deadline. An undecided row has nothing that a person could complete."""
         if row.status == RowStatus.DECIDED:
             return InDoubtError(
                 transactional_id=self._transactional_id,
@@ -466,7 +466,7 @@ class Recovery:
         return self._store.mark_done(self._transactional_id, row.generation, str(settled), action=action, detail=did)
 
     def _note(self, row: StateRow, action: str, did: Mapping[str, str]) -> None:
-        """Write down what changes Kafka alone."""
+        """Log an action that changes only Kafka."""
         self._store.note_action(self._transactional_id, row.generation, action, did)
 
     def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> HaltError:
@@ -499,11 +499,11 @@ class Recovery:
 
 
 def _unless_decided(row: StateRow) -> _Settled | _LookAgain:
-    """A row that was only just decided is still to be committed."""
+    """A row that was only just decided must still be committed."""
     return _LookAgain(row) if row.status == RowStatus.DECIDED else _Settled(row)
 
 
-#: Why an end that Kafka has begun does not come.
+#: Why an end that Kafka has begun is delayed.
 _MARKERS: Final = (
     "Kafka writes it into each partition of the transaction: see that all of them have a leader, and enough replicas "
     "in sync; then start again"

@@ -36,13 +36,13 @@ def view_of(row: StateRow) -> RowView:
 
 
 def shown(row: StateRow) -> str:
-    """The row in one line: its batch, its status and its pairs."""
+    """The row in one line: its batch, status, and producer id and epoch."""
     batch = "no batch" if row.batch_id is None else f"batch {row.batch_id}"
     return f"{batch}, {view_of(row)}"
 
 
 def batch_line(row: StateRow) -> str:
-    """The row's batch: how much it is, since when, and where its records are."""
+    """The row's batch: its size, age, and offsets."""
     if row.batch_id is None:
         return "none yet"
     since = "" if row.decided_at is None else f", decided {row.decided_at:%Y-%m-%d %H:%M:%S %Z}"
@@ -53,7 +53,7 @@ def batch_line(row: StateRow) -> str:
 
 
 def owed_reason(row: StateRow) -> str:
-    """What Kafka is owed: which batch, how much of it, and since when."""
+    """The batch that Kafka lacks: its id, size and age."""
     since = "" if row.decided_at is None else f" since {row.decided_at:%Y-%m-%d %H:%M:%S %Z}"
     return (
         f"Kafka is owed batch {row.batch_id}: the table has its {counted(row.row_count, 'row')}{since}, and Kafka has "
@@ -62,7 +62,7 @@ def owed_reason(row: StateRow) -> str:
 
 
 def problem_of(row: StateRow) -> str:
-    """Why the row cannot be understood, '' where it can: a person may have written it, or a later version."""
+    """Why the row is invalid, '' if it is valid: a person may have written it, or a later version."""
     try:
         check_transactional_id(row.transactional_id)
         view_of(row)
@@ -146,7 +146,7 @@ class RecoveryReport:
         kafka: the coordinator's first answer.
         actions: what was done, in order; empty if nothing was in doubt.
         cause: why it has no safe automatic answer, if that is so.
-        driver: whether the driver with the newest claim lives, by its database sessions; None if not checked.
+        driver: whether the driver with the newest claim is alive, by its database sessions; None if not checked.
         prepared_s: seconds for which Kafka has had a transaction open, or prepared, that the database has not decided;
             None if there is none. Measured from the coordinator's clock to the local one.
         elsewhere: True if the row belongs to a Kafka cluster other than the one that was asked.
@@ -186,7 +186,7 @@ class RecoveryReport:
 
     @property
     def next_batch(self) -> int | None:
-        """The batch that the sink writes next; None where that is not known, as the last one is in doubt."""
+        """The batch that the sink writes next; None if unknown, because the last one is in doubt."""
         if self.row is None or self.row.status == DECIDED:
             return None
         if self.row.batch_id is None:
@@ -195,23 +195,23 @@ class RecoveryReport:
 
     @property
     def age_s(self) -> float | None:
-        """Seconds since the state row was touched, by the database's clock, where nothing was claimed.
+        """Seconds since the state row was changed, by the database's clock, if nothing was claimed.
 
-        In mid-batch a job that is well may be in doubt for a moment.
+        In mid-batch a healthy job may be in doubt for a moment.
         """
         return self.row.age_s if self.row is not None and self.dry_run else None
 
     @property
     def in_doubt_s(self) -> float | None:
-        """Seconds for which the database has had a batch that Kafka lacks, by the same clock; None where it has none.
+        """Seconds for which the database has had a batch that Kafka lacks, by the same clock; None if there is none.
 
-        Unlike `age_s` it grows while a job starts and fails again and again.
+        Unlike `age_s` it grows while a job keeps starting and failing.
         """
         return None if self.row is None else self.row.in_doubt_s
 
     @property
     def waits_s(self) -> float | None:
-        """Seconds for which one side has waited for the other: `in_doubt_s`, else `prepared_s`."""
+        """Seconds for which one side has waited for the other: `in_doubt_s`, or else `prepared_s`."""
         return self.prepared_s if self.in_doubt_s is None else self.in_doubt_s
 
     def as_json(self) -> dict[str, Any]:
@@ -364,7 +364,7 @@ def age(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as ``h:mm:ss``, with days in front where there are any."""
+    """Seconds as ``h:mm:ss``, preceded by days if there are any."""
     days, rest = divmod(int(seconds), 86_400)
     hours, rest = divmod(rest, 3_600)
     return f"{f'{days}d ' if days else ''}{hours}:{rest // 60:02}:{rest % 60:02}"

@@ -93,7 +93,7 @@ def resend(recovered: Recovered, *, kafka: KafkaSide, store: KeepingStore, send:
 
 
 def _resent(recovered: Recovered, row: StateRow, following: ProducerIdAndEpoch | None, kafka: KafkaSide) -> Recovered:
-    # Below transaction.version 2 EndTxn answers no pair: the next transaction begins with InitProducerId.
+    # Below transaction.version 2 EndTxn returns no new epoch: the next transaction begins with InitProducerId.
     initialized = kafka.usable_producer() if following is None else replace(recovered.initialized, producer=following)
     did = Action("resend", f"sent {row.record_count} records of batch {row.batch_id} again, from those that were kept")
     report = replace(

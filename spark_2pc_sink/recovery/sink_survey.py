@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 _DATABASE_PERCENT: Final = 60
 #: The same until Kafka's own time-out: its reason must arrive before the survey stops waiting.
 _KAFKA_PERCENT: Final = 90
-#: libpq waits no shorter for a connection.
+#: libpq's minimum for a connection.
 _CONNECT_S_MIN: Final = 2
-#: Transactions that no row names, of which a note names the first ones.
+#: How many transactions without a row a note names.
 _NAMED_MAX: Final = 5
 
 _KAFKA_REFUSALS: Final = (KafkaError, KafkaTimeoutError, RemoteProtocolError)
@@ -59,11 +59,11 @@ _Answer = TypeVar("_Answer")
 
 
 class TimedCluster(Cluster):
-    """A cluster whose answers all together are waited for until one point in time.
+    """A cluster whose requests share one deadline.
 
     Args:
         options: see `Cluster`.
-        end: that point.
+        end: the deadline.
     """
 
     def __init__(self, options: KafkaOptions, end: Deadline) -> None:
@@ -71,7 +71,7 @@ class TimedCluster(Cluster):
         self._end = end
 
     def deadline(self, limit_ms: int | None = None, *, backoff_ms: int | None = None) -> Deadline:
-        """As the base class has it, but not beyond the end."""
+        """As in the base class, but not past the deadline."""
         wanted_ms = self.options.max_block_ms if limit_ms is None else limit_ms
         return super().deadline(min(wanted_ms, int(self._end.remaining_s * 1000)), backoff_ms=backoff_ms)
 
@@ -165,7 +165,7 @@ class SinkSurvey:
         return StoreSettings(**(given | bounds))
 
     def _sorted(self, survey: Survey) -> _Sinks:
-        """The sinks that are meant, without those that cannot be understood."""
+        """The requested sinks, without the invalid ones."""
         sinks = _Sinks()
         for row, lost in [*((row, False) for row in survey.rows), *((line, True) for line in survey.lost)]:
             if not self._is_meant(row.transactional_id):
@@ -249,7 +249,7 @@ class SinkSurvey:
         self._reports[name] = with_ways_on(replace(report, driver=driver), diagnosis.options)
 
     def _elsewhere(self, cluster: Cluster, name: str, row: StateRow, *, lost: bool) -> RecoveryReport:
-        """The report of a sink of another cluster, which is not asked about it here."""
+        """The report on a sink of another cluster, which is not contacted here."""
         features = cluster.features()
         unasked = KafkaView(TransactionState.UNKNOWN, None, features.transaction_version, features.cluster_id)
         report = self._diagnosis(cluster, name, self._end).judge(None if lost else row, row, unasked)
@@ -266,13 +266,13 @@ class SinkSurvey:
                     raise described
                 view = self._diagnosis(cluster, name, self._end).view_of(described)
             except (*_KAFKA_REFUSALS, ConfigurationError) as error:
-                # A configuration error: it is an id that no sink can have.
+                # A configuration error: the id is not valid for a sink.
                 self._unreadable[name] = UnreadableSink(name, "kafka", str(error))
             else:
                 self._reports[name] = by_kafka(name, view, open_s=open_s(view))
 
     def _others_in(self, cluster: Cluster) -> str:
-        """Which transactions Kafka has open where no row names one: a sink's row may be lost with its history."""
+        """Open transactions in Kafka without a row: a sink's row may be lost with its history."""
         names = [name for name in list_open(cluster, cluster.deadline()) if self._is_meant(name)]
         more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
         return f". Kafka has open transactions of {', '.join(names[:_NAMED_MAX])}{more}" if names else ""

@@ -1,4 +1,4 @@
-"""Status report: what both sides show of many sinks, with what could not be read, and one line that sums it up."""
+"""Status report: the state of both sides for many sinks, the parts that could not be read, and a one-line summary."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class StatusReport:
 
     @property
     def complete(self) -> bool:
-        """True where both sides were read, and all was understood."""
+        """True if both sides were read, and all data was valid."""
         return not (self.unreadable or self.kafka_problem or self.database_problem)
 
     @property
     def summary(self) -> str:
-        """One line: how many sinks there are, how many of them are how, and for how long the oldest is."""
+        """One line: the number of sinks, by condition, and the age of the oldest."""
         ids = {sink.transactional_id for sink in self.sinks} | {row.transactional_id for row in self.unreadable}
         number = len(ids)
         parts = [text for condition in _SUMMED_UP if (text := self._counted(condition))]
@@ -110,7 +110,7 @@ class StatusReport:
         }
 
     def _counted(self, condition: Condition) -> str:
-        """How many are so; for how long, of those that a person has to look after; '' for none."""
+        """The number in a condition; with the age if they need a person; '' for none."""
         those = [report for report in self.sinks if report.condition == condition]
         ages = [report.waits_s for report in those if report.waits_s is not None and condition in IN_DOUBT]
         oldest = f" (for {duration(max(ages))})" if ages else ""

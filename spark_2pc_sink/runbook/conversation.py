@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 #: Limit of looks at one sink; after that the dialogue must be restarted.
 ROUNDS_MAX: Final = 20
-#: A batch under way has this long to end before it is looked at again.
+#: How long a running batch may take to end before it is looked at again.
 LOOK_AGAIN_S: Final = 5.0
 
 
 class Sides(Protocol):
-    """Kafka and the database, as the conversation uses them; `spark_2pc_sink.runbook.sides` has the real ones."""
+    """Kafka and the database for the dialogue; `spark_2pc_sink.runbook.sides` has the real ones."""
 
     def look(self, transactional_id: str | None) -> tuple[Picture, ...]:
         """Look at one sink, or at all; nothing is claimed or changed."""
@@ -52,14 +52,14 @@ class Sides(Protocol):
         """``spark-2pc recover`` with the connections of a sink."""
 
     def with_cluster(self, step: str) -> str:
-        """A step of a person: where it is a bare command about transactions, complete with the cluster."""
+        """A manual step; an incomplete command about transactions gets the cluster's flags."""
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait."""
 
 
 class Ending(Enum):
-    """How a conversation ends; the worst of several sinks counts."""
+    """Outcome of a dialogue; the worst of several sinks counts."""
 
     SETTLED = "nothing is in doubt any more"
     NOT_KNOWN = "there is no such sink"
@@ -131,7 +131,7 @@ class Conversation:
         return ending
 
     def _one(self, picture: Picture) -> Ending:
-        """See one sink through."""
+        """Handle one sink to the end."""
         self._told, self._acted, self._accepted = self._told_at_first, False, []
         try:
             for _ in range(ROUNDS_MAX):
@@ -295,7 +295,7 @@ class Conversation:
     # --- ending --------------------------------------------------------------------------------------------------
 
     def _nothing_wrong(self, picture: Picture, symptom: Symptom) -> Ending:
-        """The end; verified where something was done."""
+        """The outcome; verified if something was done."""
         if self._acted:
             found = self._compare(picture, open_transaction=False)
             if found == "different" and not self._accepted:

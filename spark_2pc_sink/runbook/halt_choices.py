@@ -64,7 +64,7 @@ def _accept_replay(picture: Picture, when: str, accepts: str = "") -> Choice:
 
 
 def drop(picture: Picture, when: str) -> Choice:
-    """To go on without the Kafka half of the batch of the state row, and of no other."""
+    """To continue without the Kafka half of the batch of the state row, and of no other."""
     return Choice(
         name="drop",
         title=f"take the batch for done: {when}",
@@ -98,7 +98,7 @@ def _pass_over(when: str) -> Choice:
 
 
 def other_cluster(picture: Picture) -> tuple[Choice, ...]:
-    """Which cluster the state row belongs to; also where nothing has halted for it."""
+    """The choices about the state row's cluster; also if nothing has halted for it."""
     del picture
     return (_OWN_CLUSTER, _ADOPT)
 

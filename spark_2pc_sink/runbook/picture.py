@@ -1,4 +1,4 @@
-"""The picture of one sink: what status, the job's error and the topics have shown; the symptom is named from it."""
+"""The picture of one sink: observations from status, the job's error and the topics; it determines the symptom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Replaces the transactional id if all sinks were requested and none could be read.
 EVERY_SINK: Final = "every sink"
-#: A driver that no database session tells of may live when its row was touched later than this ago: so `recover`
+#: A driver without a visible database session may be alive if its row was changed less than this ago: `recover` then
 #: decides.
 MAY_LIVE_S: Final = RecoveryOptions.takeover_grace_s
 
@@ -80,7 +80,7 @@ class Picture:
 
     @property
     def driver_may_live(self) -> bool:
-        """Whether the driver lives, or may: `recover` then leaves the sink alone, unless it is told to take over."""
+        """Whether the driver is or may be alive: `recover` then leaves the sink alone, unless told to take over."""
         driver = None if self.report is None else self.report.driver
         if self.report is None or driver is None:
             return False

@@ -15,7 +15,7 @@ StepKind = Literal["saw", "answered", "did", "verified", "left", "failed", "ende
 
 
 def utc_now() -> datetime:
-    """The time, as protocols have it."""
+    """The time in the format of protocols."""
     return datetime.now(timezone.utc)
 
 
@@ -24,7 +24,7 @@ class Step:
     """One line of a protocol.
 
     Attributes:
-        at: when.
+        at: time of the step.
         kind: for programs.
         text: for people.
         fields: for programs; JSON values.
@@ -36,7 +36,7 @@ class Step:
     fields: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The step as JSON has it."""
+        """The step as JSON."""
         return {"at": self.at.isoformat(), "kind": self.kind, "text": self.text, **self.fields}
 
     def __str__(self) -> str:

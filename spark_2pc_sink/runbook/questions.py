@@ -1,4 +1,4 @@
-"""The questions of the runbook: each is asked a few times at most, and its answer is noted in the protocol."""
+"""The questions of the runbook: each is repeated a few times at most, and its answer is logged in the protocol."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Asker(Protocol):
         """Ask, and wait for the answer.
 
         Raises:
-            NoAnswerError: there will be none.
+            NoAnswerError: there is no answer.
         """
 
 
 class Questions:
-    """All that a person is asked.
+    """All questions to a person.
 
     Args:
         asker: the person.
-        protocol: takes each answer.
+        protocol: logs each answer.
     """
 
     def __init__(self, asker: Asker, protocol: WrittenProtocol) -> None:

@@ -16,7 +16,7 @@ from spark_2pc_sink.transactions import HangingTransaction, ListFilter, Transact
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-#: Other producers have a transaction open all the time; one that lasts longer is worth a look.
+#: Other producers always have open transactions; one that lasts longer than this is worth a look.
 OPEN_MS_MIN: Final = 60_000
 
 

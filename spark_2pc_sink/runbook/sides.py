@@ -1,4 +1,4 @@
-"""Kafka and the database, as the conversation uses them: the public functions, with the connections of one command."""
+"""Kafka and the database for the dialogue: the public functions, with the connections of one command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Compared:
     """The result of a comparison of topic and table.
 
     Attributes:
-        verdict: as of `VerifyReport`.
+        verdict: verdict of `VerifyReport`.
         text: for people.
     """
 
@@ -74,7 +74,7 @@ class BothSides:
         """Look at one sink, or at all; nothing is claimed or changed.
 
         Args:
-            transactional_id: the sink; what holds up the readers of its topics is looked up too. None for all.
+            transactional_id: the sink; blocked consumers of its topics are looked up too. None for all.
         """
         found = status(transactional_id=transactional_id, timeout_s=self._timeout_s, **self._connections)
         pictures = pictures_of(found, transactional_id)
@@ -137,21 +137,21 @@ class BothSides:
         return recover_command(RecoveryOptions.parse(transactional_id=transactional_id, **self._connections))
 
     def with_cluster(self, step: str) -> str:
-        """A step of a person: where it is a bare command about transactions, complete with the cluster."""
+        """A manual step; an incomplete command about transactions gets the cluster's flags."""
         (complete,) = with_cluster([step], kafka_connection(KafkaOptions.parse(self._kafka)))
         return complete
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait."""
         self._clock.sleep(seconds)
 
 
 def pictures_of(found: StatusReport, transactional_id: str | None) -> tuple[Picture, ...]:
-    """What status found, a picture for each sink; one without a report where nothing could be read of any.
+    """The result of status, a picture for each sink; one without a report if no sink could be read.
 
     Args:
-        found: by `status`.
-        transactional_id: the sink that was asked for; None where all were.
+        found: result of `status`.
+        transactional_id: the requested sink; None for all.
     """
     every = [
         *(Picture(transactional_id=one.transactional_id, report=one) for one in found.sinks),

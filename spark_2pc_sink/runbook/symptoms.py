@@ -188,10 +188,10 @@ ABOUT: Final[dict[Symptom, About]] = {
 
 
 def cause_in(text: str) -> HaltCause | None:
-    """The cause that a text names, by its value or by the words of the error; None where it names none.
+    """The cause named in a text, by its value or by the words of the error; None if there is none.
 
     Args:
-        text: a cause, or the error of the job as its log has it.
+        text: a cause, or the job's error from its log.
     """
     word = text.strip().lower()
     if word in {cause.value for cause in HaltCause}:
@@ -209,7 +209,7 @@ def symptom_of(picture: Picture) -> Symptom:
 
 
 def _out_of_reach(picture: Picture) -> Symptom | None:
-    """The symptom of a sink of which a side could not be read, or not be understood."""
+    """The symptom of a sink with a side that could not be read, or is invalid."""
     if picture.database_problem:
         return Symptom.DATABASE_OUT_OF_REACH
     if picture.kafka_problem:

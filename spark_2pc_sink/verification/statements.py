@@ -187,7 +187,7 @@ class Statements:
     # --- hashes ----------------------------------------------------------------------------------------------------
 
     def make_rows(self, condition: str) -> str:
-        """The hashes of the table's rows, and where each row is."""
+        """The hashes of the table's rows, and the location of each row."""
         hashed = self._hashed_table(", tableoid AS part, ctid AS at")
         return _made("verify_rows", f"SELECT h, k, part, at FROM ({hashed}) AS t WHERE {condition}")
 

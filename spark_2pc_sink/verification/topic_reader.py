@@ -234,7 +234,7 @@ class TopicReader:
     def _records(
         self, consumer: Consumer, bounds: Ranges, *, lenient: bool = False
     ) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
-        """Read ranges; where ``lenient``, also those that the logs have lost."""
+        """Read ranges; if ``lenient``, also those that the logs have lost."""
         consumer.assign([LibraryPartition(at.topic, at.partition, start) for at, (start, _) in bounds.items()])
         ends = {(at.topic, at.partition): end for at, (_, end) in bounds.items()}
         # The topic of each record is only checked if there are several.

@@ -74,7 +74,7 @@ def pending(sink: RecoveryReport) -> str:
 
 
 def driver_line(sink: RecoveryReport) -> str:
-    """Whether the driver lives, in a few words."""
+    """Whether the driver is alive, in a few words."""
     if sink.driver is None or sink.driver.alive is None:
         return "not known"
     if not sink.driver.alive:

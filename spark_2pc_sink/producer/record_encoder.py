@@ -393,7 +393,7 @@ def runs_of(numbers: npt.NDArray[Any]) -> tuple[Int64Array | None, list[tuple[in
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Row bytes of several partitions encoded in one pass. More would not be faster, only copied once more.
 TOGETHER_BYTES_MAX: Final = 1024 * 1024
-#: Compression slightly enlarges incompressible data. Of the five types snappy's framing adds most, less than one
+#: Compression slightly enlarges incompressible data. Snappy's framing adds most of the five types, less than one
 #: byte in sixty-four and a header, so this much room is left below max.message.bytes.
 _COMPRESSION_LOSS: Final = 1 / 64
 _COMPRESSION_LOSS_BYTES: Final = 512

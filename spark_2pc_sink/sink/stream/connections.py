@@ -50,7 +50,7 @@ class StreamLimits:
         tasks_at_once: maximum number of the application's concurrent tasks.
         io_deadline_s: time for the rest of a frame whose header has arrived, and for tasks, as in `StreamAddress`.
         hello_s: time for TLS, token and the first frame of a connection.
-        alive_s: interval between two keep-alives to each task; much less than the deadline.
+        alive_s: interval between two keep-alive frames to each task; much less than the deadline.
     """
 
     bytes_max: int = BYTES_MAX
@@ -359,7 +359,7 @@ class Connections:
                 self._step(first)
 
     def _sweep(self) -> None:
-        """Send keep-alives, and close connections that are past a deadline."""
+        """Send keep-alive frames, and close connections that are past a deadline."""
         self._swept_s = now_s = monotonic()
         for connection in list(self._connections):
             quiet_s = now_s - connection.moved_s

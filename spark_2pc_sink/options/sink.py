@@ -197,7 +197,7 @@ class SinkOptions(CommonOptions):
     openlineage_namespace: str | None = setting(
         None,
         why="the namespace of the job in OpenLineage: each run sends events with its topics, its tables and what it "
-        "wrote. pip install 'spark-2pc-sink[openlineage]' brings the client, which has its own configuration. None: no "
+        "wrote. The extra openlineage brings the client, which has its own configuration. None: no "
         "events",
     )
     query_name: str | None = setting(

@@ -69,7 +69,7 @@ def test_a_run_without_opentelemetry_makes_no_spans() -> None:
 def test_lineage_names_its_extra() -> None:
     line = "from spark_2pc_sink.sink.lineage import Lineage; Lineage('shop', None, None, None)"
     done = run_without({"openlineage"}, line)
-    assert "run pip install 'spark-2pc-sink[openlineage]'" in done.stderr
+    assert 'run pip install ".[openlineage]"' in done.stderr
 
 
 def test_verify_names_its_extra() -> None:

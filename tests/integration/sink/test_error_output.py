@@ -63,7 +63,13 @@ def run(options: dict[str, Any], folder: Path, *level: str) -> list[str]:
     [
         ("bad row", (), "UnstorableValueError", "cannot be stored"),
         pytest.param("bad row", ("INFO",), "UnstorableValueError", "cannot be stored", marks=pytest.mark.slow),
-        pytest.param("Kafka down", (), "KafkaTimeoutError", "ECONNREFUSED. Start the brokers", marks=pytest.mark.slow),
+        pytest.param(
+            "Kafka down",
+            (),
+            "KafkaTimeoutError",
+            "ECONNREFUSED at 127.0.0.1:1. Start the brokers",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("password", (), "DatabaseRefusedError", "password authentication failed", marks=pytest.mark.slow),
     ],
 )

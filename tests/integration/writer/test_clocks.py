@@ -19,7 +19,7 @@ HOUR_NS = 3_600 * 10**9
 def shift_clock(monkeypatch: pytest.MonkeyPatch, by_ns: int) -> None:
     """Let the package see another time of day. Its deadlines go by the monotonic clock, which never jumps."""
     clock = SimpleNamespace(
-        **{name: getattr(time, name) for name in ("monotonic", "sleep", "perf_counter")},
+        **{name: getattr(time, name) for name in ("monotonic", "monotonic_ns", "sleep", "perf_counter")},
         time_ns=lambda: time.time_ns() + by_ns,
         time=lambda: time.time() + by_ns / 1e9,
     )

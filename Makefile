@@ -75,9 +75,7 @@ setup: ## Make .venv/ with the package and its command, and fetch the servers un
 demo: .venv/testing.stamp $(if $(filter real,$(KAFKA)),$(KAFKA_HOME)/stamp) ## Run the orders job, kill it, and compare both sides (KAFKA=real: on Apache Kafka)
 	@$(BIN)/python examples/orders_demo.py --kafka-kind $(KAFKA) $(ARGS)
 
-# Some of them wait for a thread or a socket, and half of two processors would do nothing meanwhile.
-test-fast: WORKERS := 4
-test-fast: .venv/stamp ## Run the tests that need no server, in less than a minute
+test-fast: .venv/stamp ## Run the tests that need no server, in about a minute and a half
 	@HYPOTHESIS_PROFILE=fast $(BIN)/python -m $(PYTEST) -q -m 'not slow' $(or $(TESTS),$(FAST_TESTS)) $(ARGS)
 
 # `make test TESTS=…` runs what it is told, slow or not.

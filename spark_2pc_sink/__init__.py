@@ -19,18 +19,7 @@ and `recover` and `status`), `sink.sink` and `sink.query_run` (a run of a query)
 `sink.job` and `sink.tasks` (a batch on executors), `sink.transfer` and `sink.table` (copying its rows to the
 table), `producer`, `wire`. Also `options`, `errors`, `cli`, `transactions`, `reference` (a coordinator) and `testing`.
 
-**Words**, each for one thing:
-
-============== ==================================================================================================
-pair           (producer id, epoch): what Kafka fences by, and on transaction.version 2 the name of one transaction
-prepared       KIP-939's client-side fact: all records acknowledged, the pair remembered; there is no such request
-decided        the database transaction that names the pair has committed; it cannot be undone
-completed      the driver has ended Kafka's side as decided (EndTxn)
-settled        both sides agree, and the row says so
-owed           decided, but Kafka aborted its half: the records must be resent
-claim          taking the state row over; each increments its generation, and only the newest can decide
-in doubt       decided, and not known to be completed
-============== ==================================================================================================
+**Words** have one meaning each; `docs/design/glossary.md` lists them.
 
 **Public names.** A stable name keeps its meaning until the next major version; options, fields and members may be added
 to it. A provisional name may change in a minor version, and the changelog says so. The classes of `errors` and

@@ -20,7 +20,7 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.figures import quantile
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator
 from spark_2pc_sink.testing.local_broker import LocalBroker
 

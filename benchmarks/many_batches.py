@@ -22,9 +22,9 @@ from benchmarks import fresh
 from benchmarks.figures import Spread, falls
 from benchmarks.workbench import KAFKA_JVM, POSTGRES_SETTINGS
 from jdbc_state import SqlStateStore, StoreSettings
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.testing import KafkaBroker, PostgresServer
 from spark_2pc_sink.testing.local_broker import create_topic
 from tests.harness.driver_config import DriverConfig

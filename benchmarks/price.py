@@ -27,9 +27,9 @@ from benchmarks.workbench import Workbench
 from benchmarks.writers import Task, Writer
 from jdbc_state.connections import Database
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.producer import produce_session
-from spark_2pc_sink.producer.coordinator_calls import InitializedProducer
-from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, TransactionClient
+from spark_2pc_sink.kafka import produce_session
+from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.sink import query_run
 from tests.unit.fakes.memory_store import MemoryStateStore
 

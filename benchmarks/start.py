@@ -31,7 +31,7 @@ from benchmarks.runs import PARTITIONS
 from benchmarks.small_batches import count_rows, write_source
 from benchmarks.start_watch import Watcher
 from benchmarks.workbench import Servers, Workbench
-from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, TransactionClient
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.sink import query_run
 from spark_2pc_sink.testing import wait_until
 

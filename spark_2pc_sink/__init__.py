@@ -9,15 +9,15 @@ reads that row on restart and commits (or resends) the Kafka half. This is the d
 table see the same rows, each once.
 
 **Data flow.** Tasks read the rows and encode them, for Kafka to record batches and for PostgreSQL to COPY
-bytes (`sink.tasks`, `wire`). They stream both to the driver (`sink.stream`), whose threads forward the records in one
-Kafka transaction (`producer`) and copy the rows into the table meanwhile (`sink.transfer`, `sink.table`). The same
+bytes (`sink.job`, `wire`). They stream both to the driver (`sink.stream`), whose threads forward the records in one
+Kafka transaction (`sink.records`, `kafka`) and copy the rows into the table meanwhile (`sink.rows`). The same
 database transaction writes the state row last (`jdbc_state`) and commits. Then the driver commits the Kafka transaction
 (`sink.driver`).
 
 **Reading order.** `recipe.steps` (the steps), `recipe.resolve` (the decision of a recovery), `recovery` (its procedure,
 and `recover` and `status`), `sink.sink` and `sink.query_run` (a run of a query), `sink.driver` (a batch on the driver),
-`sink.job` and `sink.tasks` (a batch on executors), `sink.transfer` and `sink.table` (copying its rows to the
-table), `producer`, `wire`. Also `options`, `errors`, `cli`, `transactions`, `reference` (a coordinator) and `testing`.
+`sink.job` (a batch on executors), `sink.records` and `sink.rows` (its two sides), `kafka`, `wire`. Also `options`,
+`errors`, `cli`, `transactions`, `reference` (a coordinator) and `testing`.
 
 **Words** have one meaning each; `docs/design/glossary.md` lists them.
 

@@ -125,7 +125,7 @@ def test_imports_go_down_only() -> None:
     [
         ("jdbc_state", {"pyspark", "kafka", "confluent_kafka", "pyarrow"}),
         ("spark_2pc_sink.recovery.recovery", {"pyspark"}),
-        ("spark_2pc_sink.producer.writer", {"pyspark", "sqlalchemy", "psycopg2"}),
+        ("spark_2pc_sink.producer", {"pyspark", "sqlalchemy", "psycopg2"}),
         ("spark_2pc_sink.cli.coordinator", {"pyspark", "pyarrow", "numpy", "sqlalchemy", "prometheus_client"}),
         ("spark_2pc_sink.testing", {"pyspark", "kafka", "sqlalchemy"}),
     ],
@@ -140,7 +140,7 @@ def test_importing_a_package_first_loads_only_what_it_needs(module: str, unloade
 def test_a_task_loads_a_small_part_of_the_product() -> None:
     """A worker of Spark's may start for each task, and whoever changes what a task does has this much to read."""
     script = (
-        "import sys, pathlib, spark_2pc_sink.sink.tasks.encode_task, spark_2pc_sink.sink.contract.task_plan;"
+        "import sys, pathlib, spark_2pc_sink.sink.job.encode_task, spark_2pc_sink.sink.job.task_plan;"
         f"files = [module.__file__ for name, module in sys.modules.items() if name.startswith({PACKAGES!r})];"
         "print(sum(len(pathlib.Path(file).read_text().splitlines()) for file in files))"
     )

@@ -10,10 +10,10 @@ from jdbc_state import Actor, SqlStateStore, StoreSettings
 from jdbc_state.sink_log import at_work_for
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import BatchListSender
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOptions, checks_keywords
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.produce_session import BatchListSender
-from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.remedies import RECOVER, remedy
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.recover_command import with_command

@@ -12,7 +12,7 @@ from jdbc_state import DECIDED
 from spark_2pc_sink.clock import Clock, Deadline, now_ms
 from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
-from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, was_remade
 from spark_2pc_sink.recipe.remedies import RECOVER, accept_replay, compare, drop, remedy
 from spark_2pc_sink.recipe.resolve import (
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jdbc_state import StateRow, StateStore
+    from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
     from spark_2pc_sink.options import CommonOptions
-    from spark_2pc_sink.producer.coordinator_calls import TransactionDescription
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.lost_commits import LostCommits
 

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-    from spark_2pc_sink.producer.coordinator_calls import InitializedProducer, TransactionDescription
-    from spark_2pc_sink.producer.log_reader import CommitQuery, Marker
-    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer
+    from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer, TransactionDescription
+    from spark_2pc_sink.kafka.log_reader import CommitQuery, Marker
+    from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
     from spark_2pc_sink.recipe.kept_records import LogsView
     from spark_2pc_sink.recipe.lost_batches import FoundCommits
 

@@ -13,7 +13,7 @@ from jdbc_state import DONE, NONE, OWED, AcceptedLoss
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import BatchRange, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.log_reader import CommitQuery
+from spark_2pc_sink.kafka.log_reader import CommitQuery
 from spark_2pc_sink.recipe.lost_batches import FoundCommits, LostBatches
 from spark_2pc_sink.recipe.resolve import Halt
 from spark_2pc_sink.recovery.report import Action

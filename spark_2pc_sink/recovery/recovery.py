@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.producer.coordinator_calls import InitializedProducer
+    from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
     from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
 

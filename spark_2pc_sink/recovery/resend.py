@@ -14,7 +14,7 @@ from jdbc_state import DONE, OWED, Decision, KeptRecords
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, HaltCause, HaltError, LocalProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
-from spark_2pc_sink.producer.produce_session import PlacedBatch, SendBatches, parted
+from spark_2pc_sink.kafka.produce_session import PlacedBatch, SendBatches, parted
 from spark_2pc_sink.recipe.remedies import compare, drop
 from spark_2pc_sink.recovery.report import Action, shown
 

@@ -26,9 +26,9 @@ from spark_2pc_sink.errors import (
     StateStoreError,
 )
 from spark_2pc_sink.ids import TransactionState
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.coordinator_calls import TransactionDescription, describe_all, list_open
-from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all, list_open
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.resolve import KafkaView
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_ways_on
 from spark_2pc_sink.recovery.one_sided import by_kafka, by_the_database

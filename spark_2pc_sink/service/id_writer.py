@@ -28,7 +28,7 @@ from spark_2pc_sink.errors import (
     SupersededError,
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
-from spark_2pc_sink.producer.produce_session import AcknowledgedBatches, PlacedBatch, SendBatches, joined
+from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, PlacedBatch, SendBatches, joined
 from spark_2pc_sink.recovery.kafka_side import KafkaSide
 from spark_2pc_sink.recovery.resend import KeepingStore, resend
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from jdbc_state import StateRow
-    from spark_2pc_sink.producer.coordinator_calls import InitializedProducer
-    from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, EndTxnLater
+    from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
+    from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater
     from spark_2pc_sink.recovery.recovery import Recovery
     from spark_2pc_sink.service.outgoing import EncodedRecords
 

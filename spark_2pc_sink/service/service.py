@@ -13,9 +13,9 @@ from jdbc_state import Actor, SqlStateStore, StoreSettings
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import SystemClock, now_ms
 from spark_2pc_sink.errors import KafkaTimeoutError, LocalProtocolError
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.produce_session import BatchListSender
-from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import BatchListSender
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from jdbc_state import Actor, SqlStateStore, StoreSettings
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
@@ -21,12 +21,12 @@ from spark_2pc_sink.sink.job.calling_query import check_is_batch
 from spark_2pc_sink.sink.job.classic_query import check_session
 from spark_2pc_sink.sink.job.lane_columns import expressions_by_lane
 from spark_2pc_sink.sink.job.lane_expressions import LaneExpressions
-from spark_2pc_sink.sink.job.record_side import RecordSide
 from spark_2pc_sink.sink.job.session_facts import install_log_filter
 from spark_2pc_sink.sink.job.spark_batch import RunSides, SparkBatch
 from spark_2pc_sink.sink.job.table_loader import LaneTables
 from spark_2pc_sink.sink.job.task_jobs import TaskJobs
 from spark_2pc_sink.sink.lineage import Lineage
+from spark_2pc_sink.sink.records.record_side import RecordSide
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,7 +8,7 @@ partition's last stable offset waits for its oldest open transaction.
 Reading order: ``queries`` (requests to brokers, and their results), ``ending``, ``tool``.
 """
 
-from spark_2pc_sink.transactions.queries import (
+from spark_2pc_sink.kafka.transaction_queries import (
     AbortedOpenTransaction,
     HangingTransaction,
     ListFilter,

@@ -35,9 +35,8 @@ from spark_2pc_sink.errors import (
     StateStoreError,
 )
 from spark_2pc_sink.ids import ENDING_STATES, ProducerIdAndEpoch, TopicPartition, TransactionState
-from spark_2pc_sink.producer.error_policy import LEADER_MOVED, kafka_error
-from spark_2pc_sink.recipe.remedies import remedy
-from spark_2pc_sink.transactions.queries import (
+from spark_2pc_sink.kafka.error_policy import LEADER_MOVED, kafka_error
+from spark_2pc_sink.kafka.transaction_queries import (
     AbortedOpenTransaction,
     HangingTransaction,
     ListFilter,
@@ -46,6 +45,7 @@ from spark_2pc_sink.transactions.queries import (
     TransactionDetails,
     TransactionQueries,
 )
+from spark_2pc_sink.recipe.remedies import remedy
 from spark_2pc_sink.transactions.remedies import end_known
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.responses import KafkaPart, initialized_pair

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from spark_2pc_sink.ids import PreparedTxnState, TransactionState
+from spark_2pc_sink.kafka.transaction_queries import OpenTransaction, TransactionDetails
 from spark_2pc_sink.recipe.remedies import RECOVER, STATUS, remedy
 from spark_2pc_sink.recovery.recover_command import NamedConnection
-from spark_2pc_sink.transactions.queries import OpenTransaction, TransactionDetails
 
 if TYPE_CHECKING:
     from jdbc_state import StateRow

@@ -12,13 +12,9 @@ from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, checks_keywords
-from spark_2pc_sink.producer.cluster import Cluster, unknown_topic
-from spark_2pc_sink.producer.error_policy import kafka_error
-from spark_2pc_sink.recovery.api import open_store
-from spark_2pc_sink.recovery.recover_command import kafka_connection
-from spark_2pc_sink.transactions import ending
-from spark_2pc_sink.transactions.queries import (
+from spark_2pc_sink.kafka.cluster import Cluster, unknown_topic
+from spark_2pc_sink.kafka.error_policy import kafka_error
+from spark_2pc_sink.kafka.transaction_queries import (
     AbortedOpenTransaction,
     HangingTransaction,
     ListFilter,
@@ -28,6 +24,10 @@ from spark_2pc_sink.transactions.queries import (
     TransactionListing,
     TransactionQueries,
 )
+from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, checks_keywords
+from spark_2pc_sink.recovery.api import open_store
+from spark_2pc_sink.recovery.recover_command import kafka_connection
+from spark_2pc_sink.transactions import ending
 from spark_2pc_sink.transactions.remedies import with_cluster
 
 #: Minimum age of an open transaction's last record before it is examined: transaction.max.timeout.ms of

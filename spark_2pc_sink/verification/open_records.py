@@ -14,8 +14,8 @@ from dataclasses import replace
 from jdbc_state.sqlstate import translated
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.ids import TopicPartition, TransactionState
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.open_transaction import began_at
 from spark_2pc_sink.verification.api import Request, Scope
 from spark_2pc_sink.verification.evidence import Evidence, gathered

@@ -126,7 +126,7 @@ def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[byt
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition chosen by Java's default partitioner, see `spark_2pc_sink.producer.record_encoder`."""
+    """The partition chosen by Java's default partitioner, see `spark_2pc_sink.kafka.record_encoder`."""
     return (_murmur2(key) & 0x7FFFFFFF) % partition_count
 
 

@@ -14,9 +14,9 @@ from typing import Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import DualWriteError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.log_reader import find_marker
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.log_reader import find_marker
 from spark_2pc_sink.verification.topic_reader import TopicReader
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_batch import Compression

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from spark_2pc_sink.sink.contract.receipts import TaskResults
+from spark_2pc_sink.sink.job.receipts import TaskResults
 from spark_2pc_sink.sink.stream.listener import StreamListener
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.one_batch import write_one_batch

@@ -20,27 +20,21 @@ from typing import Any, cast
 import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.producer.record_encoder import EncodingOptions, TopicLimits
-from spark_2pc_sink.sink.contract import record_columns
-from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-from spark_2pc_sink.sink.contract.task_plan import (
-    LanePlan,
-    RowEncoderPlan,
-    TaskIdentity,
-    TaskPlan,
-    TopicFacts,
-    Topics,
-)
+from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
+from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+from spark_2pc_sink.sink.job.encode_task import run_encode_task
+from spark_2pc_sink.sink.job.task_plan import LanePlan, RowEncoderPlan, TaskIdentity, TaskPlan
+from spark_2pc_sink.sink.records import record_columns
+from spark_2pc_sink.sink.records.record_forwarder import Connections, KnownTopics, RecordForwarder
+from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, WrittenRows
+from spark_2pc_sink.sink.rows.catalog import TableName
+from spark_2pc_sink.sink.rows.copy_encoder import CopyColumn, CopyPlan, Storage
+from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy
+from spark_2pc_sink.sink.rows.table_writer import copy_rows
+from spark_2pc_sink.sink.stream.background_task import AttemptThreads
 from spark_2pc_sink.sink.stream.connections import StreamLimits
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
-from spark_2pc_sink.sink.table.catalog import TableName
-from spark_2pc_sink.sink.table.copy_encoder import CopyColumn, CopyPlan, Storage
-from spark_2pc_sink.sink.table.table_writer import copy_rows
-from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
-from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
-from spark_2pc_sink.sink.transfer.record_forwarder import Connections, KnownTopics, RecordForwarder
-from spark_2pc_sink.sink.transfer.table_copy import CopyTarget, TableCopy
 from tests.harness.call_trace import module_name
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.producer.support import options_for
@@ -81,7 +75,7 @@ class _Table:
 
 
 def crossed_modules() -> set[str]:
-    """The modules, as ``sink/tasks/encode_task``."""
+    """The modules, as ``sink/job/encode_task``."""
     few, many = calls_during(lambda: _run(_FEW)), calls_during(lambda: _run(_MANY))
     return {module for module in many if many[module] >= 2 * few[module] and _is_ours(module)}
 

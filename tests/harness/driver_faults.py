@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from jdbc_state.deciding import SqlDecidingTransaction
-from spark_2pc_sink.producer.batch_sender import PartitionQueue
-from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.kafka.batch_sender import PartitionQueue
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import Recovered, Recovery
 from spark_2pc_sink.sink.driver import step_observer

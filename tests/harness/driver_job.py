@@ -12,10 +12,10 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.coordinator_calls import TransactionDescription
-from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.testing import DeadlineError, assert_same_multiset, read_topic, wait_until
 from tests.harness.driver_config import KILL, STOP, DriverConfig, Fault, Row, batch_file
 from tests.harness.driver_process import DRIVER_DEADLINE_S, DriverProcess, Nursery, Outcome

@@ -14,14 +14,14 @@ from jdbc_state.connections import Database
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import ConstraintError, DataError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.contract.batch_work import Replay, TransactionTicket
-from spark_2pc_sink.sink.job.record_side import DeadLetterTopic
+from spark_2pc_sink.sink.driver.batch_work import Replay, TransactionTicket
+from spark_2pc_sink.sink.records.record_forwarder import Connections, TopicMetadata
+from spark_2pc_sink.sink.records.record_side import DeadLetterTopic
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.transfer.record_forwarder import Connections, TopicMetadata
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
 from tests.harness.driver_config import Row
 from tests.harness.driver_rows import RowsWork

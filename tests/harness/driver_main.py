@@ -26,9 +26,9 @@ import pyarrow as pa
 from jdbc_state import Actor, SqlStateStore, StoreSettings
 from spark_2pc_sink.clock import SystemClock
 from spark_2pc_sink.errors import DualWriteError
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides

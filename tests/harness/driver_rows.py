@@ -13,11 +13,11 @@ from sqlalchemy import Connection
 from jdbc_state.connections import driver_connection
 from spark_2pc_sink.errors import DataError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import ProduceSession
+from spark_2pc_sink.kafka.record_encoder import EncodingOptions, RecordEncoder, TopicLimits
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.producer.record_encoder import EncodingOptions, RecordEncoder, TopicLimits
-from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
+from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.report import WrittenRows
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
 from spark_2pc_sink.wire.record_rows import Rows

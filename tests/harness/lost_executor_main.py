@@ -21,8 +21,8 @@ import psutil
 
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.job import spark_batch
+from spark_2pc_sink.sink.job.encode_task import run_encode_task
 from spark_2pc_sink.sink.stream import attempt_input
-from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
 from spark_2pc_sink.testing.spark import start_spark
 from tests.harness.fatal_step import act_at
 from tests.harness.one_batch import write_one_batch
@@ -30,7 +30,7 @@ from tests.harness.one_batch import write_one_batch
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
 
 ROOT: Final = Path(__file__).parents[2]
 ROWS: Final = 200_000

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_2pc_sink.sink.tasks.encode_task import run_encode_task
+from spark_2pc_sink.sink.job.encode_task import run_encode_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
 
 
 def encoded_rows(batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity) -> Iterator[pa.RecordBatch]:

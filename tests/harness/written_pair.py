@@ -16,9 +16,9 @@ from jdbc_state import SqlStateStore, StoreSettings
 from jdbc_state.connections import driver_connection
 from spark_2pc_sink import VerifyReport, verify
 from spark_2pc_sink.clock import SystemClock
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.sink.driver.step_observer import StepTimes
 from spark_2pc_sink.testing import read_topic
 from tests.harness.driver_config import DriverConfig, Row

@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.log_reader import CommitQuery
+from spark_2pc_sink.kafka.log_reader import CommitQuery
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.reference.coordinator.plans import InitProducerIdReply, SendMarkers
@@ -94,7 +94,7 @@ class SimBroker(FakeBroker):
         return None if self.misses_topic() else super().open_since(partition, producer_id=producer_id)
 
     def view_logs(self, partitions: Sequence[TopicPartition], *, starts: bool) -> LogsView:
-        """What ``producer/log_reader.py`` finds."""
+        """What ``kafka/log_reader.py`` finds."""
         if self.misses_topic():
             return LogsView(topic_ids={}, ends={})
         return LogsView(
@@ -104,7 +104,7 @@ class SimBroker(FakeBroker):
         )
 
     def find_commits(self, query: CommitQuery) -> FoundCommits:
-        """What ``producer/log_reader.py`` finds."""
+        """What ``kafka/log_reader.py`` finds."""
         self.drain()
         found: dict[ProducerIdAndEpoch, dict[TopicPartition, tuple[int, int]]] = {}
         for partition, log in self.logs.items():

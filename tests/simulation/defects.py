@@ -13,8 +13,8 @@ from typing import Any, Final
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, CommitUnknownError, HaltCause, OutcomeUnknownError
 from spark_2pc_sink.ids import NO_TRANSACTION, TIMEOUT_NEVER_MS, ProducerIdAndEpoch
-from spark_2pc_sink.producer.coordinator_calls import InitializedProducer
-from spark_2pc_sink.producer.transaction_client import EndTxnAnswer
+from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict

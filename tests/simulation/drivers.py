@@ -21,9 +21,9 @@ from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
-from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import BatchRules, RunOfQuery, Sides
+from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay, TransactionTicket
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from spark_2pc_sink.sink.report import WrittenRows
 from tests.simulation import faults

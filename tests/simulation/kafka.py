@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.error_policy import kafka_error
-from spark_2pc_sink.producer.log_reader import CommitQuery, Marker
+from spark_2pc_sink.kafka.error_policy import kafka_error
+from spark_2pc_sink.kafka.log_reader import CommitQuery, Marker
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from tests.simulation import faults

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from spark_2pc_sink.errors import DualWriteError, HaltCause, HaltError
-from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from tests.simulation import faults, people
 from tests.simulation.actors import DriverCrashedError
 from tests.simulation.broker import TIMEOUT_MS, SimBroker

@@ -19,11 +19,11 @@ from sqlalchemy import Connection
 
 from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.errors import BatchRetryError
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
+from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from tests.harness.driver_config import DriverConfig, Row
 from tests.harness.driver_main import batch_driver
 from tests.harness.driver_rows import RowsWork

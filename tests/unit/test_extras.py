@@ -22,7 +22,7 @@ OPTIONAL = {
     "line",
     [
         "import spark_2pc_sink; [getattr(spark_2pc_sink, name) for name in spark_2pc_sink.__all__]",
-        "from spark_2pc_sink.producer.writer import TransactionalWriter",
+        "from spark_2pc_sink.producer import TransactionalWriter",
         "import jdbc_state; [getattr(jdbc_state, name) for name in jdbc_state.__all__]",
         "from spark_2pc_sink.cli import main; main(['recover', '--help'])",
         "from spark_2pc_sink.cli import main; main(['--help'])",

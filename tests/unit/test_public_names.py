@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 #: A job as a user writes it. The comment behind a line is what mypy says of it.
 JOB = """\
 from spark_2pc_sink import BatchReport, DualWriteSink, HaltCause, HaltError, __version__, recover, status
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 
 KAFKA = {"bootstrap.servers": "broker:9092", "compression.type": "zstd"}
 URL = "postgresql+psycopg2://db/shop"

@@ -9,8 +9,8 @@ from typing import Final
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.table.catalog import TableName, TargetColumn, TargetTable
-from spark_2pc_sink.sink.table.column_plan import plan_columns
+from spark_2pc_sink.sink.rows.catalog import TableName, TargetColumn, TargetTable
+from spark_2pc_sink.sink.rows.column_plan import plan_columns
 from tools.reference_pages.markdown import code, table
 
 _COPIED, _CHECKED, _CAST = "copied", "checked", "cast"

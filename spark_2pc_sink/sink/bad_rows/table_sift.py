@@ -15,14 +15,14 @@ from psycopg2 import sql
 
 from spark_2pc_sink.errors import ConstraintError, LocalProtocolError
 from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, RowNames, find_refused, try_again
-from spark_2pc_sink.sink.table.catalog import driver_connection
+from spark_2pc_sink.sink.rows.catalog import driver_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection
 
-    from spark_2pc_sink.sink.table.table_writer import Rows, TableRows
+    from spark_2pc_sink.sink.rows.table_writer import Rows, TableRows
 
 
 _COLUMNS: Final = struct.Struct("!h")

@@ -12,7 +12,7 @@ from jdbc_state import SqlStateStore, StoreSettings
 from jdbc_state.database_kind import PLAIN, DatabaseKind
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.sink.bad_rows.dead_letters import DeadLetters
-from spark_2pc_sink.sink.table.catalog import read_target, table_oid
+from spark_2pc_sink.sink.rows.catalog import read_target, table_oid
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -19,7 +19,7 @@ from spark_2pc_sink.sink.check.kafka_side import (
     TWO_PHASE,
     UNCLEAN,
 )
-from spark_2pc_sink.sink.job.record_side import MESSAGE_BYTES_WANTED, too_small
+from spark_2pc_sink.sink.records.record_side import MESSAGE_BYTES_WANTED, too_small
 
 if TYPE_CHECKING:
     from spark_2pc_sink.options import KafkaOptions, SinkOptions

@@ -15,10 +15,10 @@ from spark_2pc_sink.errors import (
     RemoteProtocolError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
-from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import end_txn_request

@@ -10,9 +10,9 @@ from jdbc_state import SqlStateStore, StoreSettings
 from spark_2pc_sink.errors import ConfigurationError, StateStoreError
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.sink.check.findings import Finding
-from spark_2pc_sink.sink.contract.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.sink.job.lane_columns import rows_of
 from spark_2pc_sink.sink.job.table_loader import TableLoader
+from spark_2pc_sink.sink.records.record_expressions import analyze, choose_expressions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -36,9 +36,9 @@ from spark_2pc_sink.recipe.kept_records import find_lost_records, missing_id_top
 from spark_2pc_sink.recipe.replay_decision import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.contract.batch_work import Replay
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement, check_resend, check_skip
 from spark_2pc_sink.sink.driver.batch_values import Attempt, Claim, Done, Outcome
+from spark_2pc_sink.sink.driver.batch_work import Replay
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from spark_2pc_sink.recipe.kept_records import WrittenRecords
     from spark_2pc_sink.recipe.steps import Observer
     from spark_2pc_sink.recovery.recovery import Recovered
-    from spark_2pc_sink.sink.contract.batch_work import BatchWork, TransactionTicket
     from spark_2pc_sink.sink.driver.batch_values import BatchRules, Decided, Produced, RunOfQuery, Sides
+    from spark_2pc_sink.sink.driver.batch_work import BatchWork, TransactionTicket
     from spark_2pc_sink.sink.report import BatchReport
 
 

@@ -12,7 +12,7 @@ from spark_2pc_sink.recipe.remedies import accept_replay as accept_replay_comman
 from spark_2pc_sink.recipe.remedies import drop
 from spark_2pc_sink.recipe.replay_decision import FROM_THE_START, Placement, place_batch, place_by_hand
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
-from spark_2pc_sink.sink.contract.batch_work import Replay
+from spark_2pc_sink.sink.driver.batch_work import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""One micro-batch as a Spark job: its shape, its size, and the checks of the query that calls the sink."""
+"""One micro-batch as a Spark job: its columns, its tasks, its size, and the checks of the query."""

@@ -28,13 +28,13 @@ from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
 from spark_2pc_sink.sink.bad_rows.table_sift import SiftedPart, TableSift
 from spark_2pc_sink.sink.job.batch_split import fingerprint_sql, identity_sql
 from spark_2pc_sink.sink.job.lane_columns import packed_name
+from spark_2pc_sink.sink.job.sift_task import SiftPlan, read_sift_receipts, run_sift_task
+from spark_2pc_sink.sink.rows.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
+from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN
+from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.sink.stream.attempt_input import Ended
+from spark_2pc_sink.sink.stream.background_task import AttemptThreads, BackgroundTask
 from spark_2pc_sink.sink.stream.task_stream import FrameKind
-from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN
-from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN
-from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.tasks.sift_task import SiftPlan, read_sift_receipts, run_sift_task
-from spark_2pc_sink.sink.transfer.background_task import AttemptThreads, BackgroundTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.errors import DataError
     from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow
-    from spark_2pc_sink.sink.contract.task_plan import TaskPlan
     from spark_2pc_sink.sink.job.batch_split import BatchSplit
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
+    from spark_2pc_sink.sink.job.sift_task import SiftReceipt
     from spark_2pc_sink.sink.job.task_jobs import TaskJobs
+    from spark_2pc_sink.sink.job.task_plan import TaskPlan
+    from spark_2pc_sink.sink.records.record_forwarder import RecordForwarder
+    from spark_2pc_sink.sink.rows.table_writer import TableRows
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
     from spark_2pc_sink.sink.stream.listener import StreamAttempt
-    from spark_2pc_sink.sink.table.table_writer import TableRows
-    from spark_2pc_sink.sink.tasks.sift_task import SiftReceipt
-    from spark_2pc_sink.sink.transfer.record_forwarder import RecordForwarder
 
 
 #: Seconds without rows after which the server is sent a query, to avoid its timeout for idle transactions.

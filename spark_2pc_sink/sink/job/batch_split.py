@@ -25,7 +25,7 @@ from spark_2pc_sink.sink.bad_rows.bad_row import (
     fingerprint_bytes,
     fingerprint_of,
 )
-from spark_2pc_sink.sink.table.spark_sql import quoted
+from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.job.executor_probe import probe
 from spark_2pc_sink.sink.job.session_facts import beside_server, has_executors, install_log_filter, is_connect
-from spark_2pc_sink.sink.tasks.executor_probe import probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,7 @@
 """The columns selected from a batch: for one lane, for several lanes together, and in which row order.
 
 With one lane its rows are selected directly. With several, one pass over the batch builds the rows of all, each lane's
-in its own column; `tasks.task_input.unpacked` is the inverse.
+in its own column; `encode_task.unpacked` is the inverse.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options.row_source import with_columns_for_star, with_fields_for_star
-from spark_2pc_sink.sink.contract import record_columns
-from spark_2pc_sink.sink.contract.record_expressions import true_sql, type_of
-from spark_2pc_sink.sink.contract.task_plan import LanePlan
-from spark_2pc_sink.sink.table.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN, encoded_sql
-from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN
-from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.table.text_guards import guarded_sql
+from spark_2pc_sink.sink.job.task_plan import LanePlan
+from spark_2pc_sink.sink.records import record_columns
+from spark_2pc_sink.sink.records.record_expressions import true_sql, type_of
+from spark_2pc_sink.sink.rows.column_plan import DELETE_COLUMN, UNCHANGED_COLUMN, encoded_sql
+from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN
+from spark_2pc_sink.sink.rows.text_guards import guarded_sql
+from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.options import Lane, RowSource
     from spark_2pc_sink.options.row_source import Explosion
-    from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
-    from spark_2pc_sink.sink.contract.task_plan import RowEncoderPlan
     from spark_2pc_sink.sink.job.table_loader import TableLoader
-    from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+    from spark_2pc_sink.sink.job.task_plan import RowEncoderPlan
+    from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
+    from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 
 
 _PACKED: Final = "_2pc_lane_"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.contract.record_columns import PARTS
-from spark_2pc_sink.sink.contract.record_expressions import (
+from spark_2pc_sink.sink.job.lane_columns import LaneWork, rows_of
+from spark_2pc_sink.sink.records.record_columns import PARTS
+from spark_2pc_sink.sink.records.record_expressions import (
     analyze,
     choose_expressions,
     expressions_frame,
@@ -23,9 +24,8 @@ from spark_2pc_sink.sink.contract.record_expressions import (
     with_json,
     with_key_column,
 )
-from spark_2pc_sink.sink.contract.record_json import SETTINGS
-from spark_2pc_sink.sink.job.lane_columns import LaneWork, rows_of
-from spark_2pc_sink.sink.table.spark_sql import quoted
+from spark_2pc_sink.sink.records.record_json import SETTINGS
+from spark_2pc_sink.sink.spark_sql import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from spark_2pc_sink.options.schema_registry import SchemaRegistryOptions
     from spark_2pc_sink.serialisation.binding import SchemaRequest
     from spark_2pc_sink.serialisation.registry import Registry
-    from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
     from spark_2pc_sink.sink.job.session_facts import SessionFacts
     from spark_2pc_sink.sink.job.table_loader import TableLoader
+    from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
 
 
 class JsonSettings:

@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING, Final
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.errors import BatchRetryError, DataError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.record_encoder import EncodingOptions
-from spark_2pc_sink.sink.contract.batch_work import ProducedBatch, Replay
-from spark_2pc_sink.sink.contract.receipts import TaskResults, add_up, read_results
-from spark_2pc_sink.sink.contract.task_plan import TaskIdentity, TaskPlan, Topics
+from spark_2pc_sink.kafka.record_encoder import EncodingOptions
+from spark_2pc_sink.sink.driver.batch_work import ProducedBatch, Replay
 from spark_2pc_sink.sink.job.batch_sift import BatchSift, is_about_rows
 from spark_2pc_sink.sink.job.batch_size import SMALL_BYTES_MAX
+from spark_2pc_sink.sink.job.encode_task import encode, run_encode_task, run_reread_task
 from spark_2pc_sink.sink.job.lane_columns import expressions_by_lane, ordered, rows_of, selected
+from spark_2pc_sink.sink.job.receipts import TaskResults, add_up, read_results
+from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
+from spark_2pc_sink.sink.records.topics import Topics
+from spark_2pc_sink.sink.rows.table_copy import TableCopy
 from spark_2pc_sink.sink.stream.attempt_input import LocalStream
-from spark_2pc_sink.sink.tasks.encode_task import encode, run_encode_task, run_reread_task
-from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
-from spark_2pc_sink.sink.transfer.table_copy import TableCopy
+from spark_2pc_sink.sink.stream.background_task import AttemptThreads
 from spark_2pc_sink.wire.record_batch import combine_digests, format_digest
 
 if TYPE_CHECKING:
@@ -37,17 +38,17 @@ if TYPE_CHECKING:
 
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.options import SinkOptions
-    from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
     from spark_2pc_sink.sink.job.batch_split import BatchSplit
     from spark_2pc_sink.sink.job.lane_columns import LaneWork
-    from spark_2pc_sink.sink.job.record_side import Letters, RecordSide
     from spark_2pc_sink.sink.job.table_loader import LaneTables
     from spark_2pc_sink.sink.job.task_jobs import TaskJobs
+    from spark_2pc_sink.sink.records.record_forwarder import Forwarded, KnownTopics, RecordForwarder
+    from spark_2pc_sink.sink.records.record_side import Letters, RecordSide
     from spark_2pc_sink.sink.report import WrittenRows
     from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
     from spark_2pc_sink.sink.stream.listener import StreamAttempt
     from spark_2pc_sink.sink.stream.task_stream import StreamAddress
-    from spark_2pc_sink.sink.transfer.record_forwarder import Forwarded, KnownTopics, RecordForwarder
 
 #: A connection that waits for rows sends a query to the server after this fraction (1/n) of its idle timeout.
 _IDLE_SHARE: Final = 3

@@ -11,22 +11,22 @@ from sqlalchemy import text
 from jdbc_state.sqlstate import describe
 from spark_2pc_sink.errors import ConfigurationError, LocalProtocolError
 from spark_2pc_sink.options.sql_text import bare_statements
-from spark_2pc_sink.sink.contract import record_columns, record_expressions
-from spark_2pc_sink.sink.contract.task_plan import RowEncoderPlan
 from spark_2pc_sink.sink.job.lane_columns import TableColumns, rows_of
-from spark_2pc_sink.sink.table.catalog import (
+from spark_2pc_sink.sink.job.task_plan import RowEncoderPlan
+from spark_2pc_sink.sink.records import record_columns, record_expressions
+from spark_2pc_sink.sink.rows.catalog import (
     TableName,
     driver_connection,
     quote_identifier,
     read_target,
     table_oid,
 )
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.table.conflict_rule import ConflictRule, order_in_table
-from spark_2pc_sink.sink.table.create_table import add_columns, create_table_ddl, missing_columns
-from spark_2pc_sink.sink.table.keyed_rows import KeyedRows, explain_statement, target_alias
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, TableRows
-from spark_2pc_sink.sink.transfer.table_copy import CopyTarget
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.rows.conflict_rule import ConflictRule, order_in_table
+from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
+from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows, explain_statement, target_alias
+from spark_2pc_sink.sink.rows.table_copy import CopyTarget
+from spark_2pc_sink.sink.rows.table_writer import AppendedRows, TableRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from jdbc_state.connections import Database
     from spark_2pc_sink.options import Lane, SinkOptions
-    from spark_2pc_sink.sink.contract.record_expressions import RecordExpressions
+    from spark_2pc_sink.sink.records.record_expressions import RecordExpressions
 
 
 # INSERT on single columns is not enough: LOCK TABLE requires it on the table. An upsert reads the columns that it

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from spark_2pc_sink.sink.contract.receipts import RESULT_DDL
 from spark_2pc_sink.sink.job.batch_size import ArrowBatchSize, SmallBatches
+from spark_2pc_sink.sink.job.encode_task import renaming, task_function
 from spark_2pc_sink.sink.job.executors import ExecutorWatch, tried_executors
+from spark_2pc_sink.sink.job.receipts import RESULT_DDL
 from spark_2pc_sink.sink.job.session_facts import session_facts, stream_endpoint
 from spark_2pc_sink.sink.stream.connections import StreamLimits
 from spark_2pc_sink.sink.stream.listener import StreamListener
-from spark_2pc_sink.sink.tasks.encode_task import renaming, task_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

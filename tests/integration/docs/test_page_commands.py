@@ -24,7 +24,7 @@ import pytest
 
 from spark_2pc_sink import DualWriteSink, cli
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import ReferenceCoordinator, free_port, wait_until
 from tests.conftest import or_skip
 from tests.harness import ROOT

@@ -43,8 +43,8 @@ PAGE: Final = ROOT / "ARCHITECTURE.md"
 #: From the top down, as the contracts of pyproject.toml have them: a room calls those behind it.
 ROOMS: Final = (
     *("cli", "monitoring", "monitoring/dashboard", "runbook", "verification"),
-    *("sink", "sink/check", "sink/job", "sink/driver", "sink/tasks", "sink/transfer", "sink/contract", "sink/bad_rows"),
-    *("sink/table", "sink/stream", "service", "transactions", "recovery", "producer", "serialisation"),
+    *("sink", "sink/check", "sink/job", "sink/records", "sink/bad_rows", "sink/rows", "sink/stream", "sink/driver"),
+    *("service", "transactions", "recovery", "kafka", "serialisation"),
     *("reference", "reference/network", "reference/handlers", "reference/groups"),
     *("reference/transactions", "reference/metadata", "reference/config", "reference/log", "reference/storage"),
     *("reference/protocol", "reference/coordinator", "reference/internal_topics"),
@@ -161,10 +161,10 @@ def micro_batch(kafka: str, database: str, topic: str) -> Walk:
         ]
     return {
         "The driver, in Spark's call of the sink": longest(found, "sink/sink", ""),
-        "A task that reads rows and encodes them": longest(found, "sink/tasks", "/encode_task:"),
+        "A task that reads rows and encodes them": longest(found, "sink/job/encode_task", "/encode_task:"),
         "The driver's thread that receives, meanwhile": longest(found, "sink/stream/connections", ""),
-        "Its thread that forwards records": longest(found, "sink/transfer/background_task", "/record_forwarder:"),
-        "Its thread that copies rows": longest(found, "sink/transfer/background_task", "/table_copy:"),
+        "Its thread that forwards records": longest(found, "sink/stream/background_task", "/record_forwarder:"),
+        "Its thread that copies rows": longest(found, "sink/stream/background_task", "/table_copy:"),
     }
 
 
@@ -208,7 +208,7 @@ def sides(kafka: str, database: str, topic: str) -> dict[str, Walk]:
     address = ("--bootstrap-server", kafka, "--database", database, "--transactional-id", topic)
     threads = {
         "The thread that reads the database": ("recovery/sink_survey", "jdbc_state/survey"),
-        "The thread that asks Kafka": ("recovery/sink_survey", "producer/coordinator_calls"),
+        "The thread that asks Kafka": ("recovery/sink_survey", "kafka/coordinator_calls"),
     }
     status = command("status", *address, code=EXIT_IN_DOUBT, threads=threads)
     recovery = command("recover", *address, "--take-over", code=0)

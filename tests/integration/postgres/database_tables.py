@@ -11,13 +11,13 @@ import sqlalchemy as sa
 from pyspark.sql import types as t
 
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.table.catalog import driver_connection, read_target
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.table.conflict_rule import REPLACE, ConflictRule
-from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.table.create_table import create_table_ddl
-from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, Rows, TableRows
+from spark_2pc_sink.sink.rows.catalog import driver_connection, read_target
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
+from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.rows.create_table import create_table_ddl
+from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
+from spark_2pc_sink.sink.rows.table_writer import AppendedRows, Rows, TableRows
 
 #: The columns of most tests: the key, and something to overwrite.
 ORDERS = {"id": t.LongType(), "item": t.StringType()}

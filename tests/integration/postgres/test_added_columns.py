@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.table.catalog import read_target
-from spark_2pc_sink.sink.table.create_table import add_columns, create_table_ddl, missing_columns
+from spark_2pc_sink.sink.rows.catalog import read_target
+from spark_2pc_sink.sink.rows.create_table import add_columns, create_table_ddl, missing_columns
 from tests.integration.postgres.database_tables import ORDERS, create, plan_of, rows, run, transaction
 
 MORE = t.StructType(

@@ -13,16 +13,16 @@ from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError
 from spark_2pc_sink.sink.job.table_loader import check_privileges
-from spark_2pc_sink.sink.table.catalog import (
+from spark_2pc_sink.sink.rows.catalog import (
     TableName,
     TargetColumn,
     TargetTable,
     UniqueKey,
     read_target,
 )
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.table.create_table import create_table_ddl
-from spark_2pc_sink.sink.table.value_checks import DecimalRange, TextLength, WholeMultiple
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.rows.create_table import create_table_ddl
+from spark_2pc_sink.sink.rows.value_checks import DecimalRange, TextLength, WholeMultiple
 from tests.harness.providers import Database
 from tests.integration.postgres.database_tables import (
     ORDERS,

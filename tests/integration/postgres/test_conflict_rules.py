@@ -14,8 +14,8 @@ from pyspark.sql import types as t
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError
 from spark_2pc_sink.sink.job.table_loader import check_condition, check_privileges
 from spark_2pc_sink.sink.report import WrittenRows
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-from spark_2pc_sink.sink.table.conflict_rule import REPLACE, ConflictRule
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
+from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule
 from tests.integration.postgres.database_tables import (
     ORDERS,
     append,

@@ -21,10 +21,10 @@ from pyspark.sql import types as t
 from sqlalchemy.exc import DBAPIError
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.table.catalog import read_target
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-from spark_2pc_sink.sink.table.conflict_rule import order_in_table
-from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN, order_keys
+from spark_2pc_sink.sink.rows.catalog import read_target
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
+from spark_2pc_sink.sink.rows.conflict_rule import order_in_table
+from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, order_keys
 from tests.integration.postgres.database_tables import ORDERS, create, plan_of, rows, run, stream, transaction, upsert
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.sink.table.catalog import read_target
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.table.copy_encoder import CopyEncoder
-from spark_2pc_sink.sink.table.create_table import create_table_ddl
+from spark_2pc_sink.sink.rows.catalog import read_target
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.rows.create_table import create_table_ddl
 from tests.harness.streams import session_settings
 from tests.integration.postgres.database_tables import append, rows, run, transaction
 

@@ -17,12 +17,12 @@ from jdbc_state.connections import Database
 from spark_2pc_sink.errors import BatchRetryError, ConstraintError, StateStoreError
 from spark_2pc_sink.options import SinkOptions
 from spark_2pc_sink.sink.job.table_loader import TableLoader
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
+from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
+from spark_2pc_sink.sink.rows.table_copy import CopyTarget, TableCopy
+from spark_2pc_sink.sink.rows.table_writer import AppendedRows, CopyReader
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, CopyReader
-from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
-from spark_2pc_sink.sink.transfer.table_copy import CopyTarget, TableCopy
+from spark_2pc_sink.sink.stream.background_task import AttemptThreads
 from spark_2pc_sink.testing import wait_until
 from tests.integration.postgres.database_tables import ORDERS, create, orders, plan_of, rows, run, transaction
 from tests.integration.state.state_stores import ID, claim, settings, sql_store

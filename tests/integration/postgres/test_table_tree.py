@@ -14,10 +14,10 @@ from pyspark.sql import types as t
 
 from jdbc_state.sqlstate import READ_ONLY
 from spark_2pc_sink.errors import BatchRetryError, ConfigurationError, ConstraintError
-from spark_2pc_sink.sink.table.catalog import TableName, driver_connection, read_target, read_tree
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-from spark_2pc_sink.sink.table.keyed_rows import KeyedRows
-from spark_2pc_sink.sink.table.table_writer import AppendedRows, refused_rows
+from spark_2pc_sink.sink.rows.catalog import TableName, driver_connection, read_target, read_tree
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
+from spark_2pc_sink.sink.rows.keyed_rows import KeyedRows
+from spark_2pc_sink.sink.rows.table_writer import AppendedRows, refused_rows
 from tests.harness.remedies import sql_in
 from tests.integration.postgres.database_tables import append, orders, plan_of, rows, run, transaction, upsert
 

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from spark_2pc_sink.sink.table.catalog import quote_identifier
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+from spark_2pc_sink.sink.rows.catalog import quote_identifier
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from tests.harness.providers import Database
 from tests.integration.postgres.database_tables import append, plan_of, run, stream
 

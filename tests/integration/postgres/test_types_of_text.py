@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError, ConstraintError, UnstorableValueError
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
 from tests.integration.postgres.database_tables import append, plan_of, rows, run, stream, transaction, write_by_key
 
 TEXT, LONG = t.StringType(), t.LongType()

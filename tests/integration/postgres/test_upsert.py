@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConstraintError, DuplicateKeyError
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan
-from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN
-from spark_2pc_sink.sink.table.keyed_rows import SHOWN_KEYS_MAX
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan
+from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN
+from spark_2pc_sink.sink.rows.keyed_rows import SHOWN_KEYS_MAX
 from tests.integration.postgres.database_tables import (
     ORDERS,
     create,

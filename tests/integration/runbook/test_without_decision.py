@@ -13,7 +13,7 @@ import pytest
 
 from spark_2pc_sink import cli
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.runbook import readers
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.conftest import MakeTopic, StartKafka

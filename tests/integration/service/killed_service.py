@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy.orm import Session
 
 from spark_2pc_sink import DualWrite
-from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_writer import IdWriter
 from tests.integration.service.services import Order, engine_for

@@ -25,9 +25,9 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.contract.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
 from spark_2pc_sink.sink.job.lane_columns import rows_of
+from spark_2pc_sink.sink.records.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.harness.streams import FileStream, make_sink, sink_options
 from tests.integration.postgres.database_tables import rows

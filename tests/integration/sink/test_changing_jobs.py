@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
-from spark_2pc_sink.sink.contract.record_json import IGNORE_NULLS, TIME_PARSER, TIME_ZONE
+from spark_2pc_sink.sink.records.record_json import IGNORE_NULLS, TIME_PARSER, TIME_ZONE
 from spark_2pc_sink.testing import assert_same_multiset
 from tests.harness.halts import halts
 from tests.integration.sink.targets import rows_of

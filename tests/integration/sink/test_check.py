@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_2pc_sink import DualWriteSink, cli
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.sink.check.kafka_side import may_write
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.harness.json_contract import read_output

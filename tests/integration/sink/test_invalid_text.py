@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import UnstorableValueError
-from spark_2pc_sink.sink.contract.record_json import TIME_ZONE
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
+from spark_2pc_sink.sink.records.record_json import TIME_ZONE
 from spark_2pc_sink.testing import assert_same_multiset
 from tests.harness.streams import session_settings
 from tests.integration.postgres import database_tables

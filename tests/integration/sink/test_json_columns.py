@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink import DualWriteSink, Records, Rows
 from spark_2pc_sink.recipe.steps import Step
-from spark_2pc_sink.sink.contract.record_json import TIME_ZONE
 from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.sink.job.batch_size import SmallBatches
+from spark_2pc_sink.sink.records.record_json import TIME_ZONE
 from spark_2pc_sink.testing import assert_same_multiset
 from tests.harness.driver_job import terminate
 from tests.harness.streams import session_settings

@@ -19,9 +19,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from jdbc_state import StoreSettings
 from jdbc_state.schema import ddl
 from spark_2pc_sink import DualWriteSink, cli
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.testing import read_topic
 from spark_2pc_sink.testing.local_broker import create_topic
 from tests.conformance.access import PASSWORD, SECURED, user_of

@@ -15,12 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_2pc_sink.sink.contract.record_expressions import (
+from spark_2pc_sink.sink.job.lane_columns import record_sql, shared_columns
+from spark_2pc_sink.sink.job.lane_expressions import JsonSettings
+from spark_2pc_sink.sink.job.session_facts import session_facts
+from spark_2pc_sink.sink.records.record_expressions import (
     RecordExpressions,
     with_guards,
     with_json,
 )
-from spark_2pc_sink.sink.contract.record_json import (
+from spark_2pc_sink.sink.records.record_json import (
     IGNORE_NULLS,
     OFFSET_SECONDS,
     SETTINGS,
@@ -30,12 +33,9 @@ from spark_2pc_sink.sink.contract.record_json import (
     JsonField,
     json_values,
 )
-from spark_2pc_sink.sink.job.lane_columns import record_sql, shared_columns
-from spark_2pc_sink.sink.job.lane_expressions import JsonSettings
-from spark_2pc_sink.sink.job.session_facts import session_facts
-from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.table.text_guards import json_sql
-from spark_2pc_sink.sink.table.type_mapping import COMPLEX_TYPES
+from spark_2pc_sink.sink.rows.text_guards import json_sql
+from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES
+from spark_2pc_sink.sink.spark_sql import quoted
 from tests.harness.streams import session_settings
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from spark_2pc_sink.sink.contract.record_columns import key_values
-from spark_2pc_sink.sink.contract.record_expressions import (
+from spark_2pc_sink.sink.job.lane_columns import record_sql, shared_columns
+from spark_2pc_sink.sink.records.record_columns import key_values
+from spark_2pc_sink.sink.records.record_expressions import (
     RecordExpressions,
     analyze,
     with_key_column,
 )
-from spark_2pc_sink.sink.job.lane_columns import record_sql, shared_columns
-from spark_2pc_sink.sink.table.spark_sql import quoted
+from spark_2pc_sink.sink.spark_sql import quoted
 from tests.harness.streams import session_settings
 
 if TYPE_CHECKING:

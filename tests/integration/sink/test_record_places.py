@@ -8,8 +8,8 @@ import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.contract.record_expressions import analyze, choose_expressions
 from spark_2pc_sink.sink.job.lane_expressions import check_places
+from spark_2pc_sink.sink.records.record_expressions import analyze, choose_expressions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from spark_2pc_sink.errors import ConfigurationError, DuplicateKeyError, UnstorableValueError
 from spark_2pc_sink.sink.job import batch_size, spark_batch
 from spark_2pc_sink.sink.job.batch_size import FIRST_ROWS_MAX, SMALL_ROWS_MAX
-from spark_2pc_sink.sink.table.spark_sql import quoted
-from spark_2pc_sink.sink.tasks.encode_task import encode
+from spark_2pc_sink.sink.job.encode_task import encode
+from spark_2pc_sink.sink.spark_sql import quoted
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.harness.streams import FileStream
 from tests.integration.sink.targets import SCHEMA, Row, Target, record_rows, rows_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_2pc_sink.sink.contract.receipts import TaskReceipt
+    from spark_2pc_sink.sink.job.receipts import TaskReceipt
     from tests.conftest import MakeTopic
 
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 from jdbc_state import SqlStateStore, StateRow
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.batch_sender import OpenTransaction
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import ProduceSession
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.batch_sender import OpenTransaction
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.producer.transaction_client import TransactionClient
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.harness.providers import Broker
 from tests.integration.state.state_stores import FIRST, claim, execute, sql_store

@@ -7,8 +7,8 @@ import time
 import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.leader_lookup import ask_leader
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.leader_lookup import ask_leader
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import produce_request
 from tests.harness.record_batches import batch_of, section_of

@@ -17,11 +17,11 @@ import pytest
 from spark_2pc_sink import cli
 from spark_2pc_sink.errors import AbortRefusedError, ConfigurationError, FencedError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.transaction_queries import TransactionQueries
+from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import read_topic, wait_until
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
-from spark_2pc_sink.transactions.queries import TransactionQueries
 from tests import conftest
 from tests.conftest import MakeTopic
 from tests.harness.json_contract import read_output

@@ -9,8 +9,8 @@ import pytest
 
 from spark_2pc_sink.errors import KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.testing import KafkaBroker
 from spark_2pc_sink.transactions import ListFilter, TransactionTool
 from tests import conftest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import ReferenceCoordinator
 from tests.conftest import or_skip
 from tests.harness.feature_levels import set_transaction_version

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from tests.conftest import MakeTopic
 from tests.harness.providers import Broker
 from tests.integration.writer.writers import committed, kafka_for, table_of, values

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_2pc_sink.errors import TlsRefusedError
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.producer import TransactionalWriter
 from tests.conftest import or_skip
 from tests.harness.secure_kafka import SecureKafka
 from tests.integration.writer.writers import committed, table_of, values

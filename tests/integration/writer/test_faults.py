@@ -11,11 +11,11 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import FencedError, KafkaError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.log_reader import Marker
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.producer.writer import TransactionalWriter, WriterState
+from spark_2pc_sink.producer import TransactionalWriter, WriterState
 from spark_2pc_sink.testing import ReferenceCoordinator, kafka_request, wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_rows import Rows

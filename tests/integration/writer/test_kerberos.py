@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from spark_2pc_sink.errors import KafkaTimeoutError
+from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from tests.conftest import or_skip
 from tests.harness.kerberos import KerberosRealm
 from tests.harness.kerberos_kafka import KerberosKafka

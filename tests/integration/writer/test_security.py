@@ -15,10 +15,10 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 
 from spark_2pc_sink.cli import exits, main
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, TlsRefusedError
+from spark_2pc_sink.kafka.batch_sender import BatchSender
+from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.batch_sender import BatchSender
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import TcpProxy, free_port
 from tests.conftest import or_skip
 from tests.harness.later import later

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError
+from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.logins.tokens import token_source
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from tests.conftest import or_skip
 from tests.harness.token_broker import TokenBroker
 from tests.integration.writer.writers import committed

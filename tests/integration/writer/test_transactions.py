@@ -22,10 +22,10 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.log_reader import Marker
-from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.producer.writer import TransactionalWriter, WriterState
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.log_reader import Marker
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
+from spark_2pc_sink.producer import TransactionalWriter, WriterState
 from spark_2pc_sink.testing import read_topic, wait_until
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.conftest import MakeTopic

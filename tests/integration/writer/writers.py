@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.kafka.batch_sender import OpenTransaction
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import ProduceSession
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.batch_sender import OpenTransaction
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.produce_session import ProduceSession
-from spark_2pc_sink.producer.transaction_client import TransactionClient
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import TopicRecord, read_topic, wait_until
 
 #: Longer than anything here takes on a busy machine.

@@ -26,6 +26,7 @@ from spark_2pc_sink.ids import (
     TopicPartition,
     TransactionState,
 )
+from spark_2pc_sink.kafka.transaction_queries import OpenTransaction, TransactionDetails
 from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.recipe.handed_over import RunRecord, place_beyond
 from spark_2pc_sink.recipe.kept_records import LogsView, WrittenRecords, find_lost_records
@@ -46,9 +47,8 @@ from spark_2pc_sink.recovery.diagnosis import ask_the_log
 from spark_2pc_sink.recovery.open_transaction import explained
 from spark_2pc_sink.recovery.recover_command import kafka_connection, with_command
 from spark_2pc_sink.recovery.report import RecoveryReport
-from spark_2pc_sink.sink.contract.batch_work import Replay
 from spark_2pc_sink.sink.driver.batch_placement import check_resend, check_skip
-from spark_2pc_sink.transactions.queries import OpenTransaction, TransactionDetails
+from spark_2pc_sink.sink.driver.batch_work import Replay
 from spark_2pc_sink.transactions.remedies import end_hanging, end_known, with_cluster
 from tests.unit.recovery.test_recovery import Sides
 

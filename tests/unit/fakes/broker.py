@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings
 from spark_2pc_sink.reference.coordinator.events import AddPartitionsToTxn, DescribeTransactions, EndTxn, InitProducerId
 from spark_2pc_sink.reference.coordinator.leader_answers import Question, produce_code, produce_question
@@ -121,7 +121,7 @@ class FakeBroker(FakeCoordinator):
     def find_marker(
         self, partition: TopicPartition, *, from_offset: int, producer_id: int, epochs: frozenset[int]
     ) -> Marker:
-        """What ``producer/log_reader.py`` finds."""
+        """What ``kafka/log_reader.py`` finds."""
         self.drain()
         log = self.logs[partition]
         for entry in log.entries:

@@ -15,9 +15,9 @@ from spark_2pc_sink.ids import (
     TopicPartition,
     TransactionState,
 )
-from spark_2pc_sink.producer.coordinator_calls import KEEP_REFUSED, InitializedProducer, TransactionDescription
-from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, kafka_error
-from spark_2pc_sink.producer.transaction_client import EndTxnAnswer
+from spark_2pc_sink.kafka.coordinator_calls import KEEP_REFUSED, InitializedProducer, TransactionDescription
+from spark_2pc_sink.kafka.error_policy import COORDINATOR_BUSY, kafka_error
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.reference.coordinator.plans import EndTxnReply
 from spark_2pc_sink.wire.error_codes import describe_error

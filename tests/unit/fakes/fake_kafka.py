@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 
 from spark_2pc_sink.errors import OutcomeUnknownError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition, TransactionState
-from spark_2pc_sink.producer.coordinator_calls import TransactionDescription
-from spark_2pc_sink.producer.error_policy import kafka_error
-from spark_2pc_sink.producer.log_reader import CommitQuery, Marker
+from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
+from spark_2pc_sink.kafka.error_policy import kafka_error
+from spark_2pc_sink.kafka.log_reader import CommitQuery, Marker
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.recipe.lost_batches import FoundCommits
 from spark_2pc_sink.reference.coordinator.coordinator_state import Settings

@@ -10,7 +10,7 @@ import pytest
 from spark_2pc_sink import DualWriteSink
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import checks_keywords
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 
 
 @checks_keywords

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.batch_sender import OpenTransaction
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.options.settings import shown_name
-from spark_2pc_sink.producer.batch_sender import OpenTransaction
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.produce_session import ProduceSession
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.fakes.cluster import FakeCluster
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError, UnknownTopicError
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.produce_session import StickyPartitioner
-from spark_2pc_sink.producer.record_encoder import partition_for_keys, spread
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import StickyPartitioner
+from spark_2pc_sink.kafka.record_encoder import partition_for_keys, spread
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.fakes.cluster import fake_cluster
 from tests.unit.producer.support import options_for

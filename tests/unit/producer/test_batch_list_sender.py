@@ -7,8 +7,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, LocalProtocolError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.produce_session import BatchListSender, PlacedBatch, joined, parted
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import BatchListSender, PlacedBatch, joined, parted
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
 from spark_2pc_sink.wire.record_list import encode_listed_batch, record_content

@@ -6,8 +6,8 @@ import pytest
 
 from spark_2pc_sink.clock import QUIET_S, Deadline
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.broker_connections import Reasons
-from spark_2pc_sink.producer.cluster import Cluster
+from spark_2pc_sink.kafka.broker_connections import Reasons
+from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec

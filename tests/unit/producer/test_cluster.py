@@ -14,10 +14,10 @@ import pytest
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError, UnknownTopicError
-from spark_2pc_sink.producer.broker_connections import BrokerConnections
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
-from spark_2pc_sink.producer.coordinator_calls import CoordinatorCalls
+from spark_2pc_sink.kafka.broker_connections import BrokerConnections
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire import messages, responses
 from spark_2pc_sink.wire.api_versions import Api

@@ -7,8 +7,8 @@ from typing import Final
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.log_reader import CommitQuery, CommitScan
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.log_reader import CommitQuery, CommitScan
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster

@@ -17,10 +17,10 @@ from kafka.protocol.producer import EndTxnResponse
 
 from spark_2pc_sink.errors import AuthorizationError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.kafka.broker_connections import BrokerConnections
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.broker_connections import BrokerConnections
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
 from spark_2pc_sink.testing import ReferenceCoordinator
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.framed_request import end_txn_request
@@ -176,7 +176,7 @@ def test_an_interruption_closes_the_connection(monkeypatch: pytest.MonkeyPatch) 
 
     with connected_to(in_pieces) as connections:
         sent = connections.send(PEER, request())
-        monkeypatch.setattr("spark_2pc_sink.producer.connection.io.BytesIO", interrupt)
+        monkeypatch.setattr("spark_2pc_sink.kafka.connection.io.BytesIO", interrupt)
         with pytest.raises(KeyboardInterrupt):
             connections.wait(sent, connections.deadline())
         assert isinstance(sent.exception, ConnectionResetError)
@@ -206,7 +206,7 @@ def test_a_connection_that_was_not_used_for_long_is_made_again(
     cluster.coordinator("x", cluster.deadline())
     fake.received.clear()
     ahead_s = cluster.options.connections_max_idle_ms / 1000
-    monkeypatch.setattr("spark_2pc_sink.producer.connection.monotonic", lambda: time.monotonic() + ahead_s)
+    monkeypatch.setattr("spark_2pc_sink.kafka.connection.monotonic", lambda: time.monotonic() + ahead_s)
     cluster.coordinator("y", cluster.deadline())
     assert [Api(each.api) for each in fake.received] == [Api.API_VERSIONS, Api.FIND_COORDINATOR]
 

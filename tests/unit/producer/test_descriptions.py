@@ -7,9 +7,9 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.producer import coordinator_calls as descriptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.coordinator_calls import TransactionDescription, describe_all, list_open
+from spark_2pc_sink.kafka import coordinator_calls as descriptions
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all, list_open
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction

@@ -21,8 +21,8 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.produce_session import ProduceSession
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.record_rows import Rows
 from tests.unit.fakes.cluster import FakeCluster

@@ -7,9 +7,9 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaTimeoutError, UnknownTopicError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.leader_lookup import end_offset
-from spark_2pc_sink.producer.log_reader import Marker, fetch_logs, find_marker
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.leader_lookup import end_offset
+from spark_2pc_sink.kafka.log_reader import Marker, fetch_logs, find_marker
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.messages import OffsetSpec
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.producer.batch_sender import Batch, PartitionQueue, PartitionReceipt
+from spark_2pc_sink.kafka.batch_sender import Batch, PartitionQueue, PartitionReceipt
 from tests.unit.producer.support import T0
 
 

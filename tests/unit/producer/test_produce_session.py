@@ -19,13 +19,13 @@ from spark_2pc_sink.errors import (
     KafkaTimeoutError,
     LocalProtocolError,
 )
-from spark_2pc_sink.producer import produce_session as produce_session_module
-from spark_2pc_sink.producer import record_encoder
-from spark_2pc_sink.producer.batch_sender import OpenTransaction, PartitionReceipt
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
-from spark_2pc_sink.producer.error_policy import PRODUCE_RETRIED
-from spark_2pc_sink.producer.produce_session import ProduceSession
+from spark_2pc_sink.kafka import produce_session as produce_session_module
+from spark_2pc_sink.kafka import record_encoder
+from spark_2pc_sink.kafka.batch_sender import OpenTransaction, PartitionReceipt
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.error_policy import PRODUCE_RETRIED
+from spark_2pc_sink.kafka.produce_session import ProduceSession
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_reader import decode_record_batches
@@ -116,7 +116,7 @@ def test_flush_without_records_asks_nobody(fake: FakeCluster, cluster: Cluster) 
 def queued(monkeypatch: pytest.MonkeyPatch, session: ProduceSession, value: str) -> None:
     """Queue a batch for each partition before anything is sent."""
     with monkeypatch.context() as patched:
-        patched.setattr("spark_2pc_sink.producer.batch_sender.BatchSender.pump", lambda _self, _wait_s: None)
+        patched.setattr("spark_2pc_sink.kafka.batch_sender.BatchSender.pump", lambda _self, _wait_s: None)
         for partition in (T0, T1):
             session.append(partition, rows(value))
         session._send_kept()
@@ -210,7 +210,7 @@ def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_the_error_before_
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch, before: list[Step], named: str
 ) -> None:
     ahead_s = 0
-    monkeypatch.setattr("spark_2pc_sink.producer.batch_sender.monotonic", lambda: monotonic() + ahead_s)
+    monkeypatch.setattr("spark_2pc_sink.kafka.batch_sender.monotonic", lambda: monotonic() + ahead_s)
 
     def keep_silent_past_the_deadline(received: Received, serve: Callable[[int], Any]) -> Any:
         nonlocal ahead_s
@@ -230,7 +230,7 @@ def test_time_that_the_caller_takes_does_not_count(
 ) -> None:
     """A task that computes for minutes between two appends finds its batches sent and acknowledged afterwards."""
     now_s = 1_000.0
-    monkeypatch.setattr("spark_2pc_sink.producer.batch_sender.monotonic", lambda: now_s)
+    monkeypatch.setattr("spark_2pc_sink.kafka.batch_sender.monotonic", lambda: now_s)
     session = session_on(cluster, delivery_timeout_ms=5_000, **SMALL_BATCHES)
     one_batch_each(session, T0, *"abcdefghij")
     now_s += 600
@@ -470,7 +470,7 @@ def test_an_interrupted_call_ends_the_session(
         raise KeyboardInterrupt
 
     session.append(T0, rows("a"))
-    monkeypatch.setattr("spark_2pc_sink.producer.batch_sender.BatchSender.pump", interrupt)
+    monkeypatch.setattr("spark_2pc_sink.kafka.batch_sender.BatchSender.pump", interrupt)
     with pytest.raises(KeyboardInterrupt):
         session.flush()
     monkeypatch.undo()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.producer import cluster as cluster_module
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
-from spark_2pc_sink.producer.transaction_client import TransactionClient
+from spark_2pc_sink.kafka import cluster as cluster_module
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.testing import wait_until
 from spark_2pc_sink.wire import messages
 from spark_2pc_sink.wire.api_versions import Api

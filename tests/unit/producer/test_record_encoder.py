@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.record_encoder import (
+from spark_2pc_sink.kafka.record_encoder import (
     TOGETHER_BYTES_MAX,
     EncodedBatch,
     EncodingOptions,
@@ -19,6 +18,7 @@ from spark_2pc_sink.producer.record_encoder import (
     RowBuffer,
     TopicLimits,
 )
+from spark_2pc_sink.options import KafkaOptions
 from spark_2pc_sink.wire.record_rows import Rows, encode_sections
 
 OPTIONS = KafkaOptions.parse({"bootstrap.servers": "localhost:9092", "compression.type": "none"})

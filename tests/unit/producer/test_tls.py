@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.tls import client_context
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.tls import client_context
 
 PASSWORD = b"pass-word"
 

@@ -14,10 +14,10 @@ import pytest
 import trustme
 
 from spark_2pc_sink.errors import TlsRefusedError
+from spark_2pc_sink.kafka import connection_failures
+from spark_2pc_sink.kafka.connection_failures import Listener, probe
+from spark_2pc_sink.kafka.tls import TlsFailedError, client_context, protocol_refusal, tls_refusal
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer import connection_failures
-from spark_2pc_sink.producer.connection_failures import Listener, probe
-from spark_2pc_sink.producer.tls import TlsFailedError, client_context, protocol_refusal, tls_refusal
 
 WHERE = "broker h:9093"
 

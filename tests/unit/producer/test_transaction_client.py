@@ -19,9 +19,9 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.connection_failures import NodeUnavailableError
-from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, TransactionClient
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, TransactionClient
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.sink.check.kafka_side import refused_topics
 from spark_2pc_sink.testing import wait_until

@@ -23,7 +23,7 @@ from spark_2pc_sink.errors import (
     OutcomeUnknownError,
 )
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch
-from spark_2pc_sink.producer.writer import RULES, Operation, TransactionalWriter, WriterState
+from spark_2pc_sink.producer import RULES, Operation, TransactionalWriter, WriterState
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster

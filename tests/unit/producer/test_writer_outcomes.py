@@ -22,8 +22,8 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import EPOCH_MAX, PreparedTxnState, ProducerIdAndEpoch
-from spark_2pc_sink.producer.coordinator_calls import TransactionDescription, commit_error
-from spark_2pc_sink.producer.writer import TransactionalWriter, WriterState
+from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, commit_error
+from spark_2pc_sink.producer import TransactionalWriter, WriterState
 from spark_2pc_sink.reference.coordinator.events import InitProducerId
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
@@ -110,7 +110,7 @@ class TestWhyACommitWasRefused:
             fake.now_ms += 1_000_000
             fake.time_out()
             began_ms = steady_ms()
-            monkeypatch.setattr("spark_2pc_sink.producer.writer.steady_ms", lambda: began_ms + 1_000_000)
+            monkeypatch.setattr("spark_2pc_sink.producer.steady_ms", lambda: began_ms + 1_000_000)
             with pytest.raises(KafkaError, match=r"after its time-out of \d+ ms") as caught:
                 writer.commit_transaction()
             assert writer.state is WriterState.FATAL

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.producer.writer import RULES, Operation, WriterState, rule_for
+from spark_2pc_sink.producer import RULES, Operation, WriterState, rule_for
 
 ALLOWED = {(rule.state, rule.operation) for rule in RULES}
 

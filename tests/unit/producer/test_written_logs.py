@@ -9,8 +9,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AuthorizationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import TopicPartition
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.log_reader import view_logs
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.log_reader import view_logs
 from spark_2pc_sink.recipe.kept_records import LogsView
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, fake_cluster

@@ -11,7 +11,7 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import AbortableError, FencedError, OutcomeUnknownError
 from spark_2pc_sink.ids import PreparedTxnState
-from spark_2pc_sink.producer.writer import Operation, TransactionalWriter, WriterState
+from spark_2pc_sink.producer import Operation, TransactionalWriter, WriterState
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster
 from tests.unit.fakes.coordinator import FakeTransaction

@@ -10,9 +10,9 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import HaltCause, InDoubtError, KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.error_policy import kafka_error
+from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.producer.error_policy import kafka_error
-from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recovery.diagnosis import PARTITION_MS_MIN, SHOWN_PARTITIONS_MAX
 from tests.harness.halts import halts
 from tests.unit.recovery.test_recovery import Sides

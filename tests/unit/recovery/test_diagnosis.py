@@ -8,7 +8,7 @@ import pytest
 
 from spark_2pc_sink.clock import now_ms
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.producer.coordinator_calls import TransactionDescription
+from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
 from spark_2pc_sink.recovery.diagnosis import with_ways_on
 from spark_2pc_sink.recovery.report import RecoveryReport
 from tests.unit.recovery.test_recovery import Sides

@@ -9,8 +9,8 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.error_policy import kafka_error
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.producer.error_policy import kafka_error
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, Verdict
 from spark_2pc_sink.recovery.diagnosis import check_kept, explain_outcome_lost
 from tests.harness.halts import halts

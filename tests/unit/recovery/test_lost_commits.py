@@ -10,8 +10,8 @@ from jdbc_state import StateRow
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
-from spark_2pc_sink.producer.error_policy import kafka_error
-from spark_2pc_sink.producer.log_reader import Marker
+from spark_2pc_sink.kafka.error_policy import kafka_error
+from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
 from tests.harness.halts import halts

@@ -17,9 +17,9 @@ from spark_2pc_sink.errors import (
     SupersededError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription
+from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions
-from spark_2pc_sink.producer.coordinator_calls import TransactionDescription
-from spark_2pc_sink.producer.log_reader import Marker
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery

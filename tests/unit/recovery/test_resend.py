@@ -10,7 +10,7 @@ import pytest
 from jdbc_state import KeptRecords
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import BatchRetryError, HaltCause, HaltError
-from spark_2pc_sink.producer.transaction_client import EndTxnAnswer
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
 from spark_2pc_sink.recovery.recovery import Recovered
 from spark_2pc_sink.recovery.resend import has_kept, resend
 from tests.unit.service.worlds import ID, Fault, KilledError, World

@@ -18,10 +18,10 @@ from jdbc_state.errors import StateStoreError
 from jdbc_state.model import DECIDE, Move
 from spark_2pc_sink.errors import DualWriteError, InDoubtError, KafkaTimeoutError, OutcomeUnknownError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.kafka.error_policy import COORDINATOR_BUSY, kafka_error
+from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, PlacedBatch
+from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer, EndTxnLater
 from spark_2pc_sink.options import KafkaOptions, ServiceOptions
-from spark_2pc_sink.producer.error_policy import COORDINATOR_BUSY, kafka_error
-from spark_2pc_sink.producer.produce_session import AcknowledgedBatches, PlacedBatch
-from spark_2pc_sink.producer.transaction_client import EndTxnAnswer, EndTxnLater
 from spark_2pc_sink.recovery.recovery import Recovery
 from spark_2pc_sink.service.commitment import Commitment
 from spark_2pc_sink.service.id_pool import IdPool

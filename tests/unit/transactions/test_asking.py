@@ -8,7 +8,7 @@ import pytest
 
 from spark_2pc_sink.clock import Deadline
 from spark_2pc_sink.errors import KafkaTimeoutError
-from spark_2pc_sink.transactions.queries import NotYetError, until_answered
+from spark_2pc_sink.kafka.transaction_queries import NotYetError, until_answered
 from tests.unit.fakes.clock import FakeClock
 
 

@@ -19,9 +19,9 @@ from spark_2pc_sink.errors import (
     UnknownTopicError,
 )
 from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.transaction_queries import OpenTransaction, TransactionDetails
 from spark_2pc_sink.transactions import ListFilter, TransactionListing, TransactionTool
 from spark_2pc_sink.transactions.ending import why_hanging
-from spark_2pc_sink.transactions.queries import OpenTransaction, TransactionDetails
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.cluster import FakeCluster, HiddenIds, fake_cluster
 from tests.unit.fakes.coordinator import FakeTransaction
@@ -423,7 +423,7 @@ def test_a_silent_leader_is_no_answer(fake: FakeCluster) -> None:
 
 
 def test_many_partitions_are_asked_in_rounds(monkeypatch: pytest.MonkeyPatch, fake: FakeCluster) -> None:
-    monkeypatch.setattr("spark_2pc_sink.transactions.queries.PARTITIONS_PER_ROUND_MAX", 2)
+    monkeypatch.setattr("spark_2pc_sink.kafka.transaction_queries.PARTITIONS_PER_ROUND_MAX", 2)
     fake.show({T2: [FakeProducer(1, start_offset=3)]})
     with tool_on(fake) as tool:
         assert [row.partition for row in tool.find_hanging(topic="t")] == [2]

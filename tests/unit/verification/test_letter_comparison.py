@@ -11,7 +11,7 @@ import pytest
 
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow
-from spark_2pc_sink.sink.job.record_side import LetterBatch, letter_records
+from spark_2pc_sink.sink.records.record_side import LetterBatch, letter_records
 from spark_2pc_sink.verification.letters import (
     Letter,
     compared_letters,

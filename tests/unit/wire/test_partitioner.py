@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_2pc_sink.errors import LocalProtocolError
-from spark_2pc_sink.producer import record_encoder
-from spark_2pc_sink.producer.record_encoder import NO_PARTITION, murmur2, partition_for_keys
+from spark_2pc_sink.kafka import record_encoder
+from spark_2pc_sink.kafka.record_encoder import NO_PARTITION, murmur2, partition_for_keys
 from tests.unit.wire.rows import LAYOUTS
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "murmur2.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.producer.record_encoder import partition_for_keys
+from spark_2pc_sink.kafka.record_encoder import partition_for_keys
 from spark_2pc_sink.wire.batch_format import TRANSACTIONAL_BIT, read_header
 from spark_2pc_sink.wire.record_batch import Compression, batch_digest, encode_unassigned_batch
 from spark_2pc_sink.wire.record_list import (

@@ -9,9 +9,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from spark_2pc_sink.errors import AuthorizationError
+from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import KafkaOptions
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import KafkaBroker, ReferenceCoordinator, read_topic, wait_until
 from tests.conftest import or_skip
 from tests.harness.login_broker import MECHANISMS, PASSWORD, SCRAM, USER, LoginBroker

@@ -19,7 +19,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from spark_2pc_sink.errors import DualWriteError
-from spark_2pc_sink.producer.writer import TransactionalWriter
+from spark_2pc_sink.producer import TransactionalWriter
 from spark_2pc_sink.testing import ReferenceCoordinator, read_topic, wait_until
 
 KILLS = int(os.environ.get("SPARK_2PC_KILLS", "8"))

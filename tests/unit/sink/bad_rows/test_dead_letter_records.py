@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from spark_2pc_sink.errors import ConstraintError
-from spark_2pc_sink.producer.record_encoder import partition_for_keys, records_bytes_max
+from spark_2pc_sink.kafka.record_encoder import partition_for_keys, records_bytes_max
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, RefusedRow
-from spark_2pc_sink.sink.job.record_side import (
+from spark_2pc_sink.sink.records.record_side import (
     LETTER_BYTES_MAX,
     MESSAGE_BYTES_MIN,
     MESSAGE_BYTES_WANTED,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import types as t
 
-from spark_2pc_sink.sink.contract.record_expressions import MadeColumn, made_columns
-from spark_2pc_sink.sink.contract.record_json import IGNORE_NULLS, OFFSET_SECONDS, TIME_PARSER, TIME_ZONE, json_fields
-from spark_2pc_sink.sink.table.text_guards import json_sql
+from spark_2pc_sink.sink.records.record_expressions import MadeColumn, made_columns
+from spark_2pc_sink.sink.records.record_json import IGNORE_NULLS, OFFSET_SECONDS, TIME_PARSER, TIME_ZONE, json_fields
+from spark_2pc_sink.sink.rows.text_guards import json_sql
 
 UTC = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
 STRUCT = t.StructType([t.StructField("a", t.IntegerType())])

@@ -10,13 +10,14 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.sink.contract.record_expressions import (
+from spark_2pc_sink.sink.job.lane_columns import is_everything, record_names, record_sql, upsert_order_columns
+from spark_2pc_sink.sink.records.record_expressions import (
     RecordExpressions,
     check_taken,
     choose_expressions,
     with_json,
 )
-from spark_2pc_sink.sink.contract.record_json import (
+from spark_2pc_sink.sink.records.record_json import (
     IGNORE_NULLS,
     OFFSET_SECONDS,
     TIME_PARSER,
@@ -24,8 +25,7 @@ from spark_2pc_sink.sink.contract.record_json import (
     WHOLE_ROW,
     JsonField,
 )
-from spark_2pc_sink.sink.job.lane_columns import is_everything, record_names, record_sql, upsert_order_columns
-from spark_2pc_sink.sink.table.catalog import TableName, TargetColumn, TargetTable
+from spark_2pc_sink.sink.rows.catalog import TableName, TargetColumn, TargetTable
 
 SETTINGS = {IGNORE_NULLS: "true", TIME_PARSER: "CORRECTED", TIME_ZONE: "UTC", OFFSET_SECONDS: "true"}
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from spark_2pc_sink.sink.contract.record_json import (
+from spark_2pc_sink.sink.records.record_json import (
     IGNORE_NULLS,
     NESTED,
     OFFSET_SECONDS,

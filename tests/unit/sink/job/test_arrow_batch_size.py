@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from spark_2pc_sink.sink.contract.receipts import TaskReceipt, TaskResults
 from spark_2pc_sink.sink.job.batch_size import (
     AIMED_ROWS_MAX,
     AIMED_ROWS_MIN,
@@ -16,6 +15,7 @@ from spark_2pc_sink.sink.job.batch_size import (
     ArrowBatchLimits,
     ArrowBatchSize,
 )
+from spark_2pc_sink.sink.job.receipts import TaskReceipt, TaskResults
 
 SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"

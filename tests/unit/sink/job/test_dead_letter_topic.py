@@ -10,12 +10,12 @@ import pytest
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import ConfigurationError, FencedError, UnknownTopicError
 from spark_2pc_sink.ids import ProducerIdAndEpoch
+from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.options import SinkOptions
-from spark_2pc_sink.producer.cluster import Cluster
 from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
-from spark_2pc_sink.sink.contract.batch_work import TransactionTicket
-from spark_2pc_sink.sink.job.record_side import NO_LETTERS, DeadLetterTopic
-from spark_2pc_sink.sink.transfer.record_forwarder import Connections, TopicMetadata
+from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+from spark_2pc_sink.sink.records.record_forwarder import Connections, TopicMetadata
+from spark_2pc_sink.sink.records.record_side import NO_LETTERS, DeadLetterTopic
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import FakeCluster

@@ -10,7 +10,7 @@ import pytest
 from spark_2pc_sink.sink.job import batch_sift
 from spark_2pc_sink.sink.job.batch_sift import TableTries
 from spark_2pc_sink.sink.stream.attempt_input import AttemptInput, LocalStream
-from spark_2pc_sink.sink.transfer.background_task import AttemptThreads
+from spark_2pc_sink.sink.stream.background_task import AttemptThreads
 from spark_2pc_sink.testing import wait_until
 
 

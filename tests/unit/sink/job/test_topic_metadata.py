@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spark_2pc_sink.producer.cluster import Cluster
-from spark_2pc_sink.sink.transfer.record_forwarder import TopicMetadata
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.sink.records.record_forwarder import TopicMetadata
 from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.fakes.clock import FakeClock
 from tests.unit.fakes.cluster import fake_cluster

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.table.catalog import TableName, TargetColumn, TargetTable, UniqueKey, quote_identifier
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.table.copy_encoder import ORDER_COLUMN, Encoding
-from spark_2pc_sink.sink.table.create_table import create_table_ddl
-from spark_2pc_sink.sink.table.text_guards import guarded
+from spark_2pc_sink.sink.rows.catalog import TableName, TargetColumn, TargetTable, UniqueKey, quote_identifier
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, Encoding
+from spark_2pc_sink.sink.rows.create_table import create_table_ddl
+from spark_2pc_sink.sink.rows.text_guards import guarded
 
 _VARHDRSZ = 4
 

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
-from spark_2pc_sink.sink.table.catalog import TableName, TargetColumn, TargetTable, UniqueKey
-from spark_2pc_sink.sink.table.column_plan import ColumnPlan, plan_columns
-from spark_2pc_sink.sink.table.copy_encoder import COPY_TRAILER, SHOWN_CHARACTERS_MAX, CopyEncoder
-from spark_2pc_sink.sink.table.table_writer import HEADER, READ_BYTES, CopyReader
+from spark_2pc_sink.sink.rows.catalog import TableName, TargetColumn, TargetTable, UniqueKey
+from spark_2pc_sink.sink.rows.column_plan import ColumnPlan, plan_columns
+from spark_2pc_sink.sink.rows.copy_encoder import COPY_TRAILER, SHOWN_CHARACTERS_MAX, CopyEncoder
+from spark_2pc_sink.sink.rows.table_writer import HEADER, READ_BYTES, CopyReader
 
 ID = TargetColumn(name="id", type_name="bigint", base_type="int8", nullable=False)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.sink.table.copy_encoder import array_payload, timestamp_payload, uuid_payload
+from spark_2pc_sink.sink.rows.copy_encoder import array_payload, timestamp_payload, uuid_payload
 
 VARCHAR_OID = 1043
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_2pc_sink.sink.table.spark_sql import literal, quoted
+from spark_2pc_sink.sink.spark_sql import literal, quoted
 
 
 def test_nothing_in_a_name_or_a_text_ends_it() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
-from spark_2pc_sink.sink.table.text_guards import guarded, guarded_sql, not_utf8
+from spark_2pc_sink.sink.rows.text_guards import guarded, guarded_sql, not_utf8
 
 TEXT, NUMBER = t.StringType(), t.LongType()
 PAIR = t.StructType([t.StructField("n", NUMBER), t.StructField("a b", TEXT)])

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.sink.table.column_plan import order_column
-from spark_2pc_sink.sink.table.copy_encoder import order_keys
+from spark_2pc_sink.sink.rows.column_plan import order_column
+from spark_2pc_sink.sink.rows.copy_encoder import order_keys
 
 
 def spark_double(number: float) -> tuple[bool, float]:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_2pc_sink.sink.table.value_checks import (
+from spark_2pc_sink.sink.rows.value_checks import (
     UUID_TEXT,
     Check,
     DecimalRange,

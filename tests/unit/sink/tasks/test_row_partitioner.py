@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from spark_2pc_sink.errors import UnstorableValueError
-from spark_2pc_sink.sink.contract.record_columns import KEY, PARTITION, TOPIC, VALUE
-from spark_2pc_sink.sink.contract.task_plan import TopicRefusedError
-from spark_2pc_sink.sink.tasks.encode_task import RowPartitioner
+from spark_2pc_sink.sink.job.encode_task import RowPartitioner
+from spark_2pc_sink.sink.records.record_columns import KEY, PARTITION, TOPIC, VALUE
+from spark_2pc_sink.sink.records.topics import TopicRefusedError
 
 COUNTS = {"orders": 4, "returns": 2}
 

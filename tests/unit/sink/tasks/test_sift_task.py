@@ -8,13 +8,14 @@ from dataclasses import replace
 import pyarrow as pa
 
 from spark_2pc_sink.errors import RecordRefusedError
-from spark_2pc_sink.producer.record_encoder import EncodingOptions, TopicLimits
+from spark_2pc_sink.kafka.record_encoder import EncodingOptions, TopicLimits
 from spark_2pc_sink.sink.bad_rows.bad_row import IDENTITY, NUMBER, WINS
-from spark_2pc_sink.sink.contract import record_columns
-from spark_2pc_sink.sink.contract.task_plan import LanePlan, TaskIdentity, TaskPlan, TopicFacts, Topics
+from spark_2pc_sink.sink.job.sift_task import SiftPlan, SiftReceipt, run_sift_task
+from spark_2pc_sink.sink.job.task_plan import LanePlan, TaskIdentity, TaskPlan
+from spark_2pc_sink.sink.records import record_columns
+from spark_2pc_sink.sink.records.topics import TopicFacts, Topics
 from spark_2pc_sink.sink.stream.connections import StreamLimits
 from spark_2pc_sink.sink.stream.listener import StreamEndpoint, StreamListener
-from spark_2pc_sink.sink.tasks.sift_task import SiftPlan, SiftReceipt, run_sift_task
 from spark_2pc_sink.wire.record_contents import content_digests
 
 

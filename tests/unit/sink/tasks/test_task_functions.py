@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_2pc_sink.sink.contract.task_plan import TaskIdentity
-from spark_2pc_sink.sink.tasks import encode_task
-from spark_2pc_sink.sink.tasks.encode_task import GarbageCollection, task_function
+from spark_2pc_sink.sink.job import encode_task
+from spark_2pc_sink.sink.job.encode_task import GarbageCollection, task_function
+from spark_2pc_sink.sink.job.task_plan import TaskIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

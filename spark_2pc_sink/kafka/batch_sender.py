@@ -1,0 +1,494 @@
+"""The batch sender: sends encoded record batches, and processes their acknowledgements.
+
+At most ``max_in_flight`` requests are in flight per broker; one request has the next batch of as many partitions
+as fit. Failed batches are sent again until their deadline. All of it happens in `BatchSender.pump`, on the caller's
+thread.
+
+The broker appends a producer's batches in sequence or not at all, and remembers the last five of them (KIP-98,
+"Idempotent Producer Guarantees"; KIP-185). So when a batch fails, nothing new is sent until all answers for this
+partition have arrived, and then it and all later ones are sent again, in the same order with the same sequence
+numbers. Those already appended are then answered as duplicates, which is success.
+
+Until the first batch is acknowledged no other is sent: below transaction.version 2 a broker without state for a
+producer accepts any sequence number as its first, and would accept the second batch as such.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, TypeAlias
+
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import BatchRetryError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.connection import SentRequest
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.error_policy import BUSY_BACKOFF_MS, LEADER_MOVED, PRODUCE_RETRIED, produce_error
+from spark_2pc_sink.kafka.leader_lookup import LeaderFinder
+from spark_2pc_sink.kafka.record_encoder import TopicLimits
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
+from spark_2pc_sink.wire.messages import KafkaRequest
+from spark_2pc_sink.wire.responses import KafkaResponse
+
+#: Back-off doubles with each failure in a row; beyond this the maximum is reached for any sensible setting.
+_DOUBLINGS_MAX: Final = 16
+
+
+@dataclass(eq=False)
+class Batch:
+    """An unacknowledged encoded record batch.
+
+    Args:
+        ordinal: its position among the batches for its partition, from 0. Sequence numbers wrap, this does not.
+        payload: the encoded batch.
+        record_count: number of records.
+        row_key: its record's key, printable; None for several records.
+        deadline_s: when it must be acknowledged, on the monotonic clock.
+        sends: number of times it was handed to a connection.
+    """
+
+    ordinal: int
+    payload: RecordBytes
+    record_count: int
+    row_key: str | None
+    deadline_s: float
+    sends: int = 0
+
+
+@dataclass(frozen=True)
+class PartitionReceipt:
+    """The brokers' acknowledgements for one partition in this transaction.
+
+    Args:
+        records: number of acknowledged records.
+        first_offset: offset of the first record.
+        last_offset: offset of the last record.
+    """
+
+    records: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(eq=False)
+class PartitionQueue:
+    """A partition's waiting, in-flight and returned batches.
+
+    Args:
+        partition: the partition.
+        floor_offset: the log's end when the session began to write it; appended batches are at or above it.
+    """
+
+    partition: TopicPartition
+    floor_offset: int
+    receipt: PartitionReceipt | None = None
+    resend_at_s: float = 0.0
+    last_error: str | None = None
+    _waiting: list[Batch] = field(default_factory=list)
+    _in_flight: list[Batch] = field(default_factory=list)
+    _returned: list[Batch] = field(default_factory=list)
+    _failures_in_a_row: int = 0
+    _count: int = 0
+
+    @property
+    def outstanding(self) -> int:
+        """Number of unacknowledged batches."""
+        return len(self._waiting) + len(self._in_flight) + len(self._returned)
+
+    def push(self, payload: RecordBytes, *, record_count: int, row_key: str | None, deadline_s: float) -> None:
+        """Append a batch to the queue."""
+        batch = Batch(self._count, payload, record_count, row_key, deadline_s)
+        self._count += 1
+        self._waiting.append(batch)
+
+    def oldest(self) -> Batch | None:
+        """The first pushed batch that is unacknowledged."""
+        return min((*self._waiting[:1], *self._in_flight, *self._returned), key=_ordinal, default=None)
+
+    def is_overdue(self, now_s: float) -> bool:
+        """True when the oldest batch has not been acknowledged in time."""
+        oldest = self.oldest()
+        return oldest is not None and now_s > oldest.deadline_s
+
+    def waits_for(self) -> str:
+        """The state of the oldest batch, for errors."""
+        oldest = self.oldest()
+        return "sent, and not answered" if oldest is not None and oldest.sends else "not sent yet"
+
+    def peek(self, now_s: float) -> Batch | None:
+        """The batch to send next; None if there is none, or it must not be sent yet."""
+        if self._returned:
+            if self._in_flight:
+                return None  # answers are pending, and a batch must never be in flight twice
+            self._waiting = sorted((*self._returned, *self._waiting), key=_ordinal)
+            self._returned = []
+        alone = self.receipt is None and bool(self._in_flight)
+        if not self._waiting or alone or now_s < self.resend_at_s:
+            return None
+        return self._waiting[0]
+
+    def sent(self, batch: Batch) -> None:
+        """Note that ``batch``, just peeked, was handed to a connection."""
+        if not self._waiting or self._waiting[0] is not batch:
+            raise AssertionError("only the first waiting batch is sent")
+        self._waiting.pop(0)
+        batch.sends += 1
+        bisect.insort(self._in_flight, batch, key=_ordinal)
+
+    def acknowledged(self, batch: Batch, base_offset: int) -> None:
+        """Note that the broker has ``batch`` at ``base_offset``."""
+        self._in_flight.remove(batch)
+        self._failures_in_a_row = 0
+        last = base_offset + batch.record_count - 1
+        before = self.receipt or PartitionReceipt(0, base_offset, last)
+        self.receipt = PartitionReceipt(
+            records=before.records + batch.record_count,
+            first_offset=min(before.first_offset, base_offset),
+            last_offset=max(before.last_offset, last),
+        )
+
+    def returned(self, batch: Batch) -> None:
+        """Queue ``batch`` to be sent again."""
+        self._in_flight.remove(batch)
+        bisect.insort(self._returned, batch, key=_ordinal)
+
+    def note_error(self, error: str, now_s: float) -> None:
+        """Record a failed attempt; one cut short by the deadline does not replace an earlier error."""
+        if self.last_error is None or not self.is_overdue(now_s):
+            self.last_error = error
+
+    def back_off(self, now_s: float, *, first_s: float, max_s: float) -> None:
+        """Pause sending, longer after each failure in a row."""
+        pause_s = min(max_s, first_s * 2 ** min(self._failures_in_a_row, _DOUBLINGS_MAX))
+        self._failures_in_a_row += 1
+        self.resend_at_s = now_s + pause_s
+
+    def has_earlier(self, batch: Batch) -> bool:
+        """True while an earlier batch than ``batch`` is unacknowledged: OUT_OF_ORDER is then about that one."""
+        return any(other.ordinal < batch.ordinal for other in (*self._in_flight, *self._returned))
+
+    def next_offset(self) -> int:
+        """Lowest possible offset of later appends."""
+        return self.floor_offset if self.receipt is None else max(self.floor_offset, self.receipt.last_offset + 1)
+
+
+def _ordinal(batch: Batch) -> int:
+    return batch.ordinal
+
+
+#: Produce adds partitions to the transaction from version 12 on (KIP-890); 11 needs them added earlier.
+_ADDING_VERSION: Final = 12
+#: Bytes of a Produce request besides its batches, with room for a long topic name and transactional id.
+REQUEST_BYTES: Final = 1024
+
+
+def produce_version_max(transaction_version: int) -> int:
+    """The newest Produce version suitable for a cluster's transaction.version."""
+    return _ADDING_VERSION if transaction_version >= EPOCH_BUMP_VERSION else _ADDING_VERSION - 1
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """The Kafka transaction for which record batches are written.
+
+    Attributes:
+        transactional_id: the transactional id.
+        producer: the pair in the batches.
+        version: the cluster's transaction.version. Below 2 the partitions must have been added to the transaction
+            first (`TransactionClient.add_partitions`).
+    """
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    version: int
+
+
+@dataclass(eq=False)
+class Lane:
+    """One partition of a session: its queue, and the next sequence number."""
+
+    queue: PartitionQueue
+    finder: LeaderFinder
+    limits: TopicLimits
+    sequence: int = 0
+
+
+_Batches: TypeAlias = "list[tuple[Lane, Batch]]"
+
+
+@dataclass(eq=False)
+class _Request:
+    """One Produce request in flight."""
+
+    node_id: int
+    sent: SentRequest
+    batches: _Batches
+
+
+class BatchSender:
+    """Sends one session's batches.
+
+    Args:
+        cluster: connections; not closed by this object.
+        transaction: the batches' transaction.
+        options: bounds and back-off.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transaction: OpenTransaction,
+        options: KafkaOptions,
+    ) -> None:
+        self._cluster = cluster
+        self._transactional_id, self._producer = transaction.transactional_id, transaction.producer
+        self._version_max = produce_version_max(transaction.version)
+        self._options = options
+        self._active: dict[TopicPartition, Lane] = {}
+        self._requests: list[_Request] = []
+        self.unacknowledged_bytes: int = 0
+        self._away_s = 0.0
+        self._left_at_s: float | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the clock of batch deadlines, inside this block only.
+
+        Nothing is sent or received while the caller does something else, however long it takes between two blocks:
+        that must not use up the deadlines of waiting batches.
+        """
+        if self._left_at_s is not None:
+            self._away_s += monotonic() - self._left_at_s
+        try:
+            yield
+        finally:
+            self._left_at_s = monotonic()
+
+    @property
+    def idle(self) -> bool:
+        """True if every pushed batch is acknowledged."""
+        return not self._active
+
+    def push(self, lane: Lane, payload: RecordBytes, *, record_count: int, row_key: str | None) -> None:
+        """Queue an encoded batch; it must be acknowledged within ``delivery_timeout_ms`` of time spent `running`.
+
+        Args:
+            lane: the batch's partition.
+            payload: the batch; its sequence follows that of the previously pushed batch.
+            record_count: number of records.
+            row_key: its only record's key, printable; None for several records.
+        """
+        lane.queue.push(
+            payload,
+            record_count=record_count,
+            row_key=row_key,
+            deadline_s=self._now_s() + self._options.delivery_timeout_ms / 1000,
+        )
+        self.unacknowledged_bytes += len(payload)
+        self._active[lane.queue.partition] = lane
+
+    def pump(self, wait_s: float) -> None:
+        """Process answers, send what may be sent, and wait up to ``wait_s`` seconds for the next event.
+
+        Must be called while `running`.
+
+        Raises:
+            KafkaTimeoutError: a batch is past its deadline.
+            FencedError, AbortableError, BatchRetryError, KafkaError, DataError: as `ProduceSession.append`.
+        """
+        self._take_answers()
+        self._check_deadlines()
+        while self._send_round():
+            pass  # bounded: each round sends a batch, and max_in_flight bounds those
+        self._cluster.poll(self._until_next_resend(wait_s), until=self._has_answers)
+        self._take_answers()
+
+    def clear(self) -> None:
+        """Drop everything; later answers are ignored."""
+        self._active.clear()
+        self._requests.clear()
+        self.unacknowledged_bytes = 0
+
+    def _now_s(self) -> float:
+        return monotonic() - self._away_s
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
+    def _send_round(self) -> bool:
+        """Send one request to every broker that accepts one; True if any was sent."""
+        sent = [self._send(node_id, batches) for node_id, batches in self._groups().items()]
+        return any(sent)
+
+    def _groups(self) -> dict[int, _Batches]:
+        """The next batch of each partition that may send one now, by leader, as many as fit."""
+        now_s = self._now_s()
+        groups: dict[int, _Batches] = {}
+        sizes: Counter[int] = Counter()
+        for lane in self._active.values():
+            batch = lane.queue.peek(now_s)
+            node_id = None if batch is None else self._ready_leader(lane, batch, now_s)
+            if batch is None or node_id is None:
+                continue
+            fits = sizes[node_id] + len(batch.payload) + REQUEST_BYTES <= self._options.max_request_bytes
+            if fits or node_id not in groups:
+                groups.setdefault(node_id, []).append((lane, batch))
+                sizes[node_id] += len(batch.payload)
+        return groups
+
+    def _ready_leader(self, lane: Lane, batch: Batch, now_s: float) -> int | None:
+        """The leader if it accepts the lane's batches now, else None."""
+        node_id = lane.finder.find(self._cluster.deadline(_ms(batch.deadline_s - now_s)))
+        if node_id is None:
+            self._postpone(lane, "the partition has no leader")
+            return None
+        # A connection that logs in again (KIP-368) queues any number of requests, and sends none of them yet.
+        under_way = sum(request.node_id == node_id for request in self._requests)
+        try:
+            return node_id if self._cluster.ready(node_id) and under_way < self._options.max_in_flight else None
+        except NodeUnavailableError as error:
+            self._postpone(lane, str(error))
+            return None
+
+    def _request(self, node_id: int, batches: _Batches) -> KafkaRequest:
+        deadline = self._cluster.deadline(self._options.request_timeout_ms)
+        return produce_request(
+            self._transactional_id,
+            {lane.queue.partition: batch.payload for lane, batch in batches},
+            version=self._cluster.version(node_id, Api.PRODUCE, deadline, at_most=self._version_max),
+            timeout_ms=self._options.request_timeout_ms,
+        )
+
+    def _send(self, node_id: int, batches: _Batches) -> bool:
+        try:
+            sent = self._cluster.send(node_id, self._request(node_id, batches))
+        except NodeUnavailableError as error:
+            for lane, _ in batches:
+                self._postpone(lane, str(error))
+            return False
+        for lane, batch in batches:
+            lane.queue.sent(batch)
+        self._requests.append(_Request(node_id, sent, batches))
+        return True
+
+    def _until_next_resend(self, wait_s: float) -> float:
+        now_s = self._now_s()
+        resends = (lane.queue.resend_at_s - now_s for lane in self._active.values())
+        return min([wait_s, *(pause_s for pause_s in resends if pause_s > 0)]) if wait_s > 0 else 0.0
+
+    def _check_deadlines(self) -> None:
+        now_s = self._now_s()
+        for lane in self._active.values():
+            if lane.queue.is_overdue(now_s):
+                raise KafkaTimeoutError(
+                    operation=f"produce to {lane.queue.partition}",
+                    deadline_ms=self._options.delivery_timeout_ms,
+                    last_error=lane.queue.last_error or lane.queue.waits_for(),
+                )
+
+    def _has_answers(self) -> bool:
+        return any(request.sent.is_done for request in self._requests)
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def _take_answers(self) -> None:
+        """Handle finished requests, in the order in which they were sent."""
+        done = [request for request in self._requests if request.sent.is_done]
+        if done:
+            self._requests = [request for request in self._requests if not request.sent.is_done]
+        for request in done:
+            if request.sent.exception is None:
+                self._judge_all(request.node_id, request.batches, request.sent.value)
+            else:
+                self._lost(request.node_id, request.batches, request.sent.exception)
+
+    def _lost(self, node_id: int, batches: _Batches, error: BaseException) -> None:
+        """No answer: the batches may have been appended or not, so they are sent again with the same sequence."""
+        for lane, batch in batches:
+            self._send_again(lane, batch, f"broker {node_id}: {error}")
+            self._cluster.forget_leader(lane.queue.partition)
+
+    def _judge_all(self, node_id: int, batches: _Batches, answers: KafkaResponse) -> None:
+        for lane, batch in batches:
+            answer = answers.get(lane.queue.partition)
+            if answer is None:
+                raise RemoteProtocolError(peer=f"broker {node_id}", detail=f"Produce left out {lane.queue.partition}")
+            self._judge(lane, batch, answer)
+
+    def _judge(self, lane: Lane, batch: Batch, answer: ProducedPartition) -> None:
+        code = answer.error_code
+        if code == Code.NONE:
+            _check_ours(lane.queue, batch, answer, lane.limits, self._producer)
+            lane.queue.acknowledged(batch, answer.base_offset)
+            self.unacknowledged_bytes -= len(batch.payload)
+            if not lane.queue.outstanding:
+                del self._active[lane.queue.partition]
+        elif code in PRODUCE_RETRIED or (code == Code.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.queue.has_earlier(batch)):
+            if code in LEADER_MOVED:
+                self._cluster.forget_leader(lane.queue.partition)
+            concurrent = code == Code.CONCURRENT_TRANSACTIONS
+            self._send_again(lane, batch, f"Produce was answered {describe_error(code)}", concurrent=concurrent)
+        else:
+            raise produce_error(lane.queue.partition, batch, answer, self._producer)
+
+    def _send_again(self, lane: Lane, batch: Batch, error: str, *, concurrent: bool = False) -> None:
+        behind_another = lane.queue.has_earlier(batch)
+        lane.queue.returned(batch)
+        lane.queue.note_error(error, self._now_s())
+        if not behind_another:
+            self._back_off(lane, concurrent=concurrent)
+
+    def _postpone(self, lane: Lane, error: str) -> None:
+        """Nothing was sent: look up the leader again after a pause."""
+        lane.queue.note_error(error, self._now_s())
+        self._cluster.forget_leader(lane.queue.partition)
+        self._back_off(lane)
+
+    def _back_off(self, lane: Lane, *, concurrent: bool = False) -> None:
+        first_ms = self._options.retry_backoff_ms
+        lane.queue.back_off(
+            self._now_s(),
+            first_s=(min(first_ms, BUSY_BACKOFF_MS) if concurrent else first_ms) / 1000,
+            max_s=self._options.retry_backoff_max_ms / 1000,
+        )
+
+
+def _ms(left_s: float) -> int:
+    # Rounded up: an attempt cut off just before the deadline would count as a failure of its own.
+    return max(1, math.ceil(left_s * 1000))
+
+
+def _check_ours(
+    queue: PartitionQueue,
+    batch: Batch,
+    answer: ProducedPartition,
+    limits: TopicLimits,
+    producer: ProducerIdAndEpoch,
+) -> None:
+    """Fail if the broker acknowledges another writer's batch.
+
+    A broker acknowledges a duplicate with the first batch's offset and, whatever the topic's
+    timestamp type, its time (``ProducerStateEntry.findDuplicateBatch``). That is right for a batch sent
+    again, and impossible for one that is sent for the first time.
+
+    Raises:
+        BatchRetryError: it is another writer's.
+    """
+    first = batch.sends == 1
+    floor = queue.next_offset() if first else queue.floor_offset
+    stamped = first and limits.create_time is True and answer.log_append_time_ms != -1
+    if stamped or answer.base_offset < floor:
+        raise BatchRetryError(
+            reason=f"{queue.partition} already had a batch of producer {producer} with the sequence numbers of ours, "
+            f"at offset {answer.base_offset}: another writer uses the same transaction, and ours was not written (or "
+            "the topic was deleted and made anew). The whole transaction must be aborted"
+        )

@@ -1,0 +1,450 @@
+"""The connections to the brokers of a cluster, driven on the caller's thread, with a deadline on every wait.
+
+They make progress only inside the calls below: nothing happens between calls, and no thread is left running.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import KafkaTimeoutError
+from spark_2pc_sink.kafka.connection import Connection, SentRequest, api_versions_request
+from spark_2pc_sink.kafka.connection_failures import ConnectionFailures, NodeUnavailableError
+from spark_2pc_sink.kafka.error_policy import kafka_error
+from spark_2pc_sink.kafka.tls import client_context
+from spark_2pc_sink.logins.tokens import BrokerTokens, check_library, token_source
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.wire import api_versions
+from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply
+from spark_2pc_sink.wire.messages import KafkaRequest
+from spark_2pc_sink.wire.responses import KafkaResponse
+
+_log = sink_log(__name__)
+
+_Answer = TypeVar("_Answer")
+#: A broker: by node id, or by index in bootstrap.servers.
+NodeId: TypeAlias = "int | str"
+#: Waits for the answer to a sent request, and raises `NodeUnavailableError` without one.
+AnswerLater: TypeAlias = "Callable[[], KafkaResponse]"
+#: The pause before reconnecting to a broker doubles with each failure in a row, with this much random variation.
+_DOUBLINGS_MAX: Final = 16
+_SPREAD: Final = (0.8, 1.2)
+
+
+class Reasons:
+    """The newest reason of failed attempts, for the final error, and for the log if they continue for long.
+
+    An attempt cut short by the deadline times out whatever the problem is: it is less informative than the
+    previous reason, and does not replace it.
+
+    Args:
+        deadline: deadline for all attempts.
+
+    Attributes:
+        newest: None before the first.
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.newest: str | None = None
+        self._deadline = deadline
+
+    def note(self, reason: object) -> None:
+        """Record a failed attempt."""
+        if self.newest is None or not self._deadline.passed:
+            self.newest = str(reason)
+        if self._deadline.got_long():
+            _log.warning("still waiting for Kafka, for up to %.0f s more: %s", self._deadline.remaining_s, self.newest)
+
+
+class _LoopClock:
+    """The machine's monotonic clock; sleeping drives the connections."""
+
+    def __init__(self, connections: BrokerConnections) -> None:
+        self._connections = connections
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            self._connections.poll(left_s)
+
+
+class BrokerConnections:
+    """One connection to each broker in use.
+
+    Construction reads the TLS files and does no network I/O. Not thread-safe, and not to be used across
+    a fork.
+
+    Args:
+        options: addresses, security, time-outs and back-off.
+
+    Raises:
+        ConfigurationError: a TLS file cannot be read.
+        MissingExtraError: the login needs a package that is not installed.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self.options: KafkaOptions = options
+        self._tls = client_context(options)
+        check_library(options)
+        source = token_source(options)
+        self._tokens = None if source is None else BrokerTokens(source)
+        self._failed = ConnectionFailures(options, self._tokens)
+        self._connections: dict[NodeId, Connection] = {}
+        self._addresses: dict[NodeId, tuple[str, int]] = {
+            f"bootstrap-{number}": _host_and_port(server) for number, server in enumerate(options.bootstrap_servers)
+        }
+        #: For brokers with failed connections: the unreported failure, the number of failures in a row,
+        #: when to try again, and the error until then.
+        self._failures: dict[NodeId, BaseException] = {}
+        self._in_a_row: dict[NodeId, int] = {}
+        self._again_at_s: dict[NodeId, float] = {}
+        self._reasons: dict[NodeId, str] = {}
+        self._versions: dict[NodeId, ApiVersionsReply] = {}
+        #: Brokers that did not answer the last request, or were unreachable.
+        self._silent: set[NodeId] = set()
+        self._last_error = "no broker has answered yet"
+        self._closed = False
+
+    # --- lifetime ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close every connection. Pending answers are dropped. A second call does nothing."""
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close(ConnectionResetError("closed"))
+        self._connections.clear()
+
+    def deadline(self, limit_ms: int | None = None, *, backoff_ms: int | None = None) -> Deadline:
+        """A deadline whose pauses drive the connections.
+
+        Args:
+            limit_ms: milliseconds from now; ``max_block_ms`` by default.
+            backoff_ms: the first pause; ``retry_backoff_ms`` by default.
+        """
+        return Deadline(
+            _LoopClock(self),
+            self.options.max_block_ms if limit_ms is None else limit_ms,
+            backoff_ms=self.options.retry_backoff_ms if backoff_ms is None else backoff_ms,
+            backoff_ms_max=self.options.retry_backoff_max_ms,
+        )
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float, until: Callable[[], bool] = lambda: False) -> None:
+        """Drive the connections; returns after the first event, or after ``timeout_s`` without one.
+
+        Args:
+            timeout_s: longest wait in seconds.
+            until: condition to wait for. If it holds already, no further event is needed.
+        """
+        if until():
+            timeout_s = 0.0
+        now_s = time.monotonic()
+        end_s = min([now_s + max(0.0, timeout_s), *(each.wake_s for each in self._connections.values())])
+        poller, connections = select.poll(), {}
+        for connection in self._connections.values():
+            connections[connection.fileno()] = connection
+            poller.register(connection, connection.wanted)
+        # Rounded up: a wait that ends slightly early would be repeated at once.
+        for descriptor, events in poller.poll(math.ceil(max(0.0, end_s - now_s) * 1000)):
+            connections[descriptor].advance(events)
+        now_s = time.monotonic()
+        for node_id, connection in list(self._connections.items()):
+            if now_s >= connection.wake_s:
+                connection.advance(0)
+            self._look_at(node_id, connection)
+
+    def wait(self, sent: SentRequest, deadline: Deadline) -> None:
+        """Drive the connections until ``sent`` is done or the deadline has passed."""
+        while not sent.is_done and not deadline.passed:
+            self.poll(deadline.remaining_s)
+
+    # --- one broker ----------------------------------------------------------------------------------------------
+
+    def ready(self, node_id: NodeId) -> bool:
+        """True if a request would be sent to this broker now; else it is busy, or a connection is being opened.
+
+        Raises:
+            NodeUnavailableError: connecting failed a moment ago.
+            AuthorizationError: the broker refused the credentials.
+        """
+        return self._connection(node_id).ready
+
+    def send(self, node_id: NodeId, request: KafkaRequest) -> SentRequest:
+        """Send a request to a broker that is `ready`.
+
+        The result has the answer, or the failure, after some `poll`; a failure never says whether the broker
+        has acted on the request. Without an answer within ``request_timeout_ms`` the connection is closed, which
+        fails every request on it.
+
+        Raises:
+            NodeUnavailableError: the request was not sent.
+        """
+        connection = self._connection(node_id)
+        if not connection.ready:
+            raise NodeUnavailableError(f"broker {node_id} cannot take a request now")
+        sent = connection.send(request)
+        self._look_at(node_id, connection)
+        return sent
+
+    def request(self, node_id: NodeId, request: KafkaRequest, deadline: Deadline) -> KafkaResponse:
+        """Send one request to one broker and wait for the answer.
+
+        Raises:
+            NodeUnavailableError: no connection, or no answer; the broker may have acted on the request.
+            AuthorizationError: the broker refused the credentials.
+        """
+        self._silent.add(node_id)
+        self._connect(node_id, deadline)
+        return self._answer(node_id, self.send(node_id, request), deadline)
+
+    def begin(self, node_id: NodeId, request: KafkaRequest, deadline: Deadline) -> AnswerLater | None:
+        """Send a request at once; the answer is awaited later.
+
+        Returns:
+            The function that waits for the answer. None without a connection that can send now.
+
+        Raises:
+            NodeUnavailableError: not sent; the broker may have received it anyway.
+        """
+        if node_id not in self._connections or not self.ready(node_id):
+            return None
+        self._silent.add(node_id)
+        sent = self.send(node_id, request)
+        return lambda: self._answer(node_id, sent, deadline)
+
+    def request_at_once(
+        self, requests: Mapping[int, KafkaRequest], deadline: Deadline
+    ) -> dict[int, KafkaResponse] | None:
+        """Send one request each to several brokers at the same time.
+
+        Returns:
+            The answers; None if a connection is missing or busy, or a broker did not answer.
+        """
+        later: dict[int, AnswerLater] = {}
+        try:
+            for node_id, request in requests.items():
+                begun = self.begin(node_id, request, deadline)
+                if begun is None:
+                    return None
+                later[node_id] = begun
+            return {node_id: answer() for node_id, answer in later.items()}
+        except NodeUnavailableError as error:
+            _log.info("%s; asking again", error)
+            return None
+
+    def by_promise(self, nodes: Sequence[int] | Sequence[str]) -> list[Any]:
+        """The same brokers, the most promising first: without a recent failure, and connected."""
+        connected = {node_id for node_id, connection in self._connections.items() if connection.open}
+        shuffled = random.sample(nodes, len(nodes))
+        return sorted(shuffled, key=lambda node_id: (node_id in self._silent, node_id not in connected))
+
+    def call(
+        self,
+        api: Api,
+        choose_node: Callable[[Deadline], int],
+        build: Callable[[int], KafkaRequest],
+        deadline: Deadline,
+    ) -> KafkaResponse:
+        """Send a request until any broker answers, whatever the answer.
+
+        Args:
+            api: the API, for the version and for error texts.
+            choose_node: returns the broker for each attempt.
+            build: builds the request for a version.
+            deadline: when to give up.
+
+        Raises:
+            KafkaTimeoutError: no answer within the deadline.
+            KafkaError: the broker and this package have no version in common (code 35).
+            AuthorizationError: a broker refused the credentials.
+        """
+
+        def attempt() -> KafkaResponse:
+            node_id = choose_node(deadline)
+            version = self.version(node_id, api, deadline)
+            return self.request(node_id, build(version), deadline)
+
+        return self.until_answered(api.name, attempt, deadline)
+
+    def until_answered(
+        self, operation: str, attempt: Callable[[], _Answer], deadline: Deadline, *, otherwise: str | None = None
+    ) -> _Answer:
+        """Run ``attempt`` until it does not raise `NodeUnavailableError`, with growing pauses.
+
+        Args:
+            operation: the operation's name, for the error.
+            attempt: makes one attempt.
+            deadline: when to give up.
+            otherwise: the error's reason if no attempt could be made; by default the last connection
+                failure.
+
+        Raises:
+            KafkaTimeoutError: every attempt within the deadline failed.
+        """
+        reasons = Reasons(deadline)
+        while not deadline.passed:
+            try:
+                return attempt()
+            except NodeUnavailableError as error:
+                reasons.note(error)
+            deadline.pause()
+        last_error = reasons.newest or otherwise or self._last_error
+        raise KafkaTimeoutError(operation=operation, deadline_ms=deadline.limit_ms, last_error=last_error)
+
+    def api_versions(self, node_id: NodeId, deadline: Deadline) -> ApiVersionsReply:
+        """This broker's offered versions, known from its connection; requested again after `forget_features`.
+
+        Raises:
+            NodeUnavailableError: no answer.
+        """
+        connection = self._connections.get(node_id)
+        if node_id not in self._versions and (connection is None or not connection.open):
+            self._silent.add(node_id)
+            self._connect(node_id, deadline)
+        known = self._versions.get(node_id)
+        if known is None:
+            known = self._note_versions(node_id, self.request(node_id, api_versions_request(), deadline))
+        return known
+
+    def begin_api_versions(self, node_id: int, deadline: Deadline) -> Callable[[], ApiVersionsReply] | None:
+        """Request a broker's versions again, as `begin` does; `api_versions` then returns the new answer.
+
+        Raises:
+            NodeUnavailableError: not sent.
+        """
+        later = self.begin(node_id, api_versions_request(), deadline)
+        return None if later is None else lambda: self._note_versions(node_id, later())
+
+    def knows_versions(self, node_id: NodeId) -> bool:
+        """Whether `version` can answer without I/O."""
+        return node_id in self._versions
+
+    def version(self, node_id: NodeId, api: Api, deadline: Deadline, *, at_most: int | None = None) -> int:
+        """The newest version of ``api`` supported by both this broker and this package.
+
+        Raises:
+            KafkaError: there is none (code 35).
+            NodeUnavailableError: the broker did not report its versions.
+        """
+        return api_versions.choose_version(self.api_versions(node_id, deadline), api, at_most=at_most)
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _note_versions(self, node_id: NodeId, response: KafkaResponse) -> ApiVersionsReply:
+        found = ApiVersionsReply.read(response)
+        if found.error_code != Code.NONE:
+            raise kafka_error("ApiVersions", found.error_code)
+        self._versions[node_id] = found
+        return found
+
+    def _answer(self, node_id: NodeId, sent: SentRequest, deadline: Deadline) -> KafkaResponse:
+        self.wait(sent, deadline)
+        if not sent.is_done:
+            raise NodeUnavailableError(f"broker {node_id} has not answered in time")
+        if sent.exception is not None:
+            raise self._unavailable(node_id, sent.exception)
+        self._silent.discard(node_id)
+        return sent.value
+
+    def _connection(self, node_id: NodeId) -> Connection:
+        """The connection to a broker, new or existing, in any state.
+
+        Raises:
+            NodeUnavailableError: the previous one failed, or it is too early for a new one.
+            ConfigurationError: a TLS file can no longer be read.
+        """
+        connection = self._connections.get(node_id)
+        if connection is not None:
+            connection.renew()
+            self._look_at(node_id, connection)
+        self._raise_failure(node_id)
+        connection = self._connections.get(node_id)
+        if connection is not None:
+            return connection
+        if time.monotonic() < self._again_at_s.get(node_id, 0.0):
+            raise NodeUnavailableError(self._reasons.get(node_id, f"broker {node_id} could not be reached"))
+        address = self._addresses.get(node_id)
+        if address is None:
+            raise NodeUnavailableError(f"broker {node_id} is not in the cluster's metadata")
+        # Certificates may be renewed during the job.
+        self._tls = client_context(self.options)
+        connection = self._connections[node_id] = Connection(address, self.options, self._tls, self._tokens)
+        self._look_at(node_id, connection)
+        self._raise_failure(node_id)
+        return connection
+
+    def _look_at(self, node_id: NodeId, connection: Connection) -> None:
+        """Note a connection's state: opened, answered, or closed."""
+        opened_with = connection.take_versions()
+        if opened_with is not None:
+            self._versions[node_id] = ApiVersionsReply.read(opened_with)
+            self._in_a_row.pop(node_id, None)
+            self._silent.discard(node_id)
+            _log.debug("connected to broker %s at %s:%d", node_id, *connection.address)
+        if connection.answered:
+            self._failed.note_answer(node_id)
+        failure = connection.failure
+        if failure is None or self._connections.get(node_id) is not connection:
+            return
+        del self._connections[node_id]
+        self._last_error = str(failure)
+        _log.debug("the connection to broker %s is closed: %s", node_id, failure)
+        if not connection.opened:
+            self._failures[node_id] = failure
+            count = self._in_a_row[node_id] = self._in_a_row.get(node_id, 0) + 1
+            doubled_ms = self.options.reconnect_backoff_ms * 2 ** min(count - 1, _DOUBLINGS_MAX)
+            pause_s = min(doubled_ms, self.options.reconnect_backoff_max_ms) / 1000
+            spread = random.uniform(*_SPREAD)  # noqa: S311 - not security-relevant
+            self._again_at_s[node_id] = time.monotonic() + pause_s * spread
+
+    def _take_addresses(self, addresses: Mapping[int, tuple[str, int]]) -> None:
+        """Update the brokers' addresses, as reported by one of them; those in bootstrap.servers stay."""
+        self._addresses = {node: at for node, at in self._addresses.items() if isinstance(node, str)} | dict(addresses)
+
+    def _hang_up(self, node_id: NodeId) -> None:
+        connection = self._connections.pop(node_id, None)
+        if connection is not None:
+            connection.close(ConnectionResetError("it is needed no more"))
+
+    def _connect(self, node_id: NodeId, deadline: Deadline) -> None:
+        """Wait until the broker can accept a request.
+
+        Raises:
+            NodeUnavailableError: it cannot, within the deadline or ``socket_connection_setup_timeout_ms``.
+        """
+        connection = self._connection(node_id)
+        while not connection.ready and connection.failure is None and not deadline.passed:
+            self.poll(deadline.remaining_s)
+        if not connection.ready and not connection.open:
+            connection.close(TimeoutError("connecting took too long"))
+            self._look_at(node_id, connection)
+        self._raise_failure(node_id)
+
+    def _raise_failure(self, node_id: NodeId) -> None:
+        """Report, once, that the last connection to this broker failed."""
+        failure = self._failures.pop(node_id, None)
+        if failure is not None:
+            error = self._unavailable(node_id, failure)
+            self._reasons[node_id] = str(error)
+            raise error
+
+    def _unavailable(self, node_id: NodeId, error: BaseException) -> Exception:
+        """The exception for a failed connection, see `ConnectionFailures.judge`."""
+        return self._failed.judge(node_id, self._addresses.get(node_id), error, self._tls)
+
+
+def _host_and_port(server: str) -> tuple[str, int]:
+    host, _, port = server.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,377 @@
+"""Synchronous access to a Kafka cluster, with a deadline for every wait.
+
+Metadata, coordinators and features are requested explicitly, because kafka-python's own refresh would create
+topics, retry for ever, and hide why it failed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, UnknownTopicError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.broker_connections import BrokerConnections, NodeId, Reasons
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.error_policy import kafka_error
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api, ApiVersionsReply
+from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+
+_log = sink_log(__name__)
+
+#: Topics are never created by us, so a topic missing from several refreshes in a row does not exist. More than
+#: one, because a broker learns of a new topic slightly later than the controller creates it.
+UNKNOWN_TOPIC_REFRESHES_MAX: Final = 5
+#: An answer to an older request is discarded: the level may have changed since.
+_ASKED_BEFORE_S_MAX: Final = 1.0
+_TOPIC_REFUSALS: Final = frozenset({Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TOPIC_EXCEPTION})
+
+
+@dataclass(frozen=True)
+class BrokerFeatures:
+    """Identity and features of the cluster, as reported by one broker.
+
+    Args:
+        cluster_id: permanent id of the cluster.
+        transaction_version: the finalized level of the feature transaction.version, 0 if absent (KIP-1022).
+        epoch: grows with the levels; -1 if the broker does not know it.
+    """
+
+    cluster_id: str
+    transaction_version: int
+    epoch: int = -1
+
+
+@dataclass(frozen=True)
+class _AskedFeatures:
+    """A request in flight, and when it was sent."""
+
+    answer: Callable[[], ApiVersionsReply]
+    at_s: float
+
+
+class Cluster(BrokerConnections):
+    """A cluster's brokers, topics and coordinators. Close it, or use ``with``.
+
+    The first request connects, within its own deadline.
+
+    Args:
+        options: addresses, security, time-outs and back-off.
+    """
+
+    def __init__(self, options: KafkaOptions) -> None:
+        super().__init__(options)
+        self._metadata: KafkaResponse | None = None
+        self._metadata_until_s = 0.0
+        #: A broker has been unreachable since: its address may have changed.
+        self._may_have_moved = False
+        self._leaders: dict[TopicPartition, int] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._coordinators: dict[str, int] = {}
+        self._features: BrokerFeatures | None = None
+        self._features_at_s = 0.0
+        self._ahead: _AskedFeatures | None = None
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def features(self, *, age_ms_max: int | None = None) -> BrokerFeatures:
+        """The cluster's id and its transaction.version.
+
+        A broker with outdated information is ignored: the higher epoch wins (KIP-584).
+
+        Args:
+            age_ms_max: largest age of the answer, 0 for a new request; None accepts any age.
+
+        Raises:
+            KafkaTimeoutError: no broker answered.
+        """
+        deadline = self.deadline()
+        if age_ms_max and (fresh := self.fresh_features(age_ms_max)) is not None:
+            return fresh
+        known = self._features
+
+        def attempt() -> BrokerFeatures:
+            cluster_id = self._known(deadline).cluster_id or ""
+            versions = self._asked_before()
+            if versions is None:
+                node_id = self.any_node(deadline)
+                if age_ms_max is not None:
+                    self._versions.pop(node_id, None)
+                versions = self.api_versions(node_id, deadline)
+            return BrokerFeatures(cluster_id, versions.transaction_version, versions.features_epoch)
+
+        found = self.until_answered(Api.API_VERSIONS.name, attempt, deadline)
+        self._features_at_s = time.monotonic()
+        if known is not None and known.cluster_id == found.cluster_id and known.epoch > found.epoch:
+            return known
+        self._features = found
+        return found
+
+    def ask_features(self) -> None:
+        """Send the request for `features`, which uses the answer if called within a second.
+
+        Sends nothing if that requires a new connection.
+        """
+        if self._metadata is None or self._may_have_moved or self._ahead is not None:
+            return
+        deadline = self.deadline()
+        try:
+            answer = self.begin_api_versions(self.any_node(deadline), deadline)
+        except NodeUnavailableError as error:
+            _log.info("%s; asking when it has to be known", error)
+            return
+        self._ahead = None if answer is None else _AskedFeatures(answer, time.monotonic())
+
+    def _asked_before(self) -> ApiVersionsReply | None:
+        """The answer to `ask_features`; None if it was not called, or too long ago.
+
+        Raises:
+            NodeUnavailableError: no answer.
+        """
+        asked, self._ahead = self._ahead, None
+        if asked is None:
+            return None
+        answer = asked.answer()
+        return answer if time.monotonic() - asked.at_s < _ASKED_BEFORE_S_MAX else None
+
+    def fresh_features(self, age_ms_max: int) -> BrokerFeatures | None:
+        """Features reported within ``age_ms_max``; None if a new request is needed."""
+        return self._features if time.monotonic() - self._features_at_s < age_ms_max / 1000 else None
+
+    def forget_features(self) -> None:
+        """Request versions and features again when next needed; a cluster may be up- or downgraded."""
+        self._versions.clear()
+        self._ahead = None
+
+    def node_ids(self, deadline: Deadline | None = None) -> tuple[int, ...]:
+        """The brokers of the cluster."""
+        return tuple(broker.node_id for broker in self._known(deadline or self.deadline()).brokers)
+
+    def any_node(self, deadline: Deadline) -> int:
+        """A broker for requests that any broker can answer."""
+        return int(self.by_promise(self.node_ids(deadline))[0])
+
+    def partition_counts(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, int]:
+        """Each topic's number of partitions.
+
+        Raises:
+            UnknownTopicError: a topic does not exist. It is never created.
+            AuthorizationError: a topic may not be described.
+            KafkaTimeoutError: no broker answered.
+        """
+        wanted = sorted(set(topics))
+        found = self.existing_topics(wanted, deadline)
+        missing = [topic for topic in wanted if topic not in found]
+        if missing:
+            servers = ",".join(self.options.bootstrap_servers)
+            raise unknown_topic(
+                missing[0],
+                f"it does not exist at {servers}, and topics are never created here; correct the name, or create it: "
+                f"kafka-topics.sh --bootstrap-server {servers} --create --topic {missing[0]}",
+            )
+        return {topic: len(found[topic].partitions) for topic in wanted}
+
+    def existing_topics(self, topics: Iterable[str], deadline: Deadline | None = None) -> dict[str, KafkaPart]:
+        """Those of ``topics`` that exist, by a new request. A topic missing from several answers in a row is omitted.
+
+        Raises:
+            AuthorizationError: a topic may not be described.
+            KafkaError: the brokers cannot say whether a topic exists.
+            KafkaTimeoutError: no broker answered.
+        """
+        deadline = deadline or self.deadline()
+        wanted = tuple(sorted(set(topics)))
+        found: dict[str, KafkaPart] = {}
+        for attempt in range(UNKNOWN_TOPIC_REFRESHES_MAX if wanted else 0):
+            if attempt:
+                deadline.pause()
+            found = {topic.name: topic for topic in self.refresh(wanted, deadline).topics}
+            if len(found) == len(wanted) and all(map(responses.topic_exists, found.values())):
+                break
+            for topic in found.values():
+                if topic.error_code in _TOPIC_REFUSALS:
+                    raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
+        for topic in found.values():
+            if topic.error_code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
+                raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
+        return {name: topic for name, topic in found.items() if responses.topic_exists(topic)}
+
+    def topic_id(self, topic: str) -> str:
+        """A topic's id in the newest answer about it; '' if the broker has none (KIP-516)."""
+        return self._topic_ids.get(topic, "")
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """The known leader of ``partition``; None: `refresh` first, or it currently has no leader."""
+        return self._leaders.get(partition)
+
+    def forget_leader(self, partition: TopicPartition) -> None:
+        """Discard a leader that was found to be outdated."""
+        self._leaders.pop(partition, None)
+
+    def refresh(self, topics: Iterable[str], deadline: Deadline) -> KafkaResponse:
+        """Request brokers and the leaders of ``topics``.
+
+        Raises:
+            KafkaTimeoutError: no broker answered.
+            AuthorizationError: the credentials were refused.
+        """
+        wanted = tuple(sorted(set(topics)))
+        reasons = Reasons(deadline)
+        while not deadline.passed:
+            for node_id in self._to_ask():
+                try:
+                    return self._refresh_from(node_id, wanted, deadline)
+                except NodeUnavailableError as error:
+                    reasons.note(error)
+            deadline.pause()
+        verb = "connecting" if self._metadata is None else "connecting again"
+        servers, protocol = ",".join(self.options.bootstrap_servers), self.options.security_protocol
+        last_error = reasons.newest or self._last_error
+        raise KafkaTimeoutError(
+            # Brokers silently close connections that use another protocol than the listener's.
+            operation=f"{verb} to bootstrap.servers={servers} with security.protocol={protocol}",
+            deadline_ms=deadline.limit_ms,
+            last_error=last_error,
+            remedy=_connection_remedy(last_error),
+        )
+
+    def coordinator(self, transactional_id: str, deadline: Deadline) -> int:
+        """The coordinator of ``transactional_id``, cached until `forget_coordinator`.
+
+        Raises:
+            NodeUnavailableError: the coordinator is currently unknown.
+            AuthorizationError: the transactional id may not be described (code 53).
+        """
+        known = self.known_coordinator(transactional_id)
+        if known is not None:
+            return known
+        (found,) = self.find_coordinators([transactional_id], deadline).values()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def known_coordinator(self, transactional_id: str) -> int | None:
+        """The cached coordinator, without I/O; None if it must be requested."""
+        return self._coordinators.get(transactional_id)
+
+    def find_coordinators(
+        self, transactional_ids: Sequence[str], deadline: Deadline
+    ) -> dict[str, int | NodeUnavailableError | KafkaError]:
+        """Request the coordinators of these ids in one request, and cache them like `coordinator`.
+
+        Returns:
+            Each id's broker, or the error: currently unknown, or the id may not be described.
+
+        Raises:
+            NodeUnavailableError: no broker could be reached.
+        """
+        node_id = self.any_node(deadline)
+        version = self.version(node_id, Api.FIND_COORDINATOR, deadline)
+        request = messages.find_coordinators_request(transactional_ids, version=version)
+        answers = responses.coordinators_of(self.request(node_id, request, deadline), transactional_ids)
+        found = {name: _coordinator_in(name, answer) for name, answer in answers.items()}
+        known = {name: answer for name, answer in found.items() if isinstance(answer, int)}
+        if not {*known.values()} <= {*self.node_ids(deadline)}:
+            self.refresh((), deadline)
+        self._coordinators |= known
+        return found
+
+    def forget_coordinator(self, transactional_id: str) -> None:
+        """Discard a coordinator that has moved or is gone."""
+        self._coordinators.pop(transactional_id, None)
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _known(self, deadline: Deadline) -> KafkaResponse:
+        if self._metadata is None or time.monotonic() > self._metadata_until_s:
+            return self.refresh((), deadline)
+        if self._may_have_moved:
+            self._ask_once_where_brokers_are(deadline)
+        return self._metadata
+
+    def _ask_once_where_brokers_are(self, deadline: Deadline) -> None:
+        """Update addresses from any one broker; if none answers, the known addresses stay."""
+        self._may_have_moved = False
+        for node_id in self._to_ask():
+            try:
+                self._refresh_from(node_id, (), deadline)
+            except NodeUnavailableError as error:
+                _log.info("%s; asking another broker for addresses", error)
+            else:
+                return
+
+    def _unavailable(self, node_id: NodeId, error: BaseException) -> Exception:
+        self._may_have_moved = True
+        return super()._unavailable(node_id, error)
+
+    def _to_ask(self) -> tuple[NodeId, ...]:
+        """The known brokers, the most promising first; then bootstrap.servers, in case all of them moved."""
+        known = () if self._metadata is None else tuple(broker.node_id for broker in self._metadata.brokers)
+        bootstrap = tuple(node_id for node_id in self._addresses if isinstance(node_id, str))
+        return *self.by_promise(known), *self.by_promise(bootstrap)
+
+    def _refresh_from(self, node_id: NodeId, topics: tuple[str, ...], deadline: Deadline) -> KafkaResponse:
+        version = self.version(node_id, Api.METADATA, deadline)
+        reply = self.request(node_id, messages.metadata_request(topics, version=version), deadline)
+        if not reply.brokers:
+            raise NodeUnavailableError(f"broker {node_id} knows no brokers yet")
+        self._metadata = reply
+        self._take_addresses({broker.node_id: (broker.host, broker.port) for broker in reply.brokers})
+        self._metadata_until_s = time.monotonic() + self.options.metadata_max_age_ms / 1000
+        if isinstance(node_id, str):
+            self._hang_up(node_id)  # it has a node id now, and is connected to under that
+        for topic in reply.topics:
+            self._topic_ids[topic.name] = responses.topic_id(topic)
+            for part in topic.partitions:
+                key = TopicPartition(topic.name, part.partition_index)
+                if part.leader_id >= 0:
+                    self._leaders[key] = part.leader_id
+                else:
+                    self._leaders.pop(key, None)
+        return reply
+
+
+def _coordinator_in(transactional_id: str, answer: KafkaPart) -> int | NodeUnavailableError | KafkaError:
+    if answer.error_code == Code.NONE:
+        return int(answer.node_id)
+    if describe_error(answer.error_code).retriable:
+        return NodeUnavailableError(f"FindCoordinator answered {describe_error(answer.error_code)}")
+    return kafka_error("FindCoordinator", answer.error_code, answer.error_message or f"id {transactional_id!r}")
+
+
+def _connection_remedy(last_error: str) -> str:
+    """The remedy if no broker was reachable."""
+    if "ECONNREFUSED" in last_error:
+        return "Start the brokers, or correct host and port in bootstrap.servers"
+    if "DNS" in last_error or "getaddrinfo" in last_error:
+        return "Correct the host in bootstrap.servers, or the name service of this machine, which does not know it"
+    return (
+        "Let this machine reach a broker at bootstrap.servers, whose listener there has the same security.protocol; it "
+        "must also reach the addresses in advertised.listeners"
+    )
+
+
+def unknown_topic(topic: str, detail: str) -> UnknownTopicError:
+    """The error for a missing topic or partition."""
+    code = describe_error(Code.UNKNOWN_TOPIC_OR_PARTITION)
+    return UnknownTopicError(
+        api="Metadata",
+        code=code.code,
+        name=code.name,
+        detail=f"topic {topic!r}: {detail}",
+    )

@@ -1,0 +1,253 @@
+"""Leader lookup: requests to a partition's leader, and to any broker about a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, TypeVar
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import KafkaTimeoutError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.broker_connections import Reasons
+from spark_2pc_sink.kafka.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, Cluster, unknown_topic
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.error_policy import LEADER_MOVED, kafka_error
+from spark_2pc_sink.kafka.record_encoder import TopicLimits
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.messages import ConfigResource, IsolationLevel, KafkaRequest
+from spark_2pc_sink.wire.responses import KafkaResponse
+
+_MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+_SEGMENT_BYTES: Final = "segment.bytes"
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
+_CLEANUP: Final = "cleanup.policy"
+_CREATE_TIME: Final = "CreateTime"
+#: After these the leader is looked up again. The last one is returned right after a leader change: until the new
+#: leader's high watermark has reached the start of its leadership it reports no end offset (KIP-207).
+_ASKED_AGAIN: Final = LEADER_MOVED | {
+    Code.FENCED_LEADER_EPOCH,
+    Code.UNKNOWN_LEADER_EPOCH,
+    Code.OFFSET_NOT_AVAILABLE,
+}
+
+_Found = TypeVar("_Found")
+
+
+class LeaderFinder:
+    """Finds a partition's leader, and decides when a partition does not exist.
+
+    Args:
+        cluster: connections.
+        partition: the partition.
+    """
+
+    def __init__(self, cluster: Cluster, partition: TopicPartition) -> None:
+        self._cluster = cluster
+        self._partition = partition
+        self._refreshes_in_vain = 0
+
+    def find(self, deadline: Deadline) -> int | None:
+        """The leader, requested from the brokers if unknown; None while the partition has none.
+
+        Raises:
+            UnknownTopicError: the partition was missing from several refreshes in a row.
+            AuthorizationError: the topic may not be described.
+            KafkaTimeoutError: no broker answered.
+        """
+        leader = self._cluster.leader(self._partition)
+        if leader is not None:
+            return leader
+        topic, index = self._partition.topic, self._partition.partition
+        found = next((item for item in self._cluster.refresh([topic], deadline).topics if item.name == topic), None)
+        code = Code.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
+        exists = found is not None and any(part.partition_index == index for part in found.partitions)
+        if exists or (describe_error(code).retriable and code != Code.UNKNOWN_TOPIC_OR_PARTITION):
+            self._refreshes_in_vain = 0
+            return self._cluster.leader(self._partition)
+        if code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
+            raise kafka_error("Metadata", code, f"topic {topic!r}")
+        self._refreshes_in_vain += 1
+        if self._refreshes_in_vain >= UNKNOWN_TOPIC_REFRESHES_MAX:
+            raise unknown_topic(
+                topic, f"there is no partition {index}; add partitions, or create the topic, if it is gone"
+            )
+        return None
+
+
+def ask_leader(
+    cluster: Cluster,
+    partition: TopicPartition,
+    api: Api,
+    build: Callable[[int], KafkaRequest],
+    read: Callable[[KafkaResponse], tuple[int, _Found]],
+    *,
+    deadline: Deadline,
+) -> tuple[int, _Found]:
+    """Ask the current leader of ``partition`` until it answers.
+
+    Args:
+        cluster: connections.
+        partition: the partition.
+        api: the API.
+        build: builds the request for a version.
+        read: extracts the error code and the content from the answer.
+        deadline: when to give up.
+
+    Returns:
+        The code, never one that only means "ask another broker", and the content.
+
+    Raises:
+        KafkaTimeoutError: no leader answered in time.
+        UnknownTopicError: the partition does not exist.
+    """
+    finder = LeaderFinder(cluster, partition)
+    reasons = Reasons(deadline)
+    while not deadline.passed:
+        node_id = finder.find(deadline)
+        if node_id is None:
+            reasons.note("the partition has no leader")
+        else:
+            try:
+                version = cluster.version(node_id, api, deadline)
+                code, found = read(cluster.request(node_id, build(version), deadline))
+            except NodeUnavailableError as error:
+                reasons.note(error)
+            else:
+                if code not in _ASKED_AGAIN:
+                    return code, found
+                reasons.note(f"broker {node_id} answered {describe_error(code)}")
+            cluster.forget_leader(partition)
+        deadline.pause()
+    raise KafkaTimeoutError(
+        operation=f"{api.name} for {partition}",
+        deadline_ms=deadline.limit_ms,
+        last_error=reasons.newest or "the time was over before its leader was asked",
+    )
+
+
+def end_offset(
+    cluster: Cluster,
+    partition: TopicPartition,
+    end: int,
+    deadline: Deadline,
+    *,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> int:
+    """One past the last offset (LATEST), the first offset (EARLIEST), or the first record at or after a time.
+
+    Args:
+        cluster: connections.
+        partition: the partition.
+        end: an `OffsetSpec`, or milliseconds since 1970, answered with -1 if every record is older.
+        deadline: when to give up.
+        isolation: transactions still open are included (the high watermark), or not (the last stable offset).
+
+    Raises:
+        KafkaError, KafkaTimeoutError: the leader refused, or did not answer.
+    """
+
+    def read(response: KafkaResponse) -> tuple[int, int]:
+        found = responses.by_partition(response.topics)[partition]
+        return found.error_code, found.offset
+
+    code, offset = ask_leader(
+        cluster,
+        partition,
+        Api.LIST_OFFSETS,
+        lambda version: messages.list_offsets_request({partition: end}, version=version, isolation=isolation),
+        read,
+        deadline=deadline,
+    )
+    if code != Code.NONE:
+        raise kafka_error("ListOffsets", code, f"partition {partition}")
+    return offset
+
+
+def by_leader(
+    cluster: Cluster, partitions: Collection[TopicPartition], deadline: Deadline
+) -> dict[int, list[TopicPartition]]:
+    """The partitions led by each broker, as far as known; metadata is requested once for unknown leaders.
+
+    Raises:
+        KafkaError, KafkaTimeoutError, UnknownTopicError: see `Cluster.refresh`.
+    """
+    unknown = {partition.topic for partition in partitions if cluster.leader(partition) is None}
+    if unknown:
+        cluster.refresh(unknown, deadline)
+    found: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        leader = cluster.leader(partition)
+        if leader is not None:
+            found.setdefault(leader, []).append(partition)
+    return found
+
+
+def ends_request(
+    cluster: Cluster, leader: int, led: Iterable[TopicPartition], end: int, deadline: Deadline
+) -> KafkaRequest:
+    """Build the request for the same end of several logs on one leader; open transactions are included.
+
+    Raises:
+        KafkaError, NodeUnavailableError: see `Cluster.version`.
+    """
+    version = cluster.version(leader, Api.LIST_OFFSETS, deadline)
+    ends = dict.fromkeys(led, end)
+    return messages.list_offsets_request(ends, version=version, isolation=IsolationLevel.READ_UNCOMMITTED)
+
+
+def end_offsets(
+    cluster: Cluster, partitions: Iterable[TopicPartition], end: int, deadline: Deadline
+) -> dict[TopicPartition, int]:
+    """`end_offset` for several partitions, with one request to each leader that is known and answers.
+
+    Raises:
+        KafkaError, KafkaTimeoutError, UnknownTopicError: as `end_offset`.
+    """
+    wanted = list(partitions)
+    found: dict[TopicPartition, int] = {}
+    for leader, led in by_leader(cluster, wanted, deadline).items():
+        try:
+            request = ends_request(cluster, leader, led, end, deadline)
+            answers = responses.by_partition(cluster.request(leader, request, deadline).topics)
+        except NodeUnavailableError:
+            continue  # retried below, one by one, until the deadline
+        found |= {key: answer.offset for key, answer in answers.items() if answer.error_code == Code.NONE}
+    return {
+        partition: found[partition] if partition in found else end_offset(cluster, partition, end, deadline)
+        for partition in wanted
+    }
+
+
+def topic_limits(cluster: Cluster, topic: str, deadline: Deadline) -> TopicLimits:
+    """A topic's limits, as far as our permissions show them.
+
+    Raises:
+        KafkaTimeoutError: no broker answered.
+    """
+    response = cluster.call(
+        Api.DESCRIBE_CONFIGS,
+        cluster.any_node,
+        lambda version: messages.describe_configs_request(
+            ConfigResource.TOPIC,
+            topic,
+            [_MAX_MESSAGE_BYTES, _SEGMENT_BYTES, _TIMESTAMP_TYPE, _CLEANUP],
+            version=version,
+        ),
+        deadline,
+    )
+    found = responses.config_values(response, topic)
+    if found is None:
+        return TopicLimits(message_bytes_max=None, create_time=None)
+    given = ((name, found.get(name)) for name in (_MAX_MESSAGE_BYTES, _SEGMENT_BYTES))
+    sizes = [(int(value), name) for name, value in given if value is not None]
+    bytes_max, name = min(sizes, default=(None, ""))
+    kind = found.get(_TIMESTAMP_TYPE)
+    return TopicLimits(
+        message_bytes_max=bytes_max,
+        create_time=None if kind is None else kind == _CREATE_TIME,
+        bytes_limit=f"{name} of the topic is {bytes_max}",
+        needs_keys="compact" in (found.get(_CLEANUP) or ""),
+    )

@@ -1,0 +1,402 @@
+"""Reads partition logs for the outcome of transactions.
+
+The coordinator remembers only an id's last transaction, and forgets the id after seven days. The partitions keep
+the end marker as long as they keep the data: it is the first control batch of the producer after the transaction's
+records (KIP-98, "Control Records"; with transaction.version 2 its epoch is the transaction's + 1, KIP-890). A
+producer has one transaction at a time, so `CommitScan` uses the same rule to find which transactions were committed
+since a point. It reports partitions that it could not read within its bounds: their outcome is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import DualWriteError, KafkaTimeoutError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.error_policy import kafka_error
+from spark_2pc_sink.kafka.leader_lookup import ask_leader, by_leader, end_offset, end_offsets, ends_request
+from spark_2pc_sink.recipe.kept_records import LogsView
+from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.batch_reader import DecodedBatch, decode_record_batches
+from spark_2pc_sink.wire.messages import IsolationLevel, KafkaRequest, OffsetSpec
+from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+
+#: Bytes per Fetch. The marker is usually the next batch, so little is read; a larger batch is returned whole.
+FETCH_BYTES_MAX: Final = 1024 * 1024
+#: The requested data already exists, so the broker need not wait for more.
+_FETCH_WAIT_MS: Final = 100
+
+
+class Marker(Enum):
+    """A transaction's end, according to the log."""
+
+    COMMIT = "committed"
+    ABORT = "aborted"
+    OPEN = "not ended yet"
+    MISSING = "no marker, and nothing open: deleted, compacted, or never written"
+
+
+def find_marker(
+    cluster: Cluster,
+    partition: TopicPartition,
+    *,
+    from_offset: int,
+    producer_id: int,
+    epochs: frozenset[int],
+    deadline: Deadline,
+) -> Marker:
+    """Read forward from ``from_offset`` to the first end marker of the producer.
+
+    Args:
+        cluster: connections.
+        partition: a partition that the transaction wrote.
+        from_offset: one past the transaction's last offset in this partition.
+        producer_id: the transaction's producer id.
+        epochs: valid marker epochs: the transaction's, and the next one.
+        deadline: when to give up.
+
+    Raises:
+        KafkaTimeoutError: the end of the log was not reached in time.
+        UnknownTopicError: the topic or partition is gone.
+        AuthorizationError: the topic may not be read.
+    """
+    # In this order: a marker appended between the two reads is below the end, so it is read. The leader counts a
+    # transaction as ended when it appends the marker; readers see that marker only below the high watermark: until
+    # then the transaction holds back the last stable offset.
+    was_open = open_since(cluster, partition, producer_id, deadline) is not None
+    stable = end_offset(cluster, partition, OffsetSpec.LATEST, deadline, isolation=IsolationLevel.READ_COMMITTED)
+    end = end_offset(cluster, partition, OffsetSpec.LATEST, deadline)
+    begin = max(from_offset, end_offset(cluster, partition, OffsetSpec.EARLIEST, deadline))
+    for batch in read_log(cluster, partition, begin, end, deadline):
+        ended = _ended(batch, producer_id, epochs)
+        if ended is not None:
+            return ended
+    return Marker.OPEN if was_open or stable < min(from_offset, end) else Marker.MISSING
+
+
+def read_log(
+    cluster: Cluster, partition: TopicPartition, begin: int, end: int, deadline: Deadline
+) -> Iterator[DecodedBatch]:
+    """The batches in a log from offset ``begin`` up to, but not including, ``end``; also those of open transactions.
+
+    Raises:
+        KafkaTimeoutError: the end was not reached in time.
+        UnknownTopicError: the topic or partition is gone.
+        AuthorizationError: the topic may not be read.
+    """
+    offset = begin
+    while offset < end:
+        if deadline.passed:
+            raise KafkaTimeoutError(
+                operation=f"reading {partition}",
+                deadline_ms=deadline.limit_ms,
+                last_error=f"reached offset {offset} of {end}",
+            )
+        began_at = offset
+        for batch in decode_record_batches(_fetch(cluster, partition, offset, deadline)):
+            yield batch
+            offset = batch.last_offset + 1
+        if offset == began_at:
+            deadline.pause()
+
+
+def _ended(batch: DecodedBatch, producer_id: int, epochs: frozenset[int]) -> Marker | None:
+    if not batch.control or batch.producer_id != producer_id or batch.producer_epoch not in epochs:
+        return None
+    marker = batch.marker
+    if marker is None:
+        return None
+    return Marker.COMMIT if marker.commit else Marker.ABORT
+
+
+def fetch_logs(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int], deadline: Deadline
+) -> dict[TopicPartition, bytes]:
+    """Whole batches from several logs, and possibly a partial one, by one request to each leader.
+
+    They share `FETCH_BYTES_MAX` or one batch per leader, so some are empty until others have been read.
+
+    Args:
+        cluster: connections.
+        offsets: first offset to read in each log.
+        deadline: when to give up.
+
+    Returns:
+        The bytes of at least one log. A log is omitted if its leader is unknown or does not answer.
+
+    Raises:
+        KafkaError, KafkaTimeoutError, UnknownTopicError: for the first log, if no leader answers.
+    """
+    found: dict[TopicPartition, bytes] = {}
+    for leader, led in by_leader(cluster, offsets, deadline).items():
+        try:
+            request = _fetch_request({at: offsets[at] for at in led}, cluster.version(leader, Api.FETCH, deadline))
+            answers = responses.by_partition(cluster.request(leader, request, deadline).responses, name="topic")
+        except NodeUnavailableError:
+            continue  # if no other leader answers, the first of them is retried below, until the deadline
+        found |= {at: bytes(answer.records or b"") for at, answer in answers.items() if answer.error_code == Code.NONE}
+    if not found:
+        first, offset = next(iter(offsets.items()))
+        found[first] = _fetch(cluster, first, offset, deadline)
+    return found
+
+
+def _fetch_request(offsets: Mapping[TopicPartition, int], version: int) -> KafkaRequest:
+    return messages.fetch_request(
+        offsets,
+        version=version,
+        isolation=IsolationLevel.READ_UNCOMMITTED,
+        max_wait_ms=_FETCH_WAIT_MS,
+        partition_bytes_max=FETCH_BYTES_MAX,
+        bytes_max=FETCH_BYTES_MAX,
+    )
+
+
+def _fetch(cluster: Cluster, partition: TopicPartition, offset: int, deadline: Deadline) -> bytes:
+    """Whole batches from ``offset``, at least one."""
+
+    def read(response: KafkaResponse) -> tuple[int, KafkaPart]:
+        found = responses.by_partition(response.responses, name="topic")[partition]
+        return found.error_code, found
+
+    code, fetched = ask_leader(
+        cluster,
+        partition,
+        Api.FETCH,
+        lambda version: _fetch_request({partition: offset}, version),
+        read,
+        deadline=deadline,
+    )
+    if code != Code.NONE:
+        raise kafka_error("Fetch", code, f"partition {partition} at offset {offset}")
+    return bytes(fetched.records or b"")
+
+
+def open_since(cluster: Cluster, partition: TopicPartition, producer_id: int, deadline: Deadline) -> int | None:
+    """First offset of a producer's open transaction in a partition (KIP-664, DescribeProducers).
+
+    Args:
+        cluster: connections.
+        partition: the partition; its leader is asked.
+        producer_id: the transaction's producer id.
+        deadline: when to give up.
+
+    Returns:
+        The offset, or None if the producer has no open transaction.
+
+    Raises:
+        KafkaTimeoutError: no usable answer in time.
+        UnknownTopicError: the topic or partition is gone.
+        AuthorizationError: the topic may not be read.
+    """
+
+    def read(response: KafkaResponse) -> tuple[int, KafkaPart]:
+        found = responses.by_partition(response.topics)[partition]
+        return found.error_code, found
+
+    code, described = ask_leader(
+        cluster,
+        partition,
+        Api.DESCRIBE_PRODUCERS,
+        lambda version: messages.describe_producers_request([partition], version=version),
+        read,
+        deadline=deadline,
+    )
+    if code != Code.NONE:
+        raise kafka_error("DescribeProducers", code, f"partition {partition}")
+    found = [each.current_txn_start_offset for each in described.active_producers if each.producer_id == producer_id]
+    return next((offset for offset in found if offset >= 0), None)
+
+
+def view_logs(
+    cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline, *, starts: bool = False
+) -> LogsView:
+    """Get topic ids and log ends.
+
+    Args:
+        cluster: connections.
+        partitions: the batch's partitions.
+        deadline: when to give up.
+        starts: also get the first offsets.
+
+    Raises:
+        AuthorizationError: a topic may not be described.
+        KafkaError: a broker refused.
+        KafkaTimeoutError: no leader of an existing partition has answered.
+    """
+    wanted = sorted(set(partitions))
+    if not starts and (found := _ask_at_once(cluster, wanted, deadline)) is not None:
+        return found
+    topics = cluster.existing_topics({partition.topic for partition in wanted}, deadline)
+    existing = [each for each in wanted if each.topic in topics and _has(topics[each.topic], each)]
+    return LogsView(
+        topic_ids={name: responses.topic_id(topic) for name, topic in topics.items()},
+        ends=end_offsets(cluster, existing, OffsetSpec.LATEST, deadline),
+        starts=end_offsets(cluster, existing, OffsetSpec.EARLIEST, deadline) if starts else {},
+    )
+
+
+def _ask_at_once(cluster: Cluster, wanted: list[TopicPartition], deadline: Deadline) -> LogsView | None:
+    """Metadata from one broker, ListOffsets from all; None unless every answer is successful."""
+    if not wanted or any(cluster.leader(partition) is None for partition in wanted):
+        return None
+    led_by = by_leader(cluster, wanted, deadline)
+    names = {partition.topic for partition in wanted}
+    if not all(cluster.knows_versions(leader) for leader in led_by):
+        return None
+    questions = {
+        leader: ends_request(cluster, leader, led, OffsetSpec.LATEST, deadline) for leader, led in led_by.items()
+    }
+    first, *others = led_by
+    metadata = messages.metadata_request(names, version=cluster.version(first, Api.METADATA, deadline))
+    answers = cluster.request_at_once({first: metadata, **{each: questions[each] for each in others}}, deadline)
+    rest = None if answers is None else cluster.request_at_once({first: questions[first]}, deadline)
+    if answers is None or rest is None:
+        return None
+    topics = answers.pop(first).topics
+    listed = [*rest.values(), *answers.values()]
+    ends = {key: found for answer in listed for key, found in responses.by_partition(answer.topics).items()}
+    plain = all(map(responses.topic_exists, topics)) and len(topics) == len(names)
+    if not plain or len(ends) != len(wanted) or any(found.error_code != Code.NONE for found in ends.values()):
+        return None
+    return LogsView(
+        topic_ids={topic.name: responses.topic_id(topic) for topic in topics},
+        ends={key: found.offset for key, found in ends.items()},
+    )
+
+
+def _has(topic: KafkaPart, partition: TopicPartition) -> bool:
+    return any(each.partition_index == partition.partition for each in topic.partitions)
+
+
+@dataclass(frozen=True)
+class CommitQuery:
+    """Which transactions to look for, and from where.
+
+    Args:
+        after: the last known offset, by partition.
+        since_ms: where to begin in partitions missing from ``after``: milliseconds since 1970; None for the first
+            offset.
+        newer_than: the pair of the last known transaction; None if unknown.
+        producer_ids: the sink's other producer ids.
+    """
+
+    after: Mapping[TopicPartition, int]
+    since_ms: int | None = None
+    newer_than: ProducerIdAndEpoch | None = None
+    producer_ids: frozenset[int] = frozenset()
+
+    def asks_for(self, batch: DecodedBatch) -> bool:
+        """Whether this batch belongs to, or ends, one of the transactions."""
+        known = self.newer_than
+        if known is not None and batch.producer_id == known.producer_id:
+            return batch.producer_epoch > known.epoch
+        return batch.producer_id in self.producer_ids
+
+
+@dataclass
+class _Account:
+    """One transaction's records in the partitions read so far."""
+
+    records: int = 0
+    offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, partition: TopicPartition, batches: list[DecodedBatch]) -> None:
+        self.records += sum(batch.record_count for batch in batches)
+        self.offsets[partition] = (batches[0].base_offset, batches[-1].last_offset)
+
+
+class CommitScan:
+    """One scan.
+
+    Args:
+        cluster: connections.
+        query: the transactions to look for.
+        deadline: when to give up.
+        bytes_max: most bytes to read.
+    """
+
+    def __init__(self, cluster: Cluster, query: CommitQuery, deadline: Deadline, *, bytes_max: int) -> None:
+        self._cluster = cluster
+        self._query = query
+        self._deadline = deadline
+        self._bytes_left = bytes_max
+        self._committed: dict[ProducerIdAndEpoch, _Account] = {}
+        self._unread: list[str] = []
+
+    def run(self, partitions: Iterable[TopicPartition]) -> FoundCommits:
+        """Read the logs one after the other, those with a known offset first."""
+        ordered = sorted(set(partitions), key=lambda each: (each not in self._query.after, each))
+        for number, partition in enumerate(ordered):
+            if self._bytes_left <= 0 or (number and self._deadline.passed):
+                self._unread.append(f"{', '.join(map(str, ordered[number:]))} (too much before it)")
+                break
+            try:
+                self._read(partition)
+            except DualWriteError as error:
+                self._unread.append(f"{partition} ({error})")
+        known = self._query.newer_than
+        own = None if known is None else known.producer_id
+        # The row's producer id is sorted first: a later one replaced it when its epochs were used up.
+        pairs = sorted(self._committed, key=lambda pair: (pair.producer_id != own, pair))
+        return FoundCommits(
+            tuple(
+                CommittedTransaction(pair, found.records, found.offsets)
+                for pair in pairs
+                for found in [self._committed[pair]]
+            ),
+            tuple(self._unread),
+        )
+
+    def _read(self, partition: TopicPartition) -> None:
+        end = end_offset(self._cluster, partition, OffsetSpec.LATEST, self._deadline)
+        begin = self._begin(partition)
+        if begin is None:
+            return
+        open_: dict[int, list[DecodedBatch]] = {}
+        for batch in read_log(self._cluster, partition, begin, end, self._deadline):
+            self._bytes_left -= len(batch.payload)
+            if self._query.asks_for(batch):
+                self._take(partition, batch, open_)
+            if self._bytes_left <= 0:
+                self._unread.append(f"{partition} from offset {batch.last_offset + 1} to {end} (too much)")
+                return
+
+    def _begin(self, partition: TopicPartition) -> int | None:
+        """Where to begin; None if there can be no matching record."""
+        earliest = end_offset(self._cluster, partition, OffsetSpec.EARLIEST, self._deadline)
+        last = self._query.after.get(partition)
+        if last is not None:
+            if earliest > last + 1:
+                self._unread.append(f"{partition} from offset {last + 1} to {earliest - 1} (deleted)")
+            return max(earliest, last + 1)
+        if self._query.since_ms is None:
+            return earliest
+        found = end_offset(self._cluster, partition, self._query.since_ms, self._deadline)
+        return None if found < 0 else found
+
+    def _take(self, partition: TopicPartition, batch: DecodedBatch, open_: dict[int, list[DecodedBatch]]) -> None:
+        if not batch.control:
+            if batch.transactional:
+                # A marker that was deleted has ended a transaction of another epoch.
+                of_one = open_.setdefault(batch.producer_id, [])
+                if of_one and of_one[0].producer_epoch != batch.producer_epoch:
+                    of_one.clear()
+                of_one.append(batch)
+            return
+        marker = batch.marker
+        if marker is None:
+            return
+        ended = open_.pop(batch.producer_id, [])
+        if ended and marker.commit:
+            pair = ProducerIdAndEpoch(batch.producer_id, ended[0].producer_epoch)
+            self._committed.setdefault(pair, _Account()).add(partition, ended)

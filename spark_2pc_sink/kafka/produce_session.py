@@ -1,0 +1,517 @@
+"""Senders for one transaction's records: a session that encodes and checks, and one for a few ready batches.
+
+A session belongs to one transaction and one pair. Several sessions may share both as long as every partition is written
+by only one of them: sequence numbers start at 0 in each partition of each transaction, so a second writer's batches
+would be taken for duplicates of the first one's and acknowledged without being written. `ProduceSession` therefore
+first reads each log's end, checks every first answer, and fails with `BatchRetryError` if another writer must have
+been active. `BatchListSender` skips this: its caller owns the pair exclusively, from InitProducerId or EndTxn.
+`StickyPartitioner` chooses the partition for each row of the writer.
+
+Everything happens on the caller's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
+from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.batch_sender import (
+    REQUEST_BYTES,
+    Batch,
+    BatchSender,
+    Lane,
+    OpenTransaction,
+    PartitionQueue,
+    PartitionReceipt,
+    produce_version_max,
+)
+from spark_2pc_sink.kafka.cluster import Cluster, unknown_topic
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.error_policy import PRODUCE_RETRIED, produce_error
+from spark_2pc_sink.kafka.leader_lookup import LeaderFinder, end_offsets, topic_limits
+from spark_2pc_sink.kafka.record_encoder import (
+    ArrowPartitioner,
+    EncodedBatch,
+    EncodingOptions,
+    PartitionRows,
+    RecordColumns,
+    RecordEncoder,
+    TopicLimits,
+)
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.arrow_layout import as_one_array
+from spark_2pc_sink.wire.batch_format import HEADER_BYTES, LOG_OVERHEAD, LOG_OVERHEAD_BYTES, next_sequence, read_header
+from spark_2pc_sink.wire.framed_request import ProducedPartition, RecordBytes, produce_request
+from spark_2pc_sink.wire.messages import OffsetSpec
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, assign_producer, combine_digests
+from spark_2pc_sink.wire.record_rows import Rows
+
+#: Unacknowledged encoded bytes per session; `ProduceSession.append` blocks above it. The same as
+#: Java's buffer.memory: many times a connection's in-flight data, little compared with a Spark worker.
+UNACKNOWLEDGED_BYTES_MAX: Final = 32 * 1024 * 1024
+
+
+class ProduceSession:
+    """Appends records to a transaction and waits for their acknowledgements.
+
+    Args:
+        cluster: connections; not closed by this object.
+        transaction: the records' transaction.
+        options: batch sizes, compression, time-outs.
+        timestamp_ms: timestamp of every record appended as a row, milliseconds since 1970.
+        limits: topic limits already known; others are requested.
+        ends: ends of logs before the session, if known; others are requested.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transaction: OpenTransaction,
+        options: KafkaOptions,
+        *,
+        timestamp_ms: int,
+        limits: Mapping[str, TopicLimits] | None = None,
+        ends: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._producer = transaction.producer
+        self._options = options
+        self._encoder = RecordEncoder(EncodingOptions.of(options), timestamp_ms=timestamp_ms, limits=self._limits_of)
+        self._sender = BatchSender(cluster, transaction, options)
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._limits = dict(limits or {})
+        self._ends = dict(ends or {})
+        self._digest = EMPTY_DIGEST
+        self._record_bytes = 0
+        #: Bytes queued since the connections were last driven.
+        self._queued_bytes = 0
+        self._failure: Exception | None = None
+        self._cancelled = False
+
+    @property
+    def digest(self) -> int:
+        """The digest of all records encoded so far; after `flush`, of all records appended."""
+        return self._digest
+
+    @property
+    def record_bytes(self) -> int:
+        """Compressed size of all record batches so far; each is counted once, however often it was sent."""
+        return self._record_bytes
+
+    def append(self, partition: TopicPartition, rows: Rows) -> None:
+        """Append rows to one partition, in order.
+
+        Returns when they are queued, not when they are acknowledged. Queued batches are sent as soon as they fill a
+        request of ``max_request_bytes``. Blocks while more than `UNACKNOWLEDGED_BYTES_MAX` bytes are unacknowledged.
+
+        Raises:
+            FencedError: the pair is not the newest of its transactional id.
+            AbortableError: the transaction must be aborted; the next one may succeed.
+            BatchRetryError: another writer wrote to the partition with this pair.
+            RecordTooLargeError, RecordRefusedError: a row cannot be sent.
+            AuthorizationError, UnknownTopicError, ConfigurationError, KafkaError: the topic cannot be written.
+            KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, counting only time spent
+                in these calls.
+            LocalProtocolError: the session is closed.
+
+        The first error of a session is raised again by every later call.
+        """
+        with self._failing():
+            if not len(rows):
+                return
+            self._meet([partition])
+            for batch in self._encoder.append(partition, rows):
+                self._send(batch)
+
+    def append_encoded(self, batch: EncodedBatch) -> None:
+        """Append a batch from a `RecordEncoder`, after earlier rows and batches for its partition.
+
+        Raises:
+            As `append`.
+        """
+        with self._failing():
+            self._meet([batch.partition])
+            self._send(batch)
+
+    def meet(self, partitions: Iterable[TopicPartition]) -> None:
+        """Look up partitions before they are written, all together: one by one, each would cost a round trip.
+
+        Raises:
+            As `append`.
+        """
+        with self._failing():
+            self._meet(partitions)
+
+    def flush(self) -> dict[TopicPartition, PartitionReceipt]:
+        """Wait until everything appended is acknowledged.
+
+        Returns:
+            Each partition's acknowledgements since the session began; partitions without records are absent.
+
+        Raises:
+            As `append`.
+        """
+        with self._failing():
+            self._send_kept()
+            while not self._sender.idle:  # bounded: every batch has a deadline
+                self._pump()
+            found = ((partition, lane.queue.receipt) for partition, lane in self._lanes.items())
+            return {partition: receipt for partition, receipt in found if receipt is not None}
+
+    def cancel(self) -> None:
+        """Make a call that waits in another thread end soon, with `BatchRetryError`."""
+        self._cancelled = True
+
+    def close(self) -> None:
+        """Drop everything without waiting. Sent batches are still part of the transaction."""
+        self._failure = self._failure or LocalProtocolError(
+            operation="append or flush", state="closed", rule="a session serves one transaction"
+        )
+        self._encoder.clear()
+        self._lanes.clear()
+        self._sender.clear()
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """End the session on any exception: rows may be half processed."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            with self._sender.running():
+                yield
+        except Exception as error:
+            self._failure = error
+            raise
+        except BaseException:
+            self._failure = BatchRetryError(reason="writing to Kafka was interrupted")
+            raise
+
+    def _meet(self, partitions: Iterable[TopicPartition]) -> None:
+        new = [partition for partition in dict.fromkeys(partitions) if partition not in self._lanes]
+        if not new:
+            return
+        unknown = [partition for partition in new if partition not in self._ends]
+        if unknown:
+            self._ends |= end_offsets(self._cluster, unknown, OffsetSpec.LATEST, self._cluster.deadline())
+        for partition in new:
+            limits = self._limits_of(partition.topic)
+            queue = PartitionQueue(partition, self._ends[partition])
+            self._lanes[partition] = Lane(queue, LeaderFinder(self._cluster, partition), limits)
+
+    def _limits_of(self, topic: str) -> TopicLimits:
+        known = self._limits.get(topic)
+        if known is None:
+            known = self._limits[topic] = topic_limits(self._cluster, topic, self._cluster.deadline())
+        return known
+
+    def _send_kept(self) -> None:
+        """Queue the remaining rows of each partition."""
+        for batch in self._encoder.finish():
+            self._send(batch)
+
+    def _send(self, batch: EncodedBatch) -> None:
+        """Queue one batch, and send the queue once it fills a request.
+
+        One request per batch would be expensive for a topic with many partitions: for each request that adds some
+        of them to the transaction, the coordinator writes the whole list so far.
+        """
+        self._queued_bytes += self._queue(batch)
+        too_much = self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX
+        if too_much or self._queued_bytes > self._options.max_request_bytes:
+            self._let_go()
+
+    def _queue(self, batch: EncodedBatch) -> int:
+        """Append one batch to its partition's queue; returns its size in bytes."""
+        lane = self._lanes[batch.partition]
+        payload = assign_producer(batch.payload, producer=self._producer, base_sequence=lane.sequence)
+        lane.sequence = next_sequence(lane.sequence, batch.record_count)
+        self._digest = combine_digests(self._digest, batch.digest)
+        self._sender.push(lane, payload, record_count=batch.record_count, row_key=batch.row_key)
+        self._record_bytes += len(payload)
+        return len(payload)
+
+    def _let_go(self) -> None:
+        """Drive the connections, and wait while too much is unacknowledged."""
+        self._queued_bytes = 0
+        self._sender.pump(0)
+        while self._sender.unacknowledged_bytes > UNACKNOWLEDGED_BYTES_MAX:  # bounded: every batch has a deadline
+            self._pump()
+
+    def _pump(self) -> None:
+        if self._cancelled:
+            raise BatchRetryError(reason="writing to Kafka was given up, since the attempt has failed elsewhere")
+        self._sender.pump(self._options.retry_backoff_ms / 1000)
+
+
+_log = sink_log(__name__)
+
+_ROW_COLUMNS: Final = ("topic", "partition", "key", "value", "headers")
+
+#: Topic limits are not requested: the broker refuses a batch that is too large.
+_NOT_ASKED: Final = TopicLimits(message_bytes_max=None, create_time=None)
+
+
+@dataclass(frozen=True)
+class PlacedBatch:
+    """A record batch and its destination.
+
+    Attributes:
+        partition: the destination.
+        payload: the batch; producer and sequence are set when it is sent.
+        record_count: number of records.
+    """
+
+    partition: TopicPartition
+    payload: RecordBytes
+    record_count: int
+
+
+@dataclass(frozen=True)
+class AcknowledgedBatches:
+    """Positions of acknowledged batches.
+
+    Attributes:
+        offsets: the first and the last offset in each partition.
+        topic_ids: topic to Kafka's topic id; omits topics whose broker has none.
+    """
+
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+    topic_ids: Mapping[str, str]
+
+
+class SendBatches(Protocol):
+    """Sends one transaction's batches; implemented by `BatchListSender.send`."""
+
+    def __call__(
+        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches:
+        """See `BatchListSender.send`."""
+
+
+class BatchListSender:
+    """Sends for one transactional id, whose pair it owns exclusively.
+
+    Args:
+        cluster: connections; not closed by this object.
+        transactional_id: the transactional id.
+        options: time-outs and back-off.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str, options: KafkaOptions) -> None:
+        self._cluster = cluster
+        self._transactional_id = transactional_id
+        self._options = options
+
+    def send(
+        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches:
+        """Send, and wait for every acknowledgement.
+
+        Args:
+            producer: the transaction's pair, not used for sending before.
+            transaction_version: the cluster's; below 2 the partitions must have been added to the transaction.
+            batches: the batches, in order within each partition.
+
+        Raises:
+            FencedError, AbortableError, UnknownTopicError, AuthorizationError, KafkaError: a broker refused.
+            ConfigurationError: a batch exceeds its topic's limit.
+            KafkaTimeoutError: a batch was not acknowledged within ``delivery_timeout_ms``, excluding the first attempt.
+        """
+        version_max = produce_version_max(transaction_version)
+        return self._send_at_once(producer, version_max, batches) or self._send_queued(
+            producer, transaction_version, batches
+        )
+
+    def _send_at_once(
+        self, producer: ProducerIdAndEpoch, version_max: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches | None:
+        """One request to one broker, sufficient for most transactions; None if more is needed.
+
+        Batches to send again are left to the queue, in the same order with the same sequence numbers: the
+        broker does not append a batch twice.
+        """
+        payloads = {
+            each.partition: assign_producer(each.payload, producer=producer, base_sequence=0) for each in batches
+        }
+        leaders = {self._cluster.leader(partition) for partition in payloads}
+        leader = leaders.pop() if len(leaders) == 1 else None
+        fits = sum(len(each) for each in payloads.values()) + REQUEST_BYTES <= self._options.max_request_bytes
+        if leader is None or len(payloads) < len(batches) or not fits:
+            return None
+        deadline = self._cluster.deadline(self._options.request_timeout_ms)
+        try:
+            request = produce_request(
+                self._transactional_id,
+                payloads,
+                version=self._cluster.version(leader, Api.PRODUCE, deadline, at_most=version_max),
+                timeout_ms=self._options.request_timeout_ms,
+            )
+            answer_later = self._cluster.begin(leader, request, deadline)
+            if answer_later is None:
+                return None
+            answers = answer_later()
+        except NodeUnavailableError as error:
+            _log.info("Produce: %s; sending again", error)
+            return None
+        offsets: dict[TopicPartition, tuple[int, int]] = {}
+        for batch in batches:
+            answer = answers.get(batch.partition)
+            if answer is None or answer.error_code in PRODUCE_RETRIED or _is_placeless(answer):
+                return None
+            if answer.error_code != Code.NONE:
+                unsent = Batch(0, batch.payload, batch.record_count, None, deadline_s=0.0)
+                raise produce_error(batch.partition, unsent, answer, producer)
+            offsets[batch.partition] = (answer.base_offset, answer.base_offset + batch.record_count - 1)
+        return self._acknowledged(offsets)
+
+    def _send_queued(
+        self, producer: ProducerIdAndEpoch, transaction_version: int, batches: Sequence[PlacedBatch]
+    ) -> AcknowledgedBatches:
+        transaction = OpenTransaction(self._transactional_id, producer, transaction_version)
+        sender = BatchSender(self._cluster, transaction, self._options)
+        lanes: dict[TopicPartition, Lane] = {}
+        with sender.running():
+            for batch in batches:
+                lane = lanes.get(batch.partition)
+                if lane is None:
+                    finder = LeaderFinder(self._cluster, batch.partition)
+                    lane = lanes[batch.partition] = Lane(PartitionQueue(batch.partition, 0), finder, _NOT_ASKED)
+                payload = assign_producer(batch.payload, producer=producer, base_sequence=lane.sequence)
+                lane.sequence = next_sequence(lane.sequence, batch.record_count)
+                sender.push(lane, payload, record_count=batch.record_count, row_key=None)
+            while not sender.idle:  # bounded: every batch has a deadline
+                sender.pump(self._options.retry_backoff_ms / 1000)
+        return self._acknowledged({partition: _range_of(lane) for partition, lane in lanes.items()})
+
+    def _acknowledged(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> AcknowledgedBatches:
+        topic_ids = {each.topic: found for each in offsets if (found := self._cluster.topic_id(each.topic))}
+        return AcknowledgedBatches(offsets, topic_ids)
+
+
+def _is_placeless(answer: ProducedPartition) -> bool:
+    """A success without an offset, which is impossible for our own batch."""
+    return answer.error_code == Code.NONE and answer.base_offset < 0
+
+
+def _range_of(lane: Lane) -> tuple[int, int]:
+    receipt = lane.queue.receipt
+    if receipt is None:
+        message = "a sender at rest has the receipt of every partition"
+        raise AssertionError(message)
+    return receipt.first_offset, receipt.last_offset
+
+
+def joined(batches: Sequence[PlacedBatch]) -> tuple[tuple[str, ...], bytes]:
+    """Batches as stored in a database: their partitions, and their concatenated bytes."""
+    return tuple(str(each.partition) for each in batches), b"".join(each.payload for each in batches)
+
+
+def parted(partitions: Sequence[str], data: bytes) -> Iterator[PlacedBatch]:
+    """Split the output of `joined`.
+
+    Raises:
+        LocalProtocolError: the bytes are not such an output.
+    """
+    position = 0
+    for name in partitions:
+        stop = position + _whole_batch_bytes(data, position)
+        if stop > len(data):
+            break
+        yield PlacedBatch(TopicPartition.parse(name), data[position:stop], read_header(data, position).record_count)
+        position = stop
+    else:
+        if position == len(data):
+            return
+    raise LocalProtocolError(
+        operation="read kept records",
+        state=f"{len(data)} bytes for {len(partitions)} partitions",
+        rule="there is one record batch for each partition, and nothing else",
+    )
+
+
+def _whole_batch_bytes(data: bytes, position: int) -> int:
+    """Size of the batch at ``position`` according to its header; the header's size if that is incomplete."""
+    if position + HEADER_BYTES > len(data):
+        return HEADER_BYTES
+    length: int = LOG_OVERHEAD.unpack_from(data, position)[1]
+    return max(HEADER_BYTES, length + LOG_OVERHEAD_BYTES)
+
+
+class StickyPartitioner(ArrowPartitioner):
+    """The writer's partitioner: keyless rows of one call go to one partition, those of the next call to another.
+
+    Java's producer keeps one partition for a batch of keyless records, then chooses another (KIP-480).
+
+    Args:
+        cluster: provides topics' partition counts.
+        topic: topic of rows without one.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str | None) -> None:
+        super().__init__(topic)
+        self._cluster = cluster
+        self._counts: dict[str, int] = {}
+        self._calls = 0
+
+    def new_transaction(self) -> None:
+        """Forget partition counts, which may have grown since the last transaction."""
+        self._counts.clear()
+
+    def columns(self, rows: Any) -> RecordColumns:
+        """Check that rows can be sent, and return their columns.
+
+        Raises:
+            LocalProtocolError: a column is missing or unknown, or a row has no topic.
+        """
+        names = set(rows.schema.names)
+        columns = {name: as_one_array(rows.column(name)) for name in _ROW_COLUMNS if name in names}
+        unknown = sorted(names - set(_ROW_COLUMNS))
+        if unknown or "value" not in columns:
+            wrong = f"unknown columns {unknown}" if unknown else "no column 'value'"
+            raise _unsendable(wrong, f"the columns are some of {', '.join(_ROW_COLUMNS)}, at least value")
+        topic, partition = columns.get("topic"), columns.get("partition")
+        if self._topic is None and (topic is None or topic.null_count):
+            raise _unsendable("a row without a topic", "name it in a column 'topic', or give topic= to the writer")
+        if partition is not None and not pa.types.is_integer(partition.type):
+            raise _unsendable(f"column 'partition' of type {partition.type}", "partitions are integers")
+        if topic is not None and self._topic is not None:
+            topic = pc.fill_null(topic, self._topic)
+        return RecordColumns(topic, partition, columns.get("key"), columns["value"], columns.get("headers"))
+
+    def split_call(self, columns: RecordColumns) -> list[PartitionRows]:
+        """Split the rows of one call of the writer; see `split`."""
+        self._calls += 1
+        return list(self.split(columns))
+
+    def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
+        del columns, row
+        if topic not in self._counts:
+            self._counts[topic] = self._cluster.partition_counts([topic])[topic]
+        return self._counts[topic]
+
+    def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
+        del topic
+        return (self._calls % count,)
+
+    def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> Exception:
+        named = None if columns.partition is None else columns.partition[row].as_py()
+        return unknown_topic(
+            topic,
+            f"it has {count} partitions, 0 to {count - 1}, and a row names {named}; correct the row, or add partitions",
+        )
+
+
+def _unsendable(state: str, rule: str) -> LocalProtocolError:
+    return LocalProtocolError(operation="append", state=state, rule=rule)

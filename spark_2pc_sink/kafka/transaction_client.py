@@ -1,0 +1,441 @@
+"""The transaction coordinator of one transactional id: InitProducerId, EndTxn, and DescribeTransactions.
+
+The client sends, retries what cannot have taken effect or may safely be sent again, and reports. It never guesses: a
+final answer to EndTxn is returned as it is, because only the caller, which knows the other side of a
+dual write, can interpret it (apache/kafka KAFKA-9346 and related; Java's javadoc of ``commitTransaction``: after a
+time-out the commit may be repeated, aborting instead is not possible).
+
+On transaction.version 2 (KIP-890) every EndTxn bumps the epoch, so that a pair identifies one transaction. Below, it
+does not: the caller takes a new pair with `TransactionClient.init_producer_id` before every transaction, adds
+partitions with `TransactionClient.add_partitions`, and aborts with InitProducerId too, whose markers have the next
+epoch and so fence stragglers, unlike those of EndTxn v4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import KafkaTimeoutError, OutcomeUnknownError
+from spark_2pc_sink.ids import (
+    EPOCH_BUMP_VERSION,
+    ProducerIdAndEpoch,
+    TopicPartition,
+    check_transactional_id,
+)
+from spark_2pc_sink.kafka.cluster import UNKNOWN_TOPIC_REFRESHES_MAX, BrokerFeatures, Cluster, unknown_topic
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.coordinator_calls import (
+    CoordinatorCalls,
+    InitializedProducer,
+    ProducerInit,
+    TransactionDescription,
+    description_of,
+)
+from spark_2pc_sink.kafka.error_policy import (
+    BUSY_BACKOFF_MS,
+    COMMIT_REFUSED,
+    COORDINATOR_BUSY,
+    TWO_CAUSES,
+    kafka_error,
+)
+from spark_2pc_sink.kafka.log_reader import CommitQuery, CommitScan, Marker, find_marker, open_since, view_logs
+from spark_2pc_sink.options import KafkaOptions
+from spark_2pc_sink.recipe.kept_records import LogsView
+from spark_2pc_sink.recipe.lost_batches import FoundCommits
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.framed_request import EndTxnResponse, end_txn_request
+from spark_2pc_sink.wire.messages import KafkaRequest
+from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+
+_log = sink_log(__name__)
+
+#: EndTxn bumps the epoch from this version on (KIP-890).
+_BUMPING_END_VERSION: Final = 5
+
+
+@dataclass(frozen=True)
+class EndTxnAnswer:
+    """The coordinator's answer to EndTxn. Success is ``code == 0``, and durable.
+
+    Args:
+        code: the error code.
+        name: its name.
+        producer: the pair for the next transaction (transaction.version 2 only).
+    """
+
+    code: int
+    name: str
+    producer: ProducerIdAndEpoch | None
+
+    def __str__(self) -> str:
+        """The name, followed by the possible causes if it refuses a commit."""
+        return f"{self.name} ({TWO_CAUSES})" if self.code in COMMIT_REFUSED else self.name
+
+
+#: Waits for the answer to a sent EndTxn; None if it must be sent again.
+EndTxnLater: TypeAlias = "Callable[[], EndTxnAnswer | None]"
+
+
+class TransactionClient:
+    """Client for the coordinator of one transactional id. Construction does no I/O.
+
+    Args:
+        cluster: connections; not closed by this object.
+        transactional_id: the transactional id.
+        options: time-outs, back-off, and the transaction timeout to request.
+        two_phase_commit: None requests it if the coordinator offers it, and continues without it if refused;
+            True treats a refusal as an error, and False does not request it (KIP-939, "Client Configuration Changes").
+        features_age_ms_max: largest age of a broker's feature report when a transaction begins or ends.
+
+    Raises:
+        ConfigurationError: the transactional id is invalid.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactional_id: str,
+        options: KafkaOptions,
+        *,
+        two_phase_commit: bool | None = None,
+        features_age_ms_max: int = 0,
+    ) -> None:
+        self.transactional_id: str = check_transactional_id(transactional_id)
+        self._cluster = cluster
+        self._options = options
+        self._features_age_ms_max = features_age_ms_max
+        self._calls = CoordinatorCalls(cluster, transactional_id)
+        self._features: BrokerFeatures | None = None
+        self._init = ProducerInit(
+            cluster,
+            self._calls,
+            self.transactional_id,
+            timeout_ms=options.transaction_timeout_ms,
+            two_phase_commit=two_phase_commit,
+        )
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, requested once."""
+        return self._known_features().cluster_id
+
+    @property
+    def transaction_version(self) -> int:
+        """The finalized transaction.version, as of the first use, or the last `refresh` or `learn_features`."""
+        return self._known_features().transaction_version
+
+    @property
+    def offers_keep_prepared(self) -> bool:
+        """True if the coordinator offers InitProducerId v6 and has not refused keepPreparedTxn."""
+        return self._init.offers_keep_prepared(self._deadline())
+
+    def refresh(self) -> None:
+        """Request versions and features again, and forget refusals: a cluster may change during a job.
+
+        Raises:
+            KafkaTimeoutError: no broker answered within ``max_block_ms``.
+        """
+        self._cluster.forget_features()
+        self._calls.forget()
+        self._init.forget()
+        self._features = self._cluster.features()
+
+    def ask_features(self) -> None:
+        """Send the request for `learn_features` and `end` ahead; they use the answer within a second."""
+        self._cluster.ask_features()
+
+    def learn_features(self) -> None:
+        """Request the features again, as required before every transaction (KIP-890, "Client Changes").
+
+        Raises:
+            KafkaTimeoutError: no broker answered within ``max_block_ms``.
+        """
+        self._features = self._cluster.features(age_ms_max=self._features_age_ms_max)
+
+    def ends_with_bump(self) -> bool:
+        """Whether EndTxn bumps the epoch: the transaction began at transaction.version 2, and the level is still 2.
+
+        Kafka 4.4.0 answers EndTxn v5 at level 0 with UNSUPPORTED_VERSION, and the id then stays blocked.
+
+        Raises:
+            KafkaTimeoutError: no broker answered within ``max_block_ms``.
+        """
+        began = self.transaction_version >= EPOCH_BUMP_VERSION
+        return began and self._bumps(self._cluster.features(age_ms_max=self._features_age_ms_max))
+
+    def init_producer_id(self, *, keep_prepared: bool = False) -> InitializedProducer:
+        """Take the next pair, which fences every older one (KIP-98, KIP-939).
+
+        An explicit transaction timeout applies only without two-phase commit. No pair is sent: the call always
+        takes over the id.
+
+        Args:
+            keep_prepared: keep an ongoing transaction. Otherwise it is aborted.
+
+        Raises:
+            KafkaError: ``keep_prepared`` is not supported (code 35), or any other refusal. Nothing was changed.
+            ConfigurationError: the broker does not allow the transaction timeout (code 50).
+            AuthorizationError: no WRITE on the transactional id.
+            KafkaTimeoutError: no usable answer within ``max_block_ms``. An epoch may have been used up.
+        """
+        return self._init.ask(self._deadline(), lambda: self.describe().timeout_ms, keep_prepared=keep_prepared)
+
+    def usable_producer(self) -> InitializedProducer:
+        """Take a pair that can begin a transaction, aborting an ongoing one.
+
+        No transaction begins at epoch 32766 or more: ending it would rotate the producer id, and the pair stored in
+        a database would no longer match the coordinator's (KIP-890, "Epoch overflow").
+
+        Raises:
+            KafkaError: as `init_producer_id`; or the epochs stay exhausted.
+        """
+        # A pair at epoch 32766 is replaced by (new id, 0) at the next InitProducerId, so two calls always suffice.
+        initialized = self.init_producer_id()
+        if initialized.producer.exhausted:
+            initialized = self.init_producer_id()
+        if not initialized.producer.exhausted:
+            return initialized
+        raise kafka_error(
+            "InitProducerId", Code.UNKNOWN_SERVER_ERROR, f"answers {initialized.producer}, whose epochs are used up"
+        )
+
+    def describe(self) -> TransactionDescription:
+        """Describe the transaction; changes nothing.
+
+        Raises:
+            KafkaError: any refusal except "no such transactional id", which is a state.
+            KafkaTimeoutError: no usable answer within ``max_block_ms``.
+        """
+        described = self._calls.ask(
+            Api.DESCRIBE_TRANSACTIONS,
+            lambda version: messages.describe_transactions_request([self.transactional_id], version=version),
+            self._deadline(),
+            read=self._read_description,
+        )
+        return description_of(described)
+
+    def add_partitions(self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]) -> None:
+        """Add partitions to the transaction, all or none; for transaction.version 0 and 1 (KIP-98).
+
+        Raises:
+            FencedError: the pair is not the newest.
+            UnknownTopicError: a partition does not exist; none was added.
+            AuthorizationError: a topic may not be written; none was added.
+            KafkaError: any other refusal.
+            KafkaTimeoutError: no usable answer within ``max_block_ms``.
+        """
+        wanted = tuple(sorted(set(partitions)))
+        if not wanted:
+            return
+        deadline = self._deadline()
+        for _ in range(UNKNOWN_TOPIC_REFRESHES_MAX - 1):
+            partition, code = self._add(producer, wanted, deadline)
+            if code != Code.UNKNOWN_TOPIC_OR_PARTITION:
+                break
+            deadline.pause()
+        else:
+            partition, code = self._add(producer, wanted, deadline)
+        if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+            raise unknown_topic(
+                partition.topic, f"there is no partition {partition.partition}; create the topic, if it is gone"
+            )
+        if code != Code.NONE:
+            raise kafka_error("AddPartitionsToTxn", code, f"partition {partition}, pair {producer}")
+
+    def end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnAnswer:
+        """Send the same EndTxn until it is answered, and return the answer without interpreting it.
+
+        "The coordinator moved", "markers are still being written", a lost connection and a time-out are not answers.
+        Everything else is, including INVALID_TXN_STATE, which may mean that it was done long ago, or that the opposite
+        was.
+
+        Args:
+            producer: the pair of the transaction to end.
+            commit: False to abort.
+
+        Raises:
+            OutcomeUnknownError: no answer within ``max_block_ms``. Only the coordinator can tell what happened.
+        """
+        deadline = self._deadline()
+        kind = "commit" if commit else "abort"
+        try:
+            reply = self._end(producer, deadline, commit=commit)
+        except KafkaTimeoutError as error:
+            operation = f"EndTxn({kind}) of {producer} of {self.transactional_id!r}"
+            raise OutcomeUnknownError.of(error, operation) from error
+        return _answer_of(reply)
+
+    def begin_end(self, producer: ProducerIdAndEpoch, *, commit: bool) -> EndTxnLater | None:
+        """Send EndTxn once, immediately; the answer is awaited later.
+
+        Args:
+            producer: the pair of the transaction to end.
+            commit: False to abort.
+
+        Returns:
+            The function that waits for the answer; it returns None if `end` must continue, and this client must not be
+            used before it is called. None if another request is needed first, or the request could not be sent.
+        """
+        features = self._cluster.fresh_features(self._features_age_ms_max)
+        if features is None:
+            return None
+        bumps = self._bumps(features)
+        asked = self._calls.begin(
+            Api.END_TXN,
+            self._end_request(producer, commit=commit, bumps=bumps),
+            self._deadline(),
+            version_max=_end_version_max(bumps=bumps),
+        )
+        if asked is None:
+            return None
+
+        def answer() -> EndTxnAnswer | None:
+            try:
+                reply = asked()
+            except NodeUnavailableError as error:
+                _log.info("EndTxn of %s: %s", producer, error)
+                return None
+            return None if reply.error_code in COORDINATOR_BUSY else _answer_of(reply)
+
+        return answer
+
+    def find_marker(
+        self,
+        partition: TopicPartition,
+        *,
+        from_offset: int,
+        producer_id: int,
+        epochs: frozenset[int],
+        limit_ms: int,
+    ) -> Marker:
+        """Find how a transaction ended from a partition's log; see `spark_2pc_sink.kafka.log_reader`.
+
+        At most for ``limit_ms``, and never longer than ``max_block_ms``.
+        """
+        return find_marker(
+            self._cluster,
+            partition,
+            from_offset=from_offset,
+            producer_id=producer_id,
+            epochs=epochs,
+            deadline=self._cluster.deadline(min(limit_ms, self._options.max_block_ms)),
+        )
+
+    def find_commits(self, query: CommitQuery, topics: Iterable[str], *, limit_ms: int, bytes_max: int) -> FoundCommits:
+        """Find which transactions were committed since; see `spark_2pc_sink.kafka.log_reader`.
+
+        Args:
+            query: which transactions, and since when.
+            topics: topics to search.
+            limit_ms: longest search; the result lists what was not read by then.
+            bytes_max: most bytes to read from all logs together; reported in the same way.
+
+        Raises:
+            AuthorizationError: a topic may not be described.
+            KafkaError, KafkaTimeoutError: the brokers do not report the topics.
+        """
+        deadline = self._cluster.deadline(limit_ms)
+        wanted = sorted(set(topics))
+        existing = self._cluster.existing_topics(wanted, deadline)
+        found = CommitScan(self._cluster, query, deadline, bytes_max=bytes_max).run(
+            TopicPartition(topic.name, part.partition_index) for topic in existing.values() for part in topic.partitions
+        )
+        gone = tuple(f"topic {topic!r} (it does not exist)" for topic in wanted if topic not in existing)
+        return replace(found, unread=found.unread + gone)
+
+    def view_logs(self, partitions: Iterable[TopicPartition], *, starts: bool = False) -> LogsView:
+        """Get current topic ids and log offsets for a batch; see `spark_2pc_sink.kafka.log_reader`.
+
+        Args:
+            partitions: the batch's partitions.
+            starts: also get the first offsets.
+
+        Raises:
+            AuthorizationError: a topic may not be described.
+            KafkaError: a broker refused.
+            KafkaTimeoutError: no usable answer within ``max_block_ms``.
+        """
+        return view_logs(self._cluster, partitions, self._deadline(), starts=starts)
+
+    def open_since(self, partition: TopicPartition, *, producer_id: int, limit_ms: int) -> int | None:
+        """First offset of the producer's open transaction in a partition, as its leader reports; None if none is open.
+
+        At most for ``limit_ms``, and never longer than ``max_block_ms``.
+        """
+        deadline = self._cluster.deadline(min(limit_ms, self._options.max_block_ms))
+        return open_since(self._cluster, partition, producer_id, deadline)
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _deadline(self) -> Deadline:
+        """``max_block_ms``, with short first pauses: usually markers are being written, which is quick."""
+        return self._cluster.deadline(backoff_ms=min(BUSY_BACKOFF_MS, self._options.retry_backoff_ms))
+
+    def _known_features(self) -> BrokerFeatures:
+        if self._features is None:
+            self._features = self._cluster.features()
+        return self._features
+
+    def _add(
+        self, producer: ProducerIdAndEpoch, wanted: tuple[TopicPartition, ...], deadline: Deadline
+    ) -> tuple[TopicPartition, int]:
+        worst: tuple[TopicPartition, int] = self._calls.ask(
+            Api.ADD_PARTITIONS_TO_TXN,
+            lambda version: messages.add_partitions_request(self.transactional_id, producer, wanted, version=version),
+            deadline,
+            read=lambda response: _worst(responses.added_partitions(response)),
+            code_of=lambda found: found[1],
+        )
+        return worst
+
+    def _end(self, producer: ProducerIdAndEpoch, deadline: Deadline, *, commit: bool) -> EndTxnResponse:
+        bumps = self.ends_with_bump()
+        reply: EndTxnResponse = self._calls.ask(
+            Api.END_TXN,
+            self._end_request(producer, commit=commit, bumps=bumps),
+            deadline,
+            version_max=_end_version_max(bumps=bumps),
+        )
+        return reply
+
+    def _end_request(self, producer: ProducerIdAndEpoch, *, commit: bool, bumps: bool) -> Callable[[int], KafkaRequest]:
+        def build(version: int) -> KafkaRequest:
+            if bumps and version < _BUMPING_END_VERSION:
+                # Ended without the bump, the pair would no longer identify one transaction.
+                raise kafka_error("EndTxn", Code.UNSUPPORTED_VERSION, "the coordinator cannot bump the epoch")
+            return end_txn_request(self.transactional_id, producer, commit=commit, version=version)
+
+        return build
+
+    def _bumps(self, features: BrokerFeatures) -> bool:
+        return min(self.transaction_version, features.transaction_version) >= EPOCH_BUMP_VERSION
+
+    def _read_description(self, response: KafkaResponse) -> KafkaPart:
+        found = responses.transactions_of(response).get(self.transactional_id)
+        if found is None:
+            raise kafka_error("DescribeTransactions", Code.UNKNOWN_SERVER_ERROR, "the answer lacks the id")
+        return found
+
+
+def _end_version_max(*, bumps: bool) -> int:
+    return _BUMPING_END_VERSION if bumps else _BUMPING_END_VERSION - 1
+
+
+def _answer_of(reply: EndTxnResponse) -> EndTxnAnswer:
+    return EndTxnAnswer(reply.error_code, describe_error(reply.error_code).name, reply.producer)
+
+
+def _worst(codes: Mapping[TopicPartition, int]) -> tuple[TopicPartition, int]:
+    """The partition and code that explain a refusal: not OPERATION_NOT_ATTEMPTED, a mere consequence."""
+    explained = sorted(codes.items(), key=lambda item: (item[1] in {Code.NONE, Code.OPERATION_NOT_ATTEMPTED}, item))
+    for partition, code in explained:
+        if code != Code.NONE:
+            return partition, code
+    return explained[0]

@@ -1,0 +1,565 @@
+"""Queries to brokers about transactions: to every coordinator, and to each partition's leader; and their results.
+
+Incomplete answers are errors here. "No coordinator knows this producer" is the reason for aborting a transaction,
+so it is only returned if every partition of ``__transaction_state`` had a leader that answered, none of them moved
+in the meantime, and we may describe every transactional id.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from spark_2pc_sink.clock import Deadline
+from spark_2pc_sink.codes import Code
+from spark_2pc_sink.errors import ConfigurationError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, ProducerIdAndEpoch, TopicPartition
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.connection_failures import NodeUnavailableError
+from spark_2pc_sink.kafka.coordinator_calls import CoordinatorCalls
+from spark_2pc_sink.kafka.error_policy import COORDINATOR_MOVED, LEADER_MOVED, kafka_error
+from spark_2pc_sink.plural import counted
+from spark_2pc_sink.wire import messages, responses
+from spark_2pc_sink.wire.api_versions import Api
+from spark_2pc_sink.wire.error_codes import describe_error
+from spark_2pc_sink.wire.framed_request import pair_of
+from spark_2pc_sink.wire.responses import KafkaPart, KafkaResponse
+
+
+@dataclass(frozen=True)
+class ListFilter:
+    """Which transactional ids to list; all given conditions must match.
+
+    Args:
+        states: Kafka's names, such as Ongoing or PrepareCommit; empty for all.
+        producer_ids: producer ids; empty for all.
+        running_longer_than_ms: only transactions that began longer ago; None or a negative number for all (KIP-994).
+            An id without a start time, because no transaction is open, passes.
+        transactional_id_pattern: an RE2 expression for the whole id; None or '' for all (KIP-1152).
+        broker_id: only ids coordinated by this broker; other brokers are not asked; None for all (KIP-664).
+    """
+
+    states: tuple[str, ...] = ()
+    producer_ids: tuple[int, ...] = ()
+    running_longer_than_ms: int | None = None
+    transactional_id_pattern: str | None = None
+    broker_id: int | None = None
+
+
+@dataclass(frozen=True, order=True)
+class TransactionListing:
+    """One transactional id, as listed by its coordinator."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True)
+class TransactionDetails:
+    """One transactional id, as described by its coordinator.
+
+    Args:
+        coordinator: the broker.
+        producer_id, producer_epoch: the pair; -1 while an id is being created.
+        state: Kafka's name of the state.
+        timeout_ms: 2147483647 if transactions never time out (KIP-939).
+        start_time_ms: when the current or the last transaction began; None if there was none.
+        duration_ms: time since then, even if it has ended.
+        partitions: partitions without an end marker.
+    """
+
+    coordinator: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_time_ms: int | None
+    duration_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+
+    @property
+    def two_phase_commit(self) -> bool:
+        """True if transactions of this id never time out."""
+        return self.timeout_ms == TIMEOUT_NEVER_MS
+
+
+@dataclass(frozen=True)
+class ProducerDetails:
+    """One producer remembered by a partition.
+
+    Args:
+        coordinator_epoch: epoch in the last end marker, -1 if there was none.
+        last_sequence: -1 if no data batch is remembered.
+        last_timestamp_ms: timestamp set by the producer for its last record, or that of its last end marker.
+        start_offset: first offset of its open transaction; None if none is open.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    start_offset: int | None
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that is open in a partition, according to the partition's leader."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+
+    @property
+    def where(self) -> TopicPartition:
+        """The partition with its topic."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def identity(self) -> tuple[TopicPartition, int, int, int]:
+        """Unique among open transactions; also the sort order of results."""
+        return self.where, self.start_offset, self.producer_id, self.producer_epoch
+
+
+@dataclass(frozen=True)
+class HangingTransaction(OpenTransaction):
+    """A transaction that is open in a partition but that no coordinator will end.
+
+    Args:
+        last_timestamp_ms: timestamp of its last record.
+        duration_ms: time since then.
+        reason: why no coordinator will end it.
+    """
+
+    last_timestamp_ms: int
+    duration_ms: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class AbortedOpenTransaction(OpenTransaction):
+    """A hanging transaction that was ended.
+
+    Args:
+        marker_written: False if the answer to the marker was lost, and the transaction was then found ended.
+        reason: why it was hanging.
+    """
+
+    marker_written: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class TerminatedTransaction:
+    """A fenced transactional id; its coordinator aborted its open transaction, if there was one.
+
+    Args:
+        state_before: the transaction's previous state.
+        producer_id, producer_epoch: the new pair, which is unused.
+        timeout_ms: the coordinator's stored transaction timeout, until the owner takes over the id again.
+        warnings: what the operator must know or do.
+    """
+
+    transactional_id: str
+    state_before: str
+    partitions_before: tuple[TopicPartition, ...]
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    warnings: tuple[str, ...]
+
+
+_Found = TypeVar("_Found")
+
+
+class NotYetError(Exception):
+    """The answer only asks for a retry. Internal to this package."""
+
+
+def until_answered(operation: str, attempt: Callable[[], _Found], deadline: Deadline) -> _Found:
+    """Run ``attempt`` until it does not raise `NotYetError`, with growing pauses.
+
+    Args:
+        operation: the operation's name, for the error.
+        attempt: makes one attempt.
+        deadline: when to give up.
+
+    Raises:
+        KafkaTimeoutError: no final answer within the deadline.
+    """
+    last_error: str | None = None
+    while not deadline.passed:
+        try:
+            return attempt()
+        except NotYetError as error:
+            last_error = str(error)
+        except KafkaTimeoutError as error:
+            # An attempt cut short by the deadline is less informative than the previous answer.
+            last_error = last_error or error.last_error
+        deadline.pause()
+    raise KafkaTimeoutError(
+        operation=operation, deadline_ms=deadline.limit_ms, last_error=last_error or "no broker was asked in time"
+    )
+
+
+#: Partitions per DescribeProducers round, to bound request sizes; as in Kafka's own tool.
+PARTITIONS_PER_ROUND_MAX: Final = 500
+_TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+#: The last version of InitProducerId without enable2Pc and keepPreparedTxn.
+_PLAIN_INIT_VERSION: Final = messages.TWO_PHASE_COMMIT_VERSION - 1
+
+
+class TransactionQueries:
+    """Queries about transactions, each repeated until the answer is complete or ``max_block_ms`` has passed.
+
+    Args:
+        cluster: connections; not closed by this object.
+        now_ms: the current time, in milliseconds since 1970.
+    """
+
+    def __init__(self, cluster: Cluster, now_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self.now_ms = now_ms
+
+    @property
+    def deadline_ms(self) -> int:
+        """Time limit for one query."""
+        return self._cluster.options.max_block_ms
+
+    # --- coordinators --------------------------------------------------------------------------------------------
+
+    def listings(self, wanted: ListFilter) -> tuple[TransactionListing, ...]:
+        """The transactional ids of every broker, or of the requested one, that we may describe (DESCRIBE).
+
+        Raises:
+            ConfigurationError: unknown state, or invalid regular expression.
+            KafkaError: a broker is too old for a filter (code 35), or refused.
+            KafkaTimeoutError: a broker did not answer.
+        """
+        deadline = self._cluster.deadline()
+        self._cluster.refresh((), deadline)
+        brokers = self._cluster.node_ids(deadline) if wanted.broker_id is None else (wanted.broker_id,)
+        return self._listings(brokers, wanted, deadline)
+
+    def details(self, transactional_id: str) -> TransactionDetails | None:
+        """One transactional id, None if its coordinator does not know it.
+
+        Raises:
+            AuthorizationError: the id may not be described.
+            KafkaError, KafkaTimeoutError: the coordinator refused, or did not answer.
+        """
+        deadline = self._cluster.deadline()
+        found = CoordinatorCalls(self._cluster, transactional_id).ask(
+            Api.DESCRIBE_TRANSACTIONS,
+            lambda version: messages.describe_transactions_request([transactional_id], version=version),
+            deadline,
+            read=lambda response: _described(responses.transactions_of(response), transactional_id),
+        )
+        if found.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+            return None
+        if found.error_code != Code.NONE:
+            raise kafka_error("DescribeTransactions", found.error_code, f"transactional id {transactional_id!r}")
+        return self._details(self._cluster.coordinator(transactional_id, deadline), found)
+
+    def owners(self, producer_ids: Sequence[int]) -> dict[int, str]:
+        """The transactional id of each producer id. Missing producer ids have none, for certain.
+
+        Raises:
+            AuthorizationError: some transactional ids are hidden from us.
+            KafkaTimeoutError: the coordinators could not all be asked.
+        """
+        deadline = self._cluster.deadline()
+        self._check_nothing_is_hidden(deadline)
+        wanted = ListFilter(producer_ids=tuple(producer_ids))
+
+        def attempt() -> dict[int, str]:
+            before = self._coordinators(deadline)
+            brokers = {*self._cluster.node_ids(deadline), *(leader for leader, _ in before.values())}
+            rows = self._listings(sorted(brokers), wanted, deadline)
+            if before != self._coordinators(deadline):
+                raise NotYetError(f"partitions of {_TRANSACTION_STATE_TOPIC} moved while they were asked")
+            return {row.producer_id: row.transactional_id for row in rows}
+
+        return until_answered("asking every transaction coordinator", attempt, deadline)
+
+    def init_producer_id(self, transactional_id: str, *, timeout_ms: int) -> KafkaResponse:
+        """Plain InitProducerId: abort an open transaction, and take the next pair; retried while it is being aborted.
+
+        Raises:
+            KafkaTimeoutError: no final answer within ``max_block_ms``.
+        """
+        return CoordinatorCalls(self._cluster, transactional_id).ask(
+            Api.INIT_PRODUCER_ID,
+            lambda version: messages.init_producer_id_request(transactional_id, version=version, timeout_ms=timeout_ms),
+            self._cluster.deadline(),
+            version_max=_PLAIN_INIT_VERSION,
+        )
+
+    # --- partitions ----------------------------------------------------------------------------------------------
+
+    def partitions(self, topic: str | None, broker_id: int | None) -> tuple[TopicPartition, ...]:
+        """The partitions of a topic, or of every topic, including internal ones.
+
+        Args:
+            topic: None for every topic that we may describe.
+            broker_id: only partitions with a replica on this broker.
+
+        Raises:
+            UnknownTopicError: the topic does not exist.
+            AuthorizationError: it may not be described.
+            KafkaTimeoutError: no broker answered.
+        """
+        topics = self._topics(None if topic is None else [topic], self._cluster.deadline())
+        for found in topics:
+            if found.error_code != Code.NONE:
+                raise kafka_error("Metadata", found.error_code, f"topic {found.name!r}")
+        return tuple(
+            sorted(
+                TopicPartition(found.name, part.partition_index)
+                for found in topics
+                for part in found.partitions
+                if broker_id is None or broker_id in part.replica_nodes
+            )
+        )
+
+    def producers(
+        self, partitions: Iterable[TopicPartition], *, broker_id: int | None = None
+    ) -> dict[TopicPartition, tuple[KafkaPart, ...]]:
+        """The producers remembered by partitions; partitions that do not exist (any more) are omitted.
+
+        Args:
+            partitions: the partitions.
+            broker_id: the broker to ask; the leader of each partition if None.
+
+        Raises:
+            AuthorizationError: a topic may not be read (READ).
+            KafkaError, KafkaTimeoutError: a broker refused, or did not answer.
+        """
+        found: dict[TopicPartition, tuple[KafkaPart, ...]] = {}
+        for some in _rounds(sorted(set(partitions))):
+            found.update(self._producers(some, broker_id))
+        return found
+
+    def write_abort_marker(
+        self, partition: TopicPartition, producer: ProducerIdAndEpoch, *, coordinator_epoch: int
+    ) -> int | None:
+        """Send one ABORT marker, once, to the leader of ``partition``.
+
+        Returns:
+            The leader's code; None if the answer was lost, or the leader was unreachable.
+
+        Raises:
+            KafkaTimeoutError: no broker knows the leader.
+        """
+        deadline = self._cluster.deadline()
+        try:
+            node_id = self._whom_to_ask([partition], None, deadline).get(partition)
+            if node_id is None:
+                return None
+            version = self._cluster.version(node_id, Api.WRITE_TXN_MARKERS, deadline)
+            request = messages.write_txn_markers_request(
+                producer, partition, commit=False, coordinator_epoch=coordinator_epoch, version=version
+            )
+            response = self._cluster.request(node_id, request, deadline)
+        except NodeUnavailableError:
+            return None
+        written = responses.written_markers(response)
+        return written.get(producer.producer_id, {}).get(partition, int(Code.UNKNOWN_SERVER_ERROR))
+
+    # --- parts ---------------------------------------------------------------------------------------------------
+
+    def _listings(
+        self, brokers: Iterable[int], wanted: ListFilter, deadline: Deadline
+    ) -> tuple[TransactionListing, ...]:
+        return tuple(
+            sorted(
+                TransactionListing(row.transactional_id, node_id, row.producer_id, row.transaction_state)
+                for node_id in brokers
+                for row in self._listed_by(node_id, wanted, deadline).transaction_states
+            )
+        )
+
+    def _listed_by(self, node_id: int, wanted: ListFilter, deadline: Deadline) -> KafkaResponse:
+        longer_than_ms = wanted.running_longer_than_ms
+
+        def attempt() -> KafkaResponse:
+            reply = self._cluster.call(
+                Api.LIST_TRANSACTIONS,
+                lambda _: node_id,
+                lambda version: messages.list_transactions_request(
+                    version=version,
+                    states=wanted.states,
+                    producer_ids=wanted.producer_ids,
+                    running_longer_than_ms=None if longer_than_ms is None or longer_than_ms < 0 else longer_than_ms,
+                    transactional_id_pattern=wanted.transactional_id_pattern or None,
+                ),
+                deadline,
+            )
+            if reply.error_code in COORDINATOR_MOVED:
+                raise NotYetError(f"it answered {describe_error(reply.error_code)}")
+            _check_listing(reply, wanted)
+            return reply
+
+        return until_answered(f"{Api.LIST_TRANSACTIONS.name} at broker {node_id}", attempt, deadline)
+
+    def _check_nothing_is_hidden(self, deadline: Deadline) -> None:
+        """Describe an id that does not exist: without DESCRIBE on all ids the answer is 53, else "unknown".
+
+        ListTransactions silently omits ids that we may not describe, so a missing id would prove nothing.
+        """
+        nobody = f"spark-2pc-no-such-id-{secrets.token_hex(8)}"
+        response = self._cluster.call(
+            Api.DESCRIBE_TRANSACTIONS,
+            self._cluster.any_node,
+            lambda version: messages.describe_transactions_request([nobody], version=version),
+            deadline,
+        )
+        code = _described(responses.transactions_of(response), nobody).error_code
+        if code == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            raise kafka_error(
+                "DescribeTransactions",
+                code,
+                "coordinators hide the transactional ids that may not be described, so nobody could say that a "
+                "transaction is unknown to all of them; grant DESCRIBE on every transactional id ('*')",
+            )
+
+    def _coordinators(self, deadline: Deadline) -> Mapping[int, tuple[int, int]]:
+        """Leader and leader epoch of each transaction log partition; empty before the first transaction."""
+
+        def attempt() -> Mapping[int, tuple[int, int]]:
+            (topic,) = self._topics([_TRANSACTION_STATE_TOPIC], deadline)
+            if topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+                return {}
+            if topic.error_code != Code.NONE:
+                raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
+            without = [part.partition_index for part in topic.partitions if part.leader_id < 0]
+            if without:
+                raise NotYetError(
+                    f"partitions {without} of {topic.name} have no leader, so their transactions cannot be seen"
+                )
+            return {part.partition_index: (part.leader_id, part.leader_epoch) for part in topic.partitions}
+
+        return until_answered("finding every transaction coordinator", attempt, deadline)
+
+    def _details(self, coordinator: int, found: KafkaPart) -> TransactionDetails:
+        began_ms = found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None
+        producer = pair_of(found.producer_id, found.producer_epoch)
+        return TransactionDetails(
+            coordinator=coordinator,
+            transactional_id=found.transactional_id,
+            producer_id=-1 if producer is None else producer.producer_id,
+            producer_epoch=-1 if producer is None else producer.epoch,
+            state=found.transaction_state,
+            timeout_ms=found.transaction_timeout_ms,
+            start_time_ms=began_ms,
+            duration_ms=None if began_ms is None else self.now_ms() - began_ms,
+            partitions=responses.transaction_partitions(found),
+        )
+
+    def _topics(self, names: Sequence[str] | None, deadline: Deadline) -> tuple[KafkaPart, ...]:
+        response = self._cluster.call(
+            Api.METADATA,
+            self._cluster.any_node,
+            lambda version: messages.metadata_request(names, version=version),
+            deadline,
+        )
+        return tuple(response.topics)
+
+    def _producers(
+        self, partitions: Sequence[TopicPartition], broker_id: int | None
+    ) -> dict[TopicPartition, tuple[KafkaPart, ...]]:
+        """One round: ask, and retry partitions whose leader has moved."""
+        found: dict[TopicPartition, tuple[KafkaPart, ...]] = {}
+        deadline = self._cluster.deadline()
+
+        def attempt() -> dict[TopicPartition, tuple[KafkaPart, ...]]:
+            where = self._whom_to_ask([key for key in partitions if key not in found], broker_id, deadline)
+            reason = "no leader is known"
+            for node_id in sorted({node for node in where.values() if node is not None}):
+                asked = [partition for partition, node in where.items() if node == node_id]
+                for partition, answer in self._described_by(node_id, asked, deadline).items():
+                    if answer.error_code == Code.NONE:
+                        found[partition] = tuple(answer.active_producers)
+                    elif answer.error_code not in LEADER_MOVED:
+                        raise kafka_error("DescribeProducers", answer.error_code, f"partition {partition}")
+                    else:
+                        reason = f"broker {node_id} answered {describe_error(answer.error_code)}"
+            missing = sorted(where.keys() - found.keys())
+            if missing:
+                raise NotYetError(f"{missing[0]} and {len(missing) - 1} more: {reason}")
+            return found
+
+        return until_answered(
+            f"{Api.DESCRIBE_PRODUCERS.name} of {counted(len(partitions), 'partition')}", attempt, deadline
+        )
+
+    def _described_by(
+        self, node_id: int, partitions: Sequence[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, KafkaPart]:
+        """One broker's answer; empty if it is unreachable."""
+        try:
+            version = self._cluster.version(node_id, Api.DESCRIBE_PRODUCERS, deadline)
+            request = messages.describe_producers_request(partitions, version=version)
+            return responses.by_partition(self._cluster.request(node_id, request, deadline).topics)
+        except NodeUnavailableError:
+            # Its partitions are retried at their new leaders.
+            return {}
+
+    def _whom_to_ask(
+        self, partitions: Sequence[TopicPartition], broker_id: int | None, deadline: Deadline
+    ) -> dict[TopicPartition, int | None]:
+        """The broker for each existing partition, None while it has no leader; others are omitted."""
+        wanted = set(partitions)
+        found: dict[TopicPartition, int | None] = {}
+        for topic in self._topics(sorted({partition.topic for partition in wanted}), deadline):
+            if topic.error_code not in {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION}:
+                raise kafka_error("Metadata", topic.error_code, f"topic {topic.name!r}")
+            for part in topic.partitions:
+                key = TopicPartition(topic.name, part.partition_index)
+                if key in wanted and (broker_id is None or broker_id in part.replica_nodes):
+                    leader_id = part.leader_id if part.leader_id >= 0 else None
+                    found[key] = leader_id if broker_id is None else broker_id
+        if not {node_id for node_id in found.values() if node_id is not None} <= {*self._cluster.node_ids(deadline)}:
+            self._cluster.refresh((), deadline)
+        return found
+
+
+def _described(answers: Mapping[str, KafkaPart], transactional_id: str) -> KafkaPart:
+    found = answers.get(transactional_id)
+    if found is None:
+        raise RemoteProtocolError(
+            peer="a broker", detail=f"DescribeTransactions did not answer about {transactional_id!r}"
+        )
+    return found
+
+
+def _check_listing(reply: KafkaResponse, wanted: ListFilter) -> None:
+    if reply.error_code == Code.INVALID_REGULAR_EXPRESSION:
+        raise ConfigurationError(
+            option="transactional_id_pattern",
+            value=wanted.transactional_id_pattern,
+            rule="it is a regular expression as RE2 knows them, for the whole id",
+            remedy="write 'orders-.*' for all ids that begin with orders-",
+        )
+    if reply.error_code != Code.NONE:
+        raise kafka_error("ListTransactions", reply.error_code)
+    if reply.unknown_state_filters:
+        raise ConfigurationError(
+            option="state",
+            value=", ".join(reply.unknown_state_filters),
+            rule="the broker knows no such state",
+            remedy="use Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort",
+        )
+
+
+def _rounds(partitions: Sequence[TopicPartition]) -> Iterator[Sequence[TopicPartition]]:
+    for first in range(0, len(partitions), PARTITIONS_PER_ROUND_MAX):
+        yield partitions[first : first + PARTITIONS_PER_ROUND_MAX]

@@ -1,0 +1,165 @@
+"""The contract between the batch driver and the code that executes a micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from spark_2pc_sink.kafka.batch_sender import OpenTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.errors import DataError
+    from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
+    from spark_2pc_sink.sink.report import WrittenRows
+
+
+@dataclass(frozen=True)
+class TransactionTicket:
+    """The Kafka transaction of an attempt, for the tasks that write into it.
+
+    Attributes:
+        transactional_id: the sink's id.
+        producer: producer id and epoch of the transaction.
+        transaction_version: 0 to 2.
+        generation: the claim under which it is written.
+        transaction: number of the transaction within the claim, from 1; unique across all attempts of all batches.
+        application_name: name of this claim's database sessions, so that a newer claim can end them.
+        kafka_only: True for a resend: the database already has the rows.
+    """
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    transaction_version: int
+    generation: int
+    transaction: int
+    application_name: str
+    kafka_only: bool
+
+    @property
+    def open_transaction(self) -> OpenTransaction:
+        """The same for a session that sends records."""
+        return OpenTransaction(self.transactional_id, self.producer, self.transaction_version)
+
+    @property
+    def attempt(self) -> tuple[str, int, int]:
+        """Unique identity of the attempt, across all batches."""
+        return (self.transactional_id, self.generation, self.transaction)
+
+
+@dataclass(frozen=True)
+class ProducedBatch:
+    """The outcome of all tasks of an attempt: written to Kafka, and encoded for the database.
+
+    Attributes:
+        row_count: rows for all tables.
+        record_count: records that Kafka has acknowledged, including those of the dead-letter topic.
+        digest: 32 hexadecimal digits over these records, and over rows that go to a table but to no topic; '' if there
+            are neither.
+        offsets: first and last offset per partition.
+        record_bytes: compressed bytes of the record batches sent.
+        topic_ids: Kafka's id of each topic, as text; empty if a broker has no topic ids.
+        left_out: rows for which no record was sent, because others of their upsert key supersede them.
+        record_rows: rows for all topics; None if the same as the rows for the tables.
+        outputs: rows or records of each output, keyed by its text, such as ``Rows('orders')``.
+        bad_rows: rows that go only to the dead letters; not included in any row count.
+        letters: dead letters that must be among the records; 0 if they go to no topic.
+    """
+
+    row_count: int
+    record_count: int
+    digest: str
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+    record_bytes: int = 0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    left_out: int = 0
+    record_rows: int | None = None
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    bad_rows: int = 0
+    letters: int = 0
+
+    @property
+    def expected_records(self) -> int:
+        """Records that Kafka must have acknowledged."""
+        return (self.row_count if self.record_rows is None else self.record_rows) - self.left_out + self.letters
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Count and digest of records: they detect a different batch replayed under the same id.
+
+    Attributes:
+        record_count: number of records.
+        digest: as in `ProducedBatch`.
+    """
+
+    record_count: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.record_count} records, digest {self.digest or 'none'}"
+
+
+class BatchResults(Protocol):
+    """The output of one attempt's tasks, and what the driver still holds of it, in memory and in files.
+
+    Attributes:
+        counts: for these, every record is acknowledged and every row encoded.
+    """
+
+    counts: ProducedBatch
+
+    def copy_into(self, connection: Connection) -> WrittenRows:
+        """Write the remaining rows and the dead letters; returns the outcome of all rows.
+
+        Args:
+            connection: the connection returned by ``open_decision``.
+        """
+
+    def close(self) -> None:
+        """Release what is held. The attempt is over, decided or not."""
+
+
+class BatchWork(Protocol):
+    """The work of a batch; `SparkBatch` is the production implementation. An attempt's state is only in its results."""
+
+    def partitions(self) -> Iterable[TopicPartition]:
+        """Every partition that `produce` may write; called only below transaction.version 2."""
+
+    def produce(self, ticket: TransactionTicket, open_decision: Callable[[], Connection]) -> BatchResults:
+        """Run the tasks: every record acknowledged and every row encoded, or raise and keep no state.
+
+        Args:
+            ticket: ticket of the Kafka transaction.
+            open_decision: opens the deciding database transaction on the first call, and returns its connection.
+                Another thread may call it and write rows there while tasks still run; the driver commits it later. No
+                thread uses the connection after this returns or raises.
+        """
+
+    def sift(self, ticket: TransactionTicket, error: DataError, open_decision: Callable[[], Connection]) -> bool:
+        """After a failed attempt: find its bad rows, which all later steps leave out of every output.
+
+        Args:
+            ticket: a ticket without a Kafka transaction.
+            error: the error of the failed attempt.
+            open_decision: opens a database transaction that is rolled back when this returns or raises.
+
+        Returns:
+            False if the batch has to fail with ``error``: no single row is bad, or bad rows are not to be left out.
+
+        Raises:
+            TooManyBadRowsError: more rows are bad than the user allows.
+        """
+
+    def recall(self) -> None:
+        """Leave out the rows that were left out when the batch was decided. Call BEFORE a replay."""
+
+    def reread(self, ticket: TransactionTicket) -> Replay:
+        """Evaluate the batch as `produce` does, without writing. This advances the plan's stateful operators.
+
+        Args:
+            ticket: a Kafka-only ticket without a transaction.
+        """

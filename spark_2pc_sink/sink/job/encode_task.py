@@ -1,0 +1,552 @@
+"""The task of a batch: reads rows, sends COPY bytes and record batches to the driver, and returns a receipt to Spark.
+
+A task has no effect on Kafka or the database, so Spark may run it again: the output of an attempt is dropped, or the
+attempt of the batch is given up. For a batch of a few rows, which the driver has collected, it runs the same code.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from jdbc_state.sink_log import at_work_for
+from spark_2pc_sink.errors import DualWriteError, LocalProtocolError, UnstorableValueError
+from spark_2pc_sink.kafka.record_encoder import ArrowPartitioner, PartitionRows, RecordColumns, RecordEncoder
+from spark_2pc_sink.serialisation.refusals import NotEncodableError
+from spark_2pc_sink.sink.job.receipts import TaskReceipt
+from spark_2pc_sink.sink.job.task_plan import TaskIdentity
+from spark_2pc_sink.sink.records import record_columns
+from spark_2pc_sink.sink.records.record_columns import key_values
+from spark_2pc_sink.sink.records.record_json import json_values, nested_texts
+from spark_2pc_sink.sink.records.topics import TopicRefusedError
+from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, CopyEncoder, order_keys
+from spark_2pc_sink.sink.rows.value_checks import ValidText
+from spark_2pc_sink.sink.stream.task_stream import DriverMessage, Frame, RecordsHeader, StreamOutput, TaskStream
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests, content_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from spark_2pc_sink.kafka.record_encoder import EncodedBatch
+    from spark_2pc_sink.serialisation.serialiser import Serialiser
+    from spark_2pc_sink.sink.job.task_plan import LanePlan, RowEncoderPlan, TaskPlan
+    from spark_2pc_sink.sink.records.topics import Topics
+    from spark_2pc_sink.wire.arrow_layout import ArrowColumn
+
+
+#: Maximum length of a row's key in an error text.
+_ROW_KEY_CHARACTERS_MAX: Final = 100
+
+
+class RowPartitioner(ArrowPartitioner):
+    """Splits the batches of a task.
+
+    Args:
+        topic: topic of rows that name none; None if every row names its own.
+        partition_count: returns the number of partitions of a topic; see `Topics.partition_count`.
+    """
+
+    def __init__(self, topic: str | None, partition_count: Callable[[str], int]) -> None:
+        super().__init__(topic)
+        self._count = partition_count
+
+    def split_batch(self, batch: pa.RecordBatch) -> Iterator[PartitionRows]:
+        """The rows of a batch by partition; see `split`.
+
+        Raises:
+            UnstorableValueError: a row names no topic, a missing one or a partition that its topic does not have, or
+                has a header without a key.
+            BatchRetryError: the driver gives no answer as to whether a topic exists.
+        """
+        topics, key = record_column(batch, record_columns.TOPIC), record_column(batch, record_columns.KEY)
+        if topics is not None and topics.null_count:
+            raise UnstorableValueError(
+                column="topic",
+                row_key=describe_row(key, int(np.flatnonzero(np.asarray(topics.is_null()))[0])),
+                value="null",
+                rule="every row needs a topic, and the sink has no topic of its own",
+                remedy="Correct the expression that makes the column, or pass topic='…' for the rows without one",
+            )
+        return self.split(
+            RecordColumns(
+                topic=topics,
+                partition=record_column(batch, record_columns.PARTITION),
+                key=key,
+                value=batch.column(record_columns.VALUE),
+                headers=record_column(batch, record_columns.HEADERS),
+            )
+        )
+
+    def _partition_count(self, topic: str, columns: RecordColumns, row: int) -> int:
+        """See `ArrowPartitioner`.
+
+        If a topic named by rows does not exist, that value is at fault: running the batch again would not help.
+        """
+        try:
+            return self._count(topic)
+        except TopicRefusedError as error:
+            raise UnstorableValueError(
+                column="topic",
+                row_key=describe_row(columns.key, row),
+                value=repr(topic),
+                rule=error.rule,
+                remedy=error.remedy,
+            ) from error
+
+    def _free_partitions(self, topic: str, count: int) -> Sequence[int]:
+        """See `ArrowPartitioner`: rows without a key may go anywhere."""
+        del topic
+        return range(count)
+
+    def _no_partition(self, topic: str, count: int, columns: RecordColumns, row: int) -> UnstorableValueError:
+        return UnstorableValueError(
+            column="partition",
+            row_key=describe_row(columns.key, row),
+            value=str(None if columns.partition is None else columns.partition[row].as_py()),
+            rule=f"topic {topic!r} has partitions 0 to {count - 1}",
+        )
+
+
+def describe_row(key: ArrowColumn | None, row: int) -> str:
+    """A row in an error text: its key, or its number if records have none."""
+    return f"number {row} of its Arrow batch" if key is None else f"key={key[row].as_py()!r}"[:_ROW_KEY_CHARACTERS_MAX]
+
+
+def record_column(batch: pa.RecordBatch, name: str) -> ArrowColumn | None:
+    """A column of `record_columns`; None if the batch has none of that name."""
+    index = batch.schema.get_field_index(name)
+    return None if index < 0 else batch.column(index)
+
+
+#: Maximum length of a row's key or value in an error text.
+_VALUE_CHARACTERS_MAX: Final = 200
+
+
+def unpacked(column: ArrowColumn) -> pa.RecordBatch:
+    """The rows in a packed column, in order, with a column for each field.
+
+    With several lanes one pass over a batch builds the rows of all. In such a column each row of the batch has its row
+    for the lane, null if the lane does not get it; or an array of the rows derived from an array in it.
+    """
+    if not pa.types.is_struct(column.type):
+        # Excludes the elements of arrays that are null.
+        column = column.flatten()
+    if column.null_count:
+        column = column.filter(column.is_valid())
+    return pa.RecordBatch.from_struct_array(column)
+
+
+def completed_rows(plan: LanePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with their keys and values, built here unless Spark has done it, and with order keys.
+
+    Raises:
+        UnstorableValueError: Spark has found invalid text, which it would have replaced; or the schema of key or value
+            cannot represent a value.
+    """
+    completed = batch
+    order = batch.schema.get_field_index(ORDER_COLUMN)
+    if order >= 0:
+        completed = completed.set_column(order, ORDER_COLUMN, order_keys(batch.column(order)))
+    if plan.key_column is not None:
+        completed = completed.append_column(record_columns.KEY, key_values(batch.column(plan.key_column)))
+    nested = {each.made: each for each in plan.json or ()}
+    for name in plan.guarded:
+        if name in nested:
+            for text in nested_texts(batch, nested[name]):
+                _check_text(completed, text, nested[name].column)
+        else:
+            _check_text(completed, batch.column(name), name.removeprefix("_2pc_"))
+    if plan.json is not None:
+        completed = completed.append_column(record_columns.VALUE, json_values(batch, plan.json))
+    for name, serialiser in plan.serialisers.items():
+        index = batch.schema.get_field_index(name)
+        completed = completed.set_column(index, name, _serialised(serialiser, batch, name))
+    return _without_tombstones(completed)
+
+
+def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, with the values of tombstones removed."""
+    tombstones = record_column(batch, record_columns.TOMBSTONE)
+    if tombstones is None or not pc.any(tombstones).as_py():
+        return batch
+    place = batch.schema.get_field_index(record_columns.VALUE)
+    values = batch.column(place)
+    return batch.set_column(place, record_columns.VALUE, pc.if_else(tombstones, pa.scalar(None, values.type), values))
+
+
+def _serialised(serialiser: Serialiser, batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = batch.column(name)
+    try:
+        return serialiser.encode(column)
+    except NotEncodableError as error:
+        raise UnstorableValueError(
+            column=".".join(part for part in (record_columns.PARTS[name], error.path) if part),
+            row_key=describe_row(record_column(batch, record_columns.KEY), error.row),
+            value=repr(column[error.row].as_py())[:_VALUE_CHARACTERS_MAX],
+            rule=error.rule,
+            remedy=error.remedy[:1].upper() + error.remedy[1:],
+        ) from error
+
+
+def _check_text(batch: pa.RecordBatch, text: pa.Array, column: str) -> None:
+    offenders = ValidText().offenders(text)
+    if offenders is not None:
+        raise UnstorableValueError(
+            column=column,
+            row_key=describe_row(record_column(batch, record_columns.KEY), offenders.index(value=True).as_py()),
+            value="a text that to_json would change",
+            rule="a column of the batch has text that is not valid UTF-8",
+        )
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias
+
+    TaskFunction: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class _Plan(Protocol):
+    """A task's instructions."""
+
+    @property
+    def transactional_id(self) -> str:
+        """The sink's id, for the log."""
+
+
+_AnyPlan = TypeVar("_AnyPlan", bound=_Plan)
+
+
+def task_function(
+    run: Callable[[Iterable[pa.RecordBatch], _AnyPlan, TaskIdentity], Iterator[pa.RecordBatch]], plan: _AnyPlan
+) -> TaskFunction:
+    """The function that `mapInArrow` calls in a task: ``run``, with the task's identity."""
+
+    def run_in_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        remaining = iter(batches)
+        with at_work_for(plan.transactional_id):
+            yield from run(remaining, plan, _task_identity())
+        # A task that gives up has not read all of them. Spark ends a worker process that leaves some, and the next task
+        # waits while a new one imports everything.
+        deque(remaining, maxlen=0)
+
+    return run_in_task
+
+
+def renaming(function: TaskFunction, names: list[str]) -> TaskFunction:
+    """Wrap the function for batches whose column names were lost in transit."""
+
+    def with_names(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return function(pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)
+
+    return with_names
+
+
+class GarbageCollection:
+    """Reduces the cost of Spark's garbage collection after each task.
+
+    Spark's daemon collects all garbage of a worker after each task (``pyspark/daemon.py``), and the next task waits for
+    it. Traversing the modules of PySpark, Arrow and pandas, which live as long as the process, takes 60 ms each time.
+    """
+
+    def __init__(self) -> None:
+        self._modules = 0
+
+    def spare(self) -> None:
+        """Exclude existing objects from further collections, if anything was imported since the last call.
+
+        Right after a collection little of it is garbage. Frozen objects are never freed, so not before every task.
+        """
+        modules = len(sys.modules)
+        if modules > self._modules:
+            gc.freeze()
+            self._modules = modules
+
+
+#: One object for this worker process.
+_garbage_collection = GarbageCollection()
+
+
+def _task_identity() -> TaskIdentity:
+    from pyspark import TaskContext  # noqa: PLC0415 - exists on executors only
+
+    context = TaskContext.get()
+    if context is None:
+        message = "this runs inside Spark tasks only"
+        raise RuntimeError(message)
+    _garbage_collection.spare()
+    return TaskIdentity(context.partitionId(), context.taskAttemptId())
+
+
+_WORD_BYTES = 8
+
+
+def row_digest(table: str, rows: pa.RecordBatch) -> int:
+    """The digest of rows for a table: 0 to 2^128 - 1.
+
+    Args:
+        table: name as given by the user; the digest includes it.
+        rows: rows with the columns of the table.
+    """
+    words = np.column_stack([word for column in rows.columns for word in _words(column)])
+    width = pa.binary(words.shape[1] * _WORD_BYTES)
+    hashed = np.ascontiguousarray(words).tobytes()
+    return content_digest(table, pa.Array.from_buffers(width, len(words), [None, pa.py_buffer(hashed)]))
+
+
+def _words(column: ArrowColumn) -> list[Any]:
+    """For each row whether there is a value, and 64 bits of it; 0 for a missing value."""
+    there = np.asarray(column.is_valid())
+    return [there.astype(np.int64), np.where(there, _values(column), 0)]
+
+
+def _values(column: ArrowColumn) -> Any:
+    kind = column.type
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        return column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(kind):
+        return column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False).view(np.int64)
+    if pa.types.is_date32(kind):
+        return column.cast(pa.int32()).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    if pa.types.is_temporal(kind):
+        return column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        column = column.cast(pa.large_binary())
+    elif not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        # Decimals, and arrays: equal values of a type have equal representations.
+        column = pa.array([repr(value).encode() for value in column.to_pylist()], pa.large_binary())
+    texts = column.fill_null(b"").to_numpy(zero_copy_only=False).tolist()
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, texts), np.uint64, len(texts)).view(np.int64)
+
+
+#: An Arrow batch with fewer rows per partition waits for more: each split takes as long as encoding some of them.
+_ROWS_EACH: Final = 128
+#: Maximum bytes of Arrow batches that wait; as much as `record_encoder.KEPT_BYTES_MAX`, which they become.
+_WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
+#: Rows for the table are encoded in pieces of this many Arrow bytes: the driver writes one while the next is encoded.
+_PIECE_BYTES: Final = 1024 * 1024
+
+
+def run_encode_task(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
+) -> Iterator[pa.RecordBatch]:
+    """Encode the rows of one Spark partition, and send the result to the driver; yields one receipt.
+
+    Args:
+        batches: rows with the columns named by `record_columns`.
+        plan: the task's plan, with a stream.
+        identity: identity of the task.
+    """
+    if plan.stream is None:
+        raise LocalProtocolError(operation="encode", state="no stream", rule="a task sends what it makes")
+    try:
+        with TaskStream(plan.stream, identity.task, identity.task_attempt) as stream:
+            receipt = encode(batches, plan, identity, stream)
+    except DualWriteError as error:
+        receipt = TaskReceipt(identity.task, identity.task_attempt, error=error)
+    yield receipt.to_result()
+
+
+def run_reread_task(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity
+) -> Iterator[pa.RecordBatch]:
+    """Encode the rows of one Spark partition only for the digest of their records; yields one receipt.
+
+    Args:
+        batches: rows with the columns named by `record_columns`.
+        plan: the task's plan; a stream in it is used to ask for topics.
+        identity: identity of the task.
+    """
+    try:
+        if plan.stream is None:
+            receipt = encode(batches, plan, identity, _Nowhere(None))
+        else:
+            with TaskStream(plan.stream, identity.task, identity.task_attempt) as stream:
+                receipt = encode(batches, plan, identity, _Nowhere(stream))
+    except DualWriteError as error:
+        receipt = TaskReceipt(identity.task, identity.task_attempt, error=error)
+    yield receipt.to_result()
+
+
+def encode(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, identity: TaskIdentity, output: StreamOutput
+) -> TaskReceipt:
+    """Encode rows, in a task or in the driver.
+
+    Args:
+        batches: rows with the columns named by `record_columns`.
+        plan: the task's plan.
+        identity: identity of the task; any for the driver.
+        output: the destination.
+
+    Raises:
+        UnstorableValueError, RecordTooLargeError: a row cannot be encoded.
+        BatchRetryError: the driver does not take the result.
+    """
+    topics = replace(plan.topics, ask=plan.topics.ask or output.ask)
+    lanes = [_LaneEncoder(plan, lane, topics, output) for lane in plan.lanes]
+    rows = arrow_bytes = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        rows += batch.num_rows
+        arrow_bytes += batch.nbytes
+        for each in lanes:
+            each.encode(batch)
+    for each in lanes:
+        each.finish()
+    output.finish()
+    return TaskReceipt(
+        task=identity.task,
+        task_attempt=identity.task_attempt,
+        rows=rows,
+        lane_rows={each.plan.index: each.row_count for each in lanes},
+        left_out={each.plan.index: each.left_out for each in lanes if each.left_out},
+        sent=output.totals,
+        digest=combine_digests(*(each.digest for each in lanes)),
+        row_digest=combine_digests(*(each.row_digest for each in lanes)),
+        arrow_bytes=arrow_bytes,
+    )
+
+
+class _Nowhere(StreamOutput):
+    """The output of a task that returns only its receipt.
+
+    Args:
+        stream: connection to the driver, which answers questions; None if there will be none.
+    """
+
+    def __init__(self, stream: TaskStream | None) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def ask(self, question: bytes) -> bytes:
+        """See `StreamOutput.ask`."""
+        if self._stream is None:
+            raise LocalProtocolError(operation="ask", state="no stream", rule="the driver has told all topics")
+        return self._stream.ask(question)
+
+    def _put(self, frame: Frame) -> None:
+        """Only questions are sent."""
+
+    def _receive(self, expected: DriverMessage) -> bytes:
+        del expected  # the receipt: an answer is given by `ask`
+        if self._stream is not None:
+            self._stream.finish()
+        return b""
+
+
+class _LaneEncoder:
+    """The rows of one lane: completed, encoded for topic and table, and sent.
+
+    Args:
+        plan: plan of the task.
+        lane: a lane of that plan.
+        topics: topics of the task.
+        output: the destination.
+    """
+
+    def __init__(self, plan: TaskPlan, lane: LanePlan, topics: Topics, output: StreamOutput) -> None:
+        self.plan = lane
+        self.row_count = self.left_out = 0
+        self.digest = self.row_digest = EMPTY_DIGEST
+        self._output = output
+        self._count_of = topics.partition_count
+        self._partitioner = RowPartitioner(lane.topic, topics.partition_count)
+        self._records = RecordEncoder(plan.encoding, timestamp_ms=plan.timestamp_ms, limits=topics.limits_of)
+        self._rows = None if lane.row_encoder is None else RowPieces(lane.row_encoder)
+        self._waiting: list[pa.RecordBatch] = []
+
+    def encode(self, batch: pa.RecordBatch) -> None:
+        """Add an Arrow batch as passed by Spark."""
+        rows = batch if self.plan.packed is None else unpacked(batch.column(self.plan.packed))
+        self.row_count += rows.num_rows
+        if not rows.num_rows:
+            return
+        if self.plan.told_as is not None:
+            self.row_digest = combine_digests(self.row_digest, row_digest(self.plan.told_as, rows))
+        completed = completed_rows(self.plan, rows)
+        if self.plan.sends:
+            self._gather(self._without_superseded(completed))
+        if self._rows is not None:
+            for data, count in self._rows.encode(completed):
+                self._output.rows(self.plan.index, data, count)
+
+    def finish(self) -> None:
+        """After all rows have arrived: send the rest."""
+        self._encode_waiting()
+        self._send(self._records.finish())
+        if self._rows is not None:
+            data, count = self._rows.finish()
+            if data:
+                self._output.rows(self.plan.index, data, count)
+
+    def _without_superseded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if not self.plan.leaves_out:
+            return rows
+        stays = rows.filter(pc.invert(rows.column(record_columns.SUPERSEDED)))
+        self.left_out += rows.num_rows - stays.num_rows
+        return stays
+
+    def _gather(self, rows: pa.RecordBatch) -> None:
+        """Encode waiting batches once there are enough rows for each partition."""
+        if rows.num_rows:
+            self._waiting.append(rows)
+        row_count = sum(each.num_rows for each in self._waiting)
+        enough = self.plan.topic is None or row_count >= _ROWS_EACH * self._count_of(self.plan.topic)
+        if enough or sum(each.nbytes for each in self._waiting) >= _WAITING_BYTES_MAX:
+            self._encode_waiting()
+
+    def _encode_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) > 1:
+            waiting = pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        for rows in waiting:
+            for part in self._partitioner.split_batch(rows):
+                self._send(self._records.append(part.partition, part.rows))
+
+    def _send(self, batches: Iterable[EncodedBatch]) -> None:
+        for batch in batches:
+            self.digest = combine_digests(self.digest, batch.digest)
+            header = RecordsHeader(batch.partition, batch.record_count, batch.digest, batch.row_key)
+            self._output.records(self.plan.index, header, batch.payload)
+
+
+class RowPieces:
+    """COPY bytes of rows in pieces of about a MiB, each of whole rows.
+
+    Args:
+        plan: plan of the lane.
+    """
+
+    def __init__(self, plan: RowEncoderPlan) -> None:
+        self._encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
+        self._sent = 0
+
+    def encode(self, rows: pa.RecordBatch) -> Iterator[tuple[bytes, int]]:
+        """Add rows; yields pieces, each with the number of rows that it completes.
+
+        Raises:
+            UnstorableValueError: the table cannot hold a value.
+        """
+        step = max(1, rows.num_rows * _PIECE_BYTES // max(rows.nbytes, 1))
+        for start in range(0, rows.num_rows, step):
+            data = self._encoder.encode(rows.slice(start, step))
+            if data:
+                yield data, self._counted()
+
+    def finish(self) -> tuple[bytes, int]:
+        """The bytes and rows held back."""
+        return self._encoder.finish(), self._counted()
+
+    def _counted(self) -> int:
+        count, self._sent = self._encoder.rows - self._sent, self._encoder.rows
+        return count

@@ -1,0 +1,196 @@
+"""The task that looks for bad rows: rows in, one receipt out, and no effect on Kafka.
+
+It applies the attempt's encoding code, and if that refuses some rows it tries halves of them: so every refused row is
+found, with the reason of its refusal. Rows that can be encoded may be sent to the driver, in parts with their names
+(`SiftedPart`), for the database to try.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_2pc_sink.errors import DataError, DualWriteError, LocalProtocolError
+from spark_2pc_sink.kafka.record_encoder import RecordEncoder
+from spark_2pc_sink.sink.bad_rows.bad_row import RefusedRow, RowNames, find_refused
+from spark_2pc_sink.sink.job.encode_task import RowPartitioner, completed_rows
+from spark_2pc_sink.sink.job.receipts import RESULT_SCHEMA
+from spark_2pc_sink.sink.rows.copy_encoder import CopyEncoder
+from spark_2pc_sink.sink.stream.task_stream import TaskStream
+from spark_2pc_sink.wire.record_contents import content_digests, contents_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from spark_2pc_sink.errors import RecordRefusedError
+    from spark_2pc_sink.kafka.record_encoder import EncodedBatch
+    from spark_2pc_sink.sink.job.task_plan import TaskIdentity, TaskPlan
+    from spark_2pc_sink.sink.stream.task_stream import LaneTotals
+
+
+@dataclass(frozen=True)
+class SiftPlan:
+    """What a task searches for. Can be pickled.
+
+    Attributes:
+        tasks: how rows become records, and COPY bytes.
+        records: try to make records of the rows; False if all of them are known to become records.
+        staged: send rows that can be encoded to the driver, for the database to try.
+        output_of_records: topic output named by refused rows.
+        output_of_rows: table output named by refused rows.
+        most: give up beyond this number.
+        refusal: a broker's refusal of named records: rows that become these records are refused for its reason.
+    """
+
+    tasks: TaskPlan
+    records: bool
+    staged: bool
+    output_of_records: str
+    output_of_rows: str
+    most: int
+    refusal: RecordRefusedError | None = None
+
+    @property
+    def transactional_id(self) -> str:
+        """See `TaskPlan`."""
+        return self.tasks.transactional_id
+
+
+@dataclass(frozen=True)
+class SiftReceipt:
+    """The findings of one task attempt.
+
+    Attributes:
+        task: Spark's partition id.
+        task_attempt: tells the attempts of one task apart.
+        rows: rows read from Spark.
+        refused: rows that cannot become a record, or COPY bytes; one more than `SiftPlan.most` means too many.
+        sent: other rows sent, by lane.
+        error: why the task gave up.
+    """
+
+    task: int
+    task_attempt: int
+    rows: int = 0
+    refused: tuple[RefusedRow, ...] = ()
+    sent: Mapping[int, LaneTotals] = field(default_factory=dict)
+    error: DualWriteError | None = None
+
+    def to_result(self) -> pa.RecordBatch:
+        """The row that a task yields."""
+        return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(self)], pa.binary())], schema=RESULT_SCHEMA)
+
+
+def read_sift_receipts(table: pa.Table) -> list[SiftReceipt]:
+    """Unpack the returned receipts, in the order of the tasks.
+
+    Raises:
+        DualWriteError: the error that a task returned.
+    """
+    returned = [pickle.loads(payload.as_buffer()) for payload in table["receipt"]]  # noqa: S301 - by our own tasks
+    for receipt in returned:
+        if receipt.error is not None:
+            raise receipt.error
+    return sorted(returned, key=lambda receipt: receipt.task)
+
+
+def run_sift_task(
+    batches: Iterable[pa.RecordBatch], plan: SiftPlan, identity: TaskIdentity
+) -> Iterator[pa.RecordBatch]:
+    """Search for bad rows in one Spark partition; yields one receipt.
+
+    Args:
+        batches: rows with the columns named by `record_columns`, and those of `row_identity`.
+        plan: what to search for.
+        identity: identity of the task.
+    """
+    address = plan.tasks.stream
+    if address is None:
+        raise LocalProtocolError(operation="sift", state="no stream", rule="a task sends what it makes")
+    try:
+        with TaskStream(address, identity.task, identity.task_attempt) as stream:
+            receipt = _SiftTask(plan, identity, stream).sift(batches)
+    except DualWriteError as error:
+        receipt = SiftReceipt(identity.task, identity.task_attempt, error=error)
+    yield receipt.to_result()
+
+
+class _SiftTask:
+    """One attempt of the task."""
+
+    def __init__(self, plan: SiftPlan, identity: TaskIdentity, stream: TaskStream) -> None:
+        self._plan = plan
+        self._identity = identity
+        self._stream = stream
+        tasks = plan.tasks
+        [self._lane] = tasks.lanes
+        self._topics = replace(tasks.topics, ask=stream.ask)
+        self._partitioner = RowPartitioner(self._lane.topic, self._topics.partition_count)
+        self._rows = 0
+        self._refused: list[RefusedRow] = []
+
+    def sift(self, batches: Iterable[pa.RecordBatch]) -> SiftReceipt:
+        for batch in batches:
+            self._rows += batch.num_rows
+            self._sift(batch)
+            if len(self._refused) > self._plan.most:
+                break
+        self._stream.finish()
+        return SiftReceipt(
+            task=self._identity.task,
+            task_attempt=self._identity.task_attempt,
+            rows=self._rows,
+            refused=tuple(self._refused),
+            sent=self._stream.totals,
+        )
+
+    def _sift(self, batch: pa.RecordBatch) -> None:
+        names = RowNames.of(batch)
+        found = find_refused(
+            batch.num_rows,
+            lambda start, stop: self._try(batch.slice(start, stop - start), names.between(start, stop)),
+            most=self._plan.most - len(self._refused),
+        )
+        self._refused += [RefusedRow.of(*names[row], output, error) for row, (output, error) in found]
+
+    def _try(self, rows: pa.RecordBatch, names: RowNames) -> tuple[str, DataError] | None:
+        """Encode rows as records and COPY bytes; None if all succeeded, else the refusing output and the reason."""
+        output = self._plan.output_of_records
+        try:
+            completed = completed_rows(self._lane, rows)
+            if self._plan.records:
+                self._make_records(completed)
+            output = self._plan.output_of_rows
+            self._encode(completed, names)
+        except DataError as error:
+            return output, error
+        return None
+
+    def _make_records(self, rows: pa.RecordBatch) -> None:
+        tasks = self._plan.tasks
+        encoder = RecordEncoder(tasks.encoding, timestamp_ms=tasks.timestamp_ms, limits=self._topics.limits_of)
+        for part in self._partitioner.split_batch(rows):
+            self._check_made(encoder.append(part.partition, part.rows))
+        self._check_made(encoder.finish())
+
+    def _check_made(self, batches: Iterable[EncodedBatch]) -> None:
+        """Consume the records, which is the actual try; and refuse records that a broker has refused."""
+        refusal = self._plan.refusal
+        for batch in batches:
+            if refusal is not None and batch.partition.topic == refusal.topic:
+                contents = contents_of(batch.payload, batch.record_count)
+                if not refusal.contents.isdisjoint(content_digests(contents)):
+                    raise refusal
+
+    def _encode(self, rows: pa.RecordBatch, names: RowNames) -> None:
+        plan = self._lane.row_encoder
+        if plan is None:
+            return
+        encoder = CopyEncoder(plan.columns, row_key=plan.row_key)
+        encoded = encoder.encode(rows) + encoder.finish()
+        if self._plan.staged:
+            self._stream.rows(self._lane.index, names.packed(encoded), len(names))

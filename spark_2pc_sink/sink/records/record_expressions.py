@@ -1,0 +1,509 @@
+"""The expressions of a record: Spark SQL over the batch, with one column for each value that a task needs.
+
+Everything here is lazy: plans are built, never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.options.outputs import Format, Part
+from spark_2pc_sink.options.settings import nearest
+from spark_2pc_sink.serialisation.serialiser import Serialiser
+from spark_2pc_sink.sink.records.record_columns import (
+    ARROW_TEXT_TYPES,
+    BYTES_TYPES,
+    KEY,
+    PARTS,
+    VALUE,
+    key_expressions,
+)
+from spark_2pc_sink.sink.records.record_json import NESTED, WHOLE_ROW, JsonField, json_fields, made_sql
+from spark_2pc_sink.sink.rows.copy_encoder import OWN_PREFIX
+from spark_2pc_sink.sink.rows.text_guards import guarded, guarded_sql, json_sql, parts_of
+from spark_2pc_sink.sink.spark_sql import literal, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+    from spark_2pc_sink.options import Lane
+    from spark_2pc_sink.sink.rows.catalog import TargetTable
+
+
+#: Types that `json_sql` converts as Spark's to_json does: all but timestamps, and types of later versions.
+_SAME_IN_TABLES: Final = frozenset(
+    {
+        *("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType"),
+        *("StringType", "CharType", "VarcharType", "BinaryType", "DateType", "ArrayType", "MapType", "StructType"),
+    }
+)
+
+
+class TableText(Enum):
+    """How the JSON of a table column relates to that of the record."""
+
+    OTHER = "it is another text"
+    SAME = "it is the same"
+    SAME_WITHOUT_NULL = "it is the same where no field is null: the record leaves those out"
+
+
+@dataclass(frozen=True)
+class MadeColumn:
+    """One column computed by Spark.
+
+    Attributes:
+        name: column name.
+        source: the table column from which it is computed.
+        sql: SQL over the batch.
+        guarded: tasks refuse values that are not valid text.
+        in_table: relation of the table column's JSON to it.
+        table_sql: SQL of the table column's JSON.
+    """
+
+    name: str
+    source: str
+    sql: str
+    guarded: bool = False
+    in_table: TableText = TableText.OTHER
+    table_sql: str = ""
+
+    def select(self, json_columns: Collection[str]) -> str | None:
+        """Named SQL of what tasks need in addition to the table's columns; None if these suffice.
+
+        Args:
+            json_columns: table columns that tasks receive as JSON.
+        """
+        shared = self.in_table if self.source in json_columns else TableText.OTHER
+        if shared is TableText.SAME:
+            return None
+        sql = self.sql
+        if shared is TableText.SAME_WITHOUT_NULL:
+            # Spark evaluates an expression shared with the table once (spark.sql.subexpressionElimination.enabled).
+            sql = f"CASE WHEN contains({self.table_sql}, 'null') THEN {self.sql} END"
+        return f"{sql} AS {self.name}"
+
+
+def made_columns(fields: Iterable[JsonField], schema: StructType) -> tuple[MadeColumn, ...]:
+    """The computed columns that the fields need.
+
+    Args:
+        fields: result of `record_json.json_fields`.
+        schema: schema of the batch.
+    """
+    return tuple(_made(each, each.made, schema[each.column].dataType) for each in fields if each.made is not None)
+
+
+def _made(field: JsonField, name: str, kind: DataType) -> MadeColumn:
+    sql = made_sql(field)
+    if field.kind != NESTED:
+        return MadeColumn(name, field.column, sql)
+    source = quoted(field.column)
+    marked = guarded(sql, [(source, kind)])
+    return MadeColumn(name, field.column, marked, marked != sql, _in_table(field, kind), json_sql(source, kind))
+
+
+def _in_table(field: JsonField, kind: DataType) -> TableText:
+    parts = {type(part).__name__ for part in parts_of(kind)}
+    if not parts <= _SAME_IN_TABLES:
+        return TableText.OTHER
+    return TableText.SAME if field.keeps_null or "StructType" not in parts else TableText.SAME_WITHOUT_NULL
+
+
+#: The default value expression of a record with a format.
+WHOLE_STRUCT: Final = "struct(*)"
+
+#: Types with unambiguous text, so that a key of them may be written as text.
+_TEXT_TYPES = ARROW_TEXT_TYPES | {"date"}
+_HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+#: Prefixes of type names whose cast to text Spark renders in a form that cannot be parsed back.
+_COMPLEX_KINDS = ("struct<", "array<", "map<", "variant")
+_RECORD_TYPES = {
+    "topic": frozenset({"string"}),
+    "key": BYTES_TYPES | _TEXT_TYPES,
+    "value": BYTES_TYPES,
+    "headers": frozenset({_HEADERS_TYPE}),
+    "partition": frozenset({"tinyint", "smallint", "int", "bigint"}),
+    "tombstone_when": frozenset({"boolean"}),
+    "delete_when": frozenset({"boolean"}),
+    "unchanged_when": frozenset({"boolean"}),
+}
+#: With these options set, the batch column of that name is not part of the record, which then has none.
+_NOT_TAKEN = {
+    "key": "key='CAST(NULL AS STRING)'",
+    "value": "value='to_json(struct(*))'",
+    "headers": "headers='CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>)'",
+    "partition": "partition='CAST(NULL AS INT)'",
+}
+
+
+@dataclass(frozen=True)
+class RecordExpressions:
+    """SQL over a lane's rows for each part of a record (None if absent), and for the table's columns.
+
+    Attributes:
+        topic: a column of the rows; None if all go to the lane's topic.
+        key: rows with a null key get a partition from the sink.
+        value: string or binary, or a struct that has a format; None if no records are made.
+        headers: array<struct<key:string,value:binary>>.
+        partition: overrides the partitioner where it is not null.
+        columns: SQL by table column; empty without a table.
+        taken: batch columns that are parts of the record because of their names and, as the user did not choose the
+            table's columns, are not written elsewhere.
+        json: columns from which tasks build the value themselves; None if Spark builds it.
+        json_made: columns that Spark computes for `json`.
+        key_column: the table column that is the key, or whose text is, if tasks take it from there.
+        guarded: which of `KEY`, `VALUE` and `json_made` tasks refuse if they are not valid text (`text_guards`).
+        tombstone: True if the record has no value; None if all have one.
+        delete: True if the row deletes the table row with its key; None if no row deletes.
+        unchanged: condition by table column, true if the row carries no value for it.
+        formats: format of the key and value that are encoded with a schema.
+        serialisers: serialisers with which tasks encode `KEY` and `VALUE` in that case.
+    """
+
+    topic: str | None
+    key: str | None
+    value: str | None
+    headers: str | None
+    partition: str | None
+    columns: Mapping[str, str]
+    taken: tuple[str, ...] = ()
+    json: tuple[JsonField, ...] | None = None
+    json_made: tuple[MadeColumn, ...] = ()
+    key_column: str | None = None
+    guarded: tuple[str, ...] = ()
+    tombstone: str | None = None
+    delete: str | None = None
+    unchanged: Mapping[str, str] = field(default_factory=dict)
+    formats: Mapping[Part, Format] = field(default_factory=dict)
+    serialisers: Mapping[str, Serialiser] = field(default_factory=dict)
+
+
+def choose_expressions(lane: Lane, schema: StructType) -> RecordExpressions:
+    """Derive omitted expressions from the columns of the rows, following the conventions of Spark's Kafka sink.
+
+    Args:
+        lane: a lane of the sink.
+        schema: schema of its rows.
+
+    Raises:
+        ConfigurationError: there is no topic, no column is left for the table, or a column has a reserved name.
+    """
+    names = schema.fieldNames()
+    _check_names([*names, *(() if lane.rows is None else lane.rows.columns or ())])
+    delete = None if lane.rows is None else lane.rows.delete_when
+    unchanged = {} if lane.rows is None else dict(lane.rows.unchanged_when or {})
+    if lane.records is None:
+        columns = _columns(lane, names, frozenset())
+        return RecordExpressions(
+            topic=None,
+            key=None,
+            value=None,
+            headers=None,
+            partition=None,
+            columns=columns,
+            delete=delete,
+            unchanged=unchanged,
+        )
+    options = lane.records
+    taken = {
+        name
+        for name, given in (
+            ("topic", None),
+            ("key", options.key),
+            ("value", options.value),
+            ("headers", options.headers),
+            ("partition", options.partition),
+        )
+        if given is None and name in names
+    }
+
+    def choose(given: str | None, name: str) -> str | None:
+        return given if given is not None else (quoted(name) if name in taken else None)
+
+    topic = quoted("topic") if "topic" in taken else None
+    if topic is None and options.topic is None:
+        raise ConfigurationError(
+            option="topic",
+            value=None,
+            rule="the sink has no topic, and the batch has no column named topic",
+            remedy="pass topic='…', or add the column",
+        )
+    return RecordExpressions(
+        topic=None if topic is None else _with_default(topic, options.topic),
+        key=choose(options.key, "key"),
+        value=choose(options.value, "value") or (WHOLE_ROW if options.value_format == "json" else WHOLE_STRUCT),
+        headers=choose(options.headers, "headers"),
+        partition=choose(options.partition, "partition"),
+        columns=_columns(lane, names, taken),
+        taken=() if lane.rows is None or lane.rows.columns else tuple(name for name in names if name in taken),
+        tombstone=options.tombstone_when,
+        delete=delete,
+        unchanged=unchanged,
+        formats=options.formats,
+    )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse names that could be mistaken for the sink's own columns. Spark ignores case."""
+    own = next((name for name in names if name.casefold().startswith(OWN_PREFIX)), None)
+    if own is not None:
+        raise ConfigurationError(
+            option="columns",
+            value=own,
+            rule=f"names that begin with {OWN_PREFIX!r} are reserved for the sink's own columns",
+            remedy=f"rename the column: batch.withColumnRenamed({own!r}, 'another_name'), and in the table too",
+        )
+
+
+def _columns(lane: Lane, names: Sequence[str], taken: Collection[str]) -> dict[str, str]:
+    """The table's columns: the user's choice, or every column that is not part of the record."""
+    if lane.rows is None:
+        return {}
+    columns = lane.rows.columns or {name: quoted(name) for name in names if name not in taken}
+    if not columns:
+        raise ConfigurationError(
+            option="columns",
+            value=names,
+            rule="every column of the batch is one of Kafka's, so no column is left for the table",
+            remedy="pass columns={'payload': 'value'} or the like",
+        )
+    # A placeholder for a value need not have a type that the column accepts.
+    unchanged = lane.rows.unchanged_when or {}
+    return {
+        name: f"CASE WHEN {true_sql(unchanged[name])} THEN NULL ELSE {sql} END" if name in unchanged else sql
+        for name, sql in columns.items()
+    }
+
+
+def check_taken(expressions: RecordExpressions, target: TargetTable) -> None:
+    """Refuse to leave a table column empty because the batch column of that name is part of the record.
+
+    This was not chosen: the name is a convention of Spark's Kafka sink, and a table may well have a column ``value``.
+
+    Args:
+        expressions: result of `choose_expressions`.
+        target: the sink's table.
+
+    Raises:
+        ConfigurationError: the table has a column of such a name, which a row could fill.
+    """
+    meant = {column.name for column in target.columns if not column.unwritable}
+    doubtful = [name for name in expressions.taken if name in meant]
+    if not doubtful:
+        return
+    record_only = {name: quoted(name) for name in expressions.columns}
+    both = record_only | {name: quoted(name) for name in doubtful}
+    raise ConfigurationError(
+        option="columns",
+        value=None,
+        rule=f"the batch's {_listed(doubtful)} would go into the Kafka record only, by the conventions of Spark's "
+        f"Kafka sink, and table {target.table} has {_listed(doubtful)} too",
+        remedy=f"for record and table, pass columns={both}; for the record only, columns={record_only}; for the table "
+        f"only, {_table_only(doubtful, both)}",
+    )
+
+
+def _table_only(doubtful: Sequence[str], both: Mapping[str, str]) -> str:
+    options = [_NOT_TAKEN[name] for name in doubtful if name in _NOT_TAKEN]
+    ways = [f"{' and '.join(options)} (or expressions of your own)"] if options else []
+    if "topic" in doubtful:
+        # There is no expression for a row's topic: only another name keeps the column out of the record.
+        renamed = {**both, "topic": quoted("its_topic")}
+        ways.append(f"rename it in the batch, withColumnRenamed('topic', 'its_topic'), with columns={renamed}")
+    return " and ".join(ways)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"column{'s' * (len(names) > 1)} {' and '.join(repr(name) for name in names)}"
+
+
+def analyze(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> RecordExpressions:
+    """Check every expression against the batch's columns; numeric and date keys are converted to text.
+
+    Raises:
+        ConfigurationError: an expression does not parse, names a missing column, or has a type that cannot be converted
+            to the bytes of a record.
+    """
+    named = {option: sql for option, sql in _named(expressions, order_by).items() if sql is not None}
+    kinds = _types_of(frame, named)
+    for option, kind in kinds.items():
+        if option not in expressions.formats:
+            _check_type(option, named[option], kind)
+    if expressions.key is not None and "key" not in expressions.formats and kinds["key"] not in BYTES_TYPES:
+        return replace(expressions, key=f"CAST({expressions.key} AS STRING)")
+    return expressions
+
+
+def with_json(expressions: RecordExpressions, schema: StructType, settings: Mapping[str, str]) -> RecordExpressions:
+    """Let tasks build the value if it is the JSON of columns that they receive for the table anyway.
+
+    Args:
+        expressions: expressions over the batch.
+        schema: schema of the batch.
+        settings: the session's values of `record_json.SETTINGS`.
+    """
+    # Only when quoted: the bare name of a column may be SQL for something else, such as `1` or `null`.
+    unchanged = all(expressions.columns.get(name) == quoted(name) for name in schema.fieldNames())
+    if expressions.value != WHOLE_ROW or not unchanged:
+        return expressions
+    fields = json_fields(schema, settings)
+    return replace(expressions, json=fields, json_made=made_columns(fields or (), schema))
+
+
+def with_key_column(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
+    """Let tasks take the key from a column, or its text, that they receive for the table anyway.
+
+    If no other column is computed, Spark then passes its rows unchanged instead of copying every row.
+    """
+    for column in frame.schema.fields if "key" not in expressions.formats else ():
+        name = quoted(column.name)
+        if expressions.columns.get(column.name) != name:
+            continue
+        forms = key_expressions(column.dataType.simpleString())
+        meant = {form.format(spelled): form.format(name) for form in forms for spelled in (column.name, name)}
+        # The spelling is not sufficient: `null`, for instance, is a column only between backticks.
+        if expressions.key in meant and same_semantics(frame, expressions.key, meant[expressions.key]):
+            return replace(expressions, key_column=column.name)
+    return expressions
+
+
+def with_guards(expressions: RecordExpressions, frame: DataFrame) -> RecordExpressions:
+    """Mark the record's JSON that Spark builds and in which it would replace invalid text. The last of these steps."""
+    texts = {KEY: expressions.key, VALUE: expressions.value if expressions.json is None else None}
+    texts = {name: sql for name, sql in texts.items() if PARTS[name] not in expressions.formats}
+    marked = {name: guarded_sql(sql, frame) for name, sql in texts.items() if sql is not None}
+    made = tuple(each.name for each in expressions.json_made if each.guarded)
+    return replace(
+        expressions,
+        key=marked.get(KEY, expressions.key),
+        value=marked.get(VALUE, expressions.value),
+        guarded=tuple(name for name, sql in marked.items() if sql != texts[name]) + made,
+    )
+
+
+def same_semantics(frame: DataFrame, sql: str, other: str) -> bool:
+    """True if two expressions over a batch are semantically equal, however they are spelled."""
+    return frame.selectExpr(f"{sql} AS it").sameSemantics(frame.selectExpr(f"{other} AS it"))
+
+
+def expressions_frame(frame: DataFrame, expressions: RecordExpressions, order_by: str | None) -> DataFrame:
+    """Every expression of the sink over the batch: a plan to inspect, never run."""
+    named = _named(expressions, order_by)
+    return frame.selectExpr(*(f"{sql} AS {quoted(option)}" for option, sql in named.items() if sql is not None))
+
+
+def _named(expressions: RecordExpressions, order_by: str | None) -> dict[str, str | None]:
+    return {
+        "topic": expressions.topic,
+        "key": expressions.key,
+        "value": expressions.value,
+        "headers": expressions.headers,
+        "partition": expressions.partition,
+        # First: column expressions contain it, and errors name the first invalid expression.
+        **{f"unchanged_when[{name!r}]": sql for name, sql in expressions.unchanged.items()},
+        **{f"columns[{name!r}]": sql for name, sql in expressions.columns.items()},
+        "upsert_order_by": order_by,
+        "delete_when": expressions.delete,
+        "tombstone_when": expressions.tombstone,
+    }
+
+
+def _types_of(frame: DataFrame, named: Mapping[str, str]) -> dict[str, str]:
+    """The type of each expression, by one analysis: one each took half a minute at start with 600 columns."""
+    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
+
+    # Reserved names, so that an expression cannot resolve another one as a batch column.
+    selected = [f"{sql} AS _2pc_{number}" for number, sql in enumerate(named.values())]
+    try:
+        fields = frame.selectExpr(*selected).schema.fields
+    except (AnalysisException, ParseException):
+        # Analyzed separately, each shows whether it is the invalid one.
+        return {option: type_of(frame, option, sql).simpleString() for option, sql in named.items()}
+    return {option: field.dataType.simpleString() for option, field in zip(named, fields, strict=True)}
+
+
+def true_sql(condition: str) -> str:
+    """SQL that is true if a condition is, else false: null becomes false."""
+    return f"coalesce(({condition}), false)"
+
+
+def type_of(frame: DataFrame, option: str, sql: str) -> DataType:
+    """The type of an expression.
+
+    Args:
+        frame: a frame with the columns that it may name.
+        option: the option that contains it, for the message.
+        sql: the expression.
+
+    Raises:
+        ConfigurationError: it does not parse, or names a missing column.
+    """
+    from pyspark.errors import AnalysisException, ParseException  # noqa: PLC0415 - Spark is imported where it is needed
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    kind: DataType | None = None
+    try:
+        # First without an alias: after an incomplete expression Spark would parse AS as its continuation.
+        kind = frame.select(F.expr(sql).alias("it")).schema[0].dataType
+        frame.selectExpr(f"{sql} AS it").schema  # noqa: B018 - asking for it has the expression analyzed
+    except (AnalysisException, ParseException) as error:
+        said, _, _ = str(error).strip().partition("\n")  # a ParseException begins with an empty line
+        rule = f"it is not an expression over the batch's columns {frame.columns}: {said}"
+        if kind is not None:
+            rule = "it ends with a name of its own or an operator, and the sink names its columns itself"
+        complete = "write one complete SQL expression, without AS or a name at its end"
+        remedy = nearest(sql, frame.columns) if kind is None and "UNRESOLVED_COLUMN" in said else complete
+        raise ConfigurationError(option=option, value=sql, rule=rule, remedy=remedy) from None
+    return kind
+
+
+def _with_default(topic: str, default: str | None) -> str:
+    return topic if default is None else f"coalesce({topic}, {literal(default)})"
+
+
+def _check_type(option: str, sql: str, kind: str) -> None:
+    """Refuse a type that cannot become the bytes of a record."""
+    kind_of_option = option.partition("[")[0]
+    allowed = _RECORD_TYPES.get(kind_of_option)
+    is_text = kind.startswith(("varchar(", "char("))
+    if allowed is None or kind in allowed or (is_text and "string" in allowed):
+        return
+    raise ConfigurationError(
+        option=option,
+        value=sql,
+        rule=f"its type is {kind}, and the type of a {kind_of_option} is {' or '.join(sorted(allowed))}",
+        remedy=_conversion(kind_of_option, sql, kind),
+    )
+
+
+def _conversion(option: str, sql: str, kind: str) -> str:
+    if option == "topic":
+        return "make the batch's column topic a text; if it names no topics, rename it before the sink"
+    remedy = f"convert it, with {option}={_converted(option, kind).format(sql)!r}"
+    if sql == quoted(option):
+        # Possibly unintended: the column is part of the record only because of its name.
+        remedy += f"; if the batch's column {option} is not meant for the record, pass {_NOT_TAKEN[option]}"
+    return remedy
+
+
+def _converted(option: str, kind: str) -> str:
+    """SQL with {} for an expression of type ``kind``, converted to a type that the option accepts."""
+    if option == "partition":
+        return "CAST({} AS INT)"
+    if option in ("delete_when", "tombstone_when", "unchanged_when"):
+        return "{} = 'd'" if kind == "string" else "CAST({} AS BOOLEAN)"
+    as_text = "to_json({})" if kind.startswith(_COMPLEX_KINDS) else "CAST({} AS STRING)"
+    if option != "headers":
+        return as_text
+    if kind in {"map<string,string>", "map<string,binary>"}:
+        return "transform(map_entries({}), h -> named_struct('key', h.key, 'value', CAST(h.value AS BINARY)))"
+    if kind == "array<struct<key:string,value:string>>":
+        return "transform({}, h -> named_struct('key', h.key, 'value', CAST(h.value AS BINARY)))"
+    return f"array(named_struct('key', 'name', 'value', CAST({as_text} AS BINARY)))"

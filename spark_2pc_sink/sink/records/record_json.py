@@ -1,0 +1,447 @@
+"""The JSON value of a record, built by tasks from Arrow: byte for byte the output of Spark's to_json.
+
+In the JVM, ``to_json(struct(*))`` takes half of a read task's time, and its result has to be passed to Python in
+addition to the same columns, which are passed anyway for the table. Here Arrow's casts convert columns to text, and one
+``binary_join_element_wise`` joins names, punctuation and texts.
+
+The model is Spark's ``JacksonGenerator`` with default options: fields in column order, timestamps with three fractional
+digits. If Arrow's output would differ in any byte, Spark computes the text of that column in an extra column: Java's
+digits of a floating-point number, the local time of a timestamp, nested JSON. Only rows where a column does not
+determine the treatment of its nulls are left to Spark as a whole.
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import DecimalType
+
+from spark_2pc_sink.sink.spark_sql import quoted
+from spark_2pc_sink.wire.arrow_layout import Int64Array, binary_array, binary_layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql.types import StructField, StructType
+
+
+# Four-digit years: Arrow's casts write them like Java, and all texts of a column have the same length.
+_DAYS: Final = (-719_162, 2_932_896)
+_MILLISECONDS: Final = (_DAYS[0] * 86_400_000, (_DAYS[1] + 1) * 86_400_000 - 1)
+_MICROSECONDS_PER_MS: Final = 1_000
+_MICROSECONDS_PER_S: Final = 1_000_000
+_TIMESTAMP_CHARACTERS: Final = len("2023-11-14T22:13:20.000")
+_TIME_MARK: Final = _TIMESTAMP_CHARACTERS - len("T22:13:20.000")
+_YEAR_DIGITS: Final = 4
+
+#: Local times of timestamps beyond these limits fit into 64 bits by shifting: 400 years have 146 097 days, which are
+#: whole weeks, so a time zone's rules are the same as 400 years earlier.
+_LOCAL_MICROSECONDS: Final = 2**62
+_CYCLE_MICROSECONDS: Final = 146_097 * 86_400 * _MICROSECONDS_PER_S
+
+_QUOTE, _BACKSLASH, _SPACE = b'"\\ '
+#: Jackson's escapes for characters that JSON does not allow in a text.
+_ESCAPES: Final = {code: b"\\u%04X" % code for code in range(_SPACE)} | {
+    8: b"\\b",
+    9: b"\\t",
+    10: b"\\n",
+    12: b"\\f",
+    13: b"\\r",
+    _QUOTE: b'\\"',
+    _BACKSLASH: b"\\\\",
+}
+
+
+def bytes_of(column: Any) -> Any:
+    """A text column as bytes, without copying."""
+    return column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
+
+
+def plain_text(column: Any) -> Any:
+    """Integers, decimals and booleans: Arrow's casts write them as Java does (BigDecimal.toString)."""
+    return column.cast(pa.string()).cast(pa.binary())
+
+
+def date_text(column: Any) -> Any:
+    """Dates."""
+    days = column.cast(pa.int32())
+    return plain_text(column) if _within(days, _DAYS) else _far_text(days, "D")
+
+
+def base64_text(column: Any) -> Any:
+    """Bytes, in base64 with padding."""
+    layout = binary_layout(column)
+    data = layout.data.data
+    starts, ends = layout.starts.tolist(), (layout.starts + layout.lengths).tolist()
+    encoded = [b2a_base64(data[start:end], newline=False) for start, end in zip(starts, ends, strict=True)]
+    made = pa.array(encoded, column.type)
+    return made if layout.valid is None else pc.if_else(pa.array(layout.valid), made, None)
+
+
+def float_text(column: Any, texts: Any) -> Any:
+    """Floating-point numbers with digits written by Java: JSON has no infinity or NaN.
+
+    Args:
+        column: the numbers.
+        texts: results of Java's Double.toString or Float.toString.
+    """
+    texts = bytes_of(texts)
+    finite = pc.is_finite(column)
+    if pc.all(finite, min_count=0).as_py():
+        return texts
+    quote, nothing = (pa.scalar(mark, texts.type) for mark in (b'"', b""))
+    return pc.if_else(finite, texts, pc.binary_join_element_wise(quote, texts, quote, nothing))
+
+
+def timestamp_text(column: Any) -> Any:
+    """Timestamps in UTC, or without a time zone."""
+    return _milliseconds_text(_milliseconds(column), column)
+
+
+def zoned_timestamp_text(column: Any, local: Any) -> tuple[Any, Any]:
+    """Timestamps in a time zone with an offset, and the text of the offset.
+
+    Args:
+        column: the timestamps.
+        local: result of `local_time_sql`.
+    """
+    offsets = _numbers(local) - _shifted(_numbers(column))
+    milliseconds = _milliseconds(column) + offsets // _MICROSECONDS_PER_MS
+    by_offset = pa.array(offsets).dictionary_encode()
+    texts = [_offset_text(offset // _MICROSECONDS_PER_S) for offset in by_offset.dictionary.to_pylist()]
+    return _milliseconds_text(milliseconds, column), pa.array(texts, pa.binary()).take(by_offset.indices)
+
+
+def local_time_sql(source: str) -> str:
+    """Spark SQL for the local time of a timestamp, using Java's rules for the session's time zone.
+
+    Args:
+        source: SQL of the timestamp.
+    """
+    time, far, cycle = f"unix_micros({source})", _LOCAL_MICROSECONDS, _CYCLE_MICROSECONDS
+    near = f"CASE WHEN {time} > {far} THEN {time} - {cycle} WHEN {time} < -{far} THEN {time} + {cycle} ELSE {time} END"
+    return f"CAST(timestamp_micros({near}) AS TIMESTAMP_NTZ)"
+
+
+def escaped(column: Any) -> Any:
+    """Texts escaped for JSON. Invalid UTF-8 is unchanged: no table accepts it."""
+    column = bytes_of(column)
+    for code in _codes_to_escape(column):
+        # The backslash comes first, so that backslashes of later escapes stay single.
+        column = pc.replace_substring(column, bytes([code]), _ESCAPES[code])
+    return column
+
+
+def escaped_name(name: str) -> bytes:
+    """A field's name, by the same rules."""
+    return b"".join(_ESCAPES.get(code, bytes([code])) for code in name.encode())
+
+
+def wrapped_text(column: Any) -> Any:
+    """Spark's JSON of a column: an object with one field, whose name has one character."""
+    return pc.binary_slice(bytes_of(column), len(b'{"v":'), -len(b"}"))
+
+
+def _numbers(column: Any) -> Int64Array:
+    """The 64 bits of each value; 0 for a null."""
+    numbers: Int64Array = column.cast(pa.int64()).fill_null(0).to_numpy()
+    return numbers
+
+
+def _milliseconds(column: Any) -> Int64Array:
+    # Spark rounds the fraction down, including before 1970, where a cast would round towards 1970.
+    milliseconds: Int64Array = np.floor_divide(_numbers(column), _MICROSECONDS_PER_MS)
+    return milliseconds
+
+
+def _shifted(microseconds: Int64Array) -> Int64Array:
+    """See `local_time_sql`."""
+    late, early = microseconds > _LOCAL_MICROSECONDS, microseconds < -_LOCAL_MICROSECONDS
+    if not late.any() and not early.any():
+        return microseconds
+    shifted: Int64Array = microseconds - _CYCLE_MICROSECONDS * late + _CYCLE_MICROSECONDS * early
+    return shifted
+
+
+def _offset_text(seconds: int) -> bytes:
+    """Format as Java's pattern of five X: ``Z`` for zero, and seconds only if nonzero."""
+    if not seconds:
+        return b"Z"
+    minutes, rest = divmod(abs(seconds), 60)
+    text = b"%c%02d:%02d" % (b"-" if seconds < 0 else b"+", *divmod(minutes, 60))
+    return text + b":%02d" % rest if rest else text
+
+
+def _milliseconds_text(numbers: Int64Array, column: Any) -> Any:
+    """Milliseconds since 1970 as date and time; nulls are kept."""
+    milliseconds = pa.array(numbers)
+    valid = column.is_valid() if column.null_count else None
+    if not _within(milliseconds, _MILLISECONDS):
+        return _far_text(milliseconds if valid is None else pc.if_else(valid, milliseconds, None), "ms")
+    layout = binary_layout(plain_text(milliseconds.cast(pa.timestamp("ms"))))
+    data = layout.data[: len(column) * _TIMESTAMP_CHARACTERS].copy()
+    data[_TIME_MARK::_TIMESTAMP_CHARACTERS] = ord("T")
+    text = binary_array(data, np.arange(len(column) + 1, dtype=np.int64) * _TIMESTAMP_CHARACTERS)
+    return text if valid is None else pc.if_else(valid, text, None)
+
+
+def _within(numbers: Any, bounds: tuple[int, int]) -> bool:
+    found = pc.min_max(numbers)
+    low, high = found["min"].as_py(), found["max"].as_py()
+    return low is None or (low >= bounds[0] and high <= bounds[1])
+
+
+def _far_text(numbers: Any, unit: str) -> Any:
+    """Dates or timestamps, some of them outside the years 1 to 9999."""
+    texts = np.datetime_as_string(numbers.fill_null(0).to_numpy().astype(f"datetime64[{unit}]")).tolist()
+    made = pa.array([_with_java_year(text).encode() for text in texts], pa.binary())
+    return pc.if_else(numbers.is_valid(), made, None) if numbers.null_count else made
+
+
+def _with_java_year(text: str) -> str:
+    """Java writes at least four digits of a year after its sign, and a plus if there are more than four."""
+    year, month, rest = text.rsplit("-", 2)
+    digits = year.lstrip("-").zfill(_YEAR_DIGITS)
+    sign = "-" if text[0] == "-" else "+" * (len(digits) > _YEAR_DIGITS)
+    return f"{sign}{digits}-{month}-{rest}"
+
+
+def _codes_to_escape(column: Any) -> list[int]:
+    """Bytes of the column that JSON does not allow in a text, the backslash first."""
+    data = column.buffers()[2]
+    if data is None or not len(column):
+        return []
+    read = np.frombuffer(data, np.uint8)
+    doubtful = (read < _SPACE) | (read == _QUOTE) | (read == _BACKSLASH)
+    if not doubtful.any():
+        return []
+    found: list[int] = np.unique(read[doubtful]).tolist()
+    return sorted(found, key=lambda code: code != _BACKSLASH)
+
+
+#: The expression whose result is computed here.
+WHOLE_ROW: Final = "to_json(struct(*))"
+
+#: Spark settings that affect to_json (those read by ``FileSourceOptions``, ``JSONOptions`` and
+#: ``ResolveTimeZone``).
+IGNORE_NULLS: Final = "spark.sql.jsonGenerator.ignoreNullFields"
+NULLS_WITH_DEFAULT: Final = "spark.sql.jsonGenerator.writeNullIfWithDefaultValue"
+TIME_PARSER: Final = "spark.sql.legacy.timeParserPolicy"
+TIME_ZONE: Final = "spark.sql.session.timeZone"
+#: A time zone's offset is written with its seconds, if any (SPARK-48776).
+OFFSET_SECONDS: Final = "spark.sql.files.supportSecondOffsetFormat"
+SETTINGS: Final = (IGNORE_NULLS, NULLS_WITH_DEFAULT, TIME_PARSER, TIME_ZONE, OFFSET_SECONDS)
+_UTC: Final = ("UTC", "Etc/UTC", "Z")
+
+#: A column's default may make Spark write its nulls (`NULLS_WITH_DEFAULT`): such columns are left to Spark.
+_DEFAULT_KEY: Final = "EXISTS_DEFAULT"
+#: Written by Arrow without quotes.
+_NUMBERS: Final = frozenset({"ByteType", "ShortType", "IntegerType", "LongType", "BooleanType", "DecimalType"})
+_FLOATS: Final = frozenset({"FloatType", "DoubleType"})
+_TIMES: Final = frozenset({"DateType", "TimestampType", "TimestampNTZType"})
+_NESTED: Final = frozenset({"StructType", "ArrayType", "MapType", "VariantType"})
+
+# Kinds in addition to Spark's type classes.
+#: A timestamp whose local time Spark computes.
+ZONED: Final = "TimestampType, local"
+#: A value that Spark converts to JSON by itself.
+NESTED: Final = "to_json"
+#: A value that Spark converts to JSON as a field of a struct.
+WRAPPED: Final = "to_json(struct)"
+#: Kinds for which tasks do not need the column itself.
+_MADE_BY_SPARK: Final = frozenset({NESTED, WRAPPED})
+_BARE: Final = _NUMBERS | _FLOATS | _MADE_BY_SPARK
+
+
+@dataclass(frozen=True)
+class JsonField:
+    """One field of the JSON object. Can be pickled.
+
+    Attributes:
+        column: name in the Arrow batch and in JSON.
+        kind: class name of the Spark type, or `ZONED`, `NESTED` or `WRAPPED`.
+        made: Arrow column that Spark computes for the text; None if there is none.
+        keeps_null: nulls are written, not omitted.
+    """
+
+    column: str
+    kind: str
+    made: str | None = None
+    keeps_null: bool = False
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The Arrow columns from which the text is built."""
+        made = () if self.made is None else (self.made,)
+        return made if self.kind in _MADE_BY_SPARK else (self.column, *made)
+
+    @property
+    def reads_column(self) -> bool:
+        """True if the column itself is among them."""
+        return self.column in self.sources
+
+    @property
+    def name(self) -> bytes:
+        """The bytes before a value."""
+        return b'"' + escaped_name(self.column) + b'":'
+
+    @property
+    def head(self) -> bytes:
+        """The bytes before the text of a value."""
+        return self.name if self.kind in _BARE else self.name + b'"'
+
+    @property
+    def tail(self) -> bytes:
+        """The bytes after the text of a value."""
+        return b"" if self.kind in _BARE else b'Z"' if self.kind == "TimestampType" else b'"'
+
+
+def json_fields(schema: StructType, settings: Mapping[str, str]) -> tuple[JsonField, ...] | None:
+    """How `json_values` builds the value of a row; None if only Spark can.
+
+    Args:
+        schema: schema of the batch.
+        settings: the session's values of `SETTINGS`.
+    """
+    names, keeps_nulls = schema.fieldNames(), settings[IGNORE_NULLS].lower() != "true"
+    defaults = any(_DEFAULT_KEY in (field.metadata or {}) for field in schema.fields)
+    if len(set(names)) < len(names) or (defaults and not keeps_nulls):
+        return None
+    fields = []
+    for number, field in enumerate(schema.fields):
+        kind, made = _kind(field, settings)
+        fields.append(JsonField(field.name, kind, f"_2pc_json_{number}" if made else None, keeps_nulls))
+    return tuple(fields)
+
+
+def _kind(field: StructField, settings: Mapping[str, str]) -> tuple[str, bool]:
+    """The kind of a field, and whether Spark computes a column for it."""
+    kind = type(field.dataType).__name__
+    if kind in _FLOATS:
+        return kind, True
+    if kind in _NESTED:
+        return NESTED, True
+    if kind in _TIMES and settings[TIME_PARSER].upper() == "LEGACY":
+        return WRAPPED, True
+    if kind == "TimestampType" and settings[TIME_ZONE] not in _UTC:
+        return (ZONED if settings[OFFSET_SECONDS].lower() == "true" else WRAPPED), True
+    plain = not isinstance(field.dataType, DecimalType) or field.dataType.scale >= 0
+    if plain and kind in {"StringType", "BinaryType", *_NUMBERS, *_TIMES}:
+        return kind, False
+    return WRAPPED, True
+
+
+def made_sql(field: JsonField) -> str:
+    """Spark SQL for the column `JsonField.made`."""
+    source = quoted(field.column)
+    if field.kind in _FLOATS:
+        # Digits come from Java: before version 19, its text is not always the shortest that identifies the number.
+        return f"CAST({source} AS STRING)"
+    if field.kind == ZONED:
+        return local_time_sql(source)
+    if field.kind == NESTED:
+        return f"to_json({source})"
+    return f"CASE WHEN {source} IS NOT NULL THEN to_json(named_struct('v', {source})) END"
+
+
+def json_values(batch: pa.RecordBatch, fields: tuple[JsonField, ...]) -> Any:
+    """The JSON of each row, as a binary array without nulls.
+
+    Args:
+        batch: contains the fields' columns, possibly among others.
+        fields: result of `json_fields`, at least one.
+    """
+    texts = [_text(batch, field) for field in fields]
+    always = [field.keeps_null or not text[0].null_count for field, text in zip(fields, texts, strict=True)]
+    if not any(always):
+        return _begun_by_commas(fields, texts)
+    first = always.index(True)
+    parts: list[Any] = [b"{"]
+    for number, (field, text) in enumerate(zip(fields, texts, strict=True)):
+        before, behind = b"," * (number > first), b"," * (number < first)
+        if not always[number]:
+            parts.append(_field(before + field.head, text, field.tail + behind))
+        elif text[0].null_count:
+            written = _field(field.head, text, field.tail)
+            parts += [before, pc.fill_null(written, pa.scalar(field.name + b"null", written.type))]
+        else:
+            parts += [before + field.head, *text, field.tail + behind]
+    return _join([*parts, b"}"])
+
+
+def nested_texts(batch: pa.RecordBatch, field: JsonField) -> list[Any]:
+    """Spark's JSON of nested values: the first that is not null.
+
+    Args:
+        batch: its table column may be JSON, which then supplies values that the extra column lacks.
+        field: a field of kind `NESTED`.
+    """
+    columns = [batch.column(name) for name in (field.made, field.column) if name in batch.schema.names]
+    return [column for column in columns if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)]
+
+
+def _begun_by_commas(fields: tuple[JsonField, ...], texts: list[tuple[Any, ...]]) -> Any:
+    """If no field is present in every row, each needs a comma: the first one in a row becomes its brace."""
+    written = [_field(b"," + field.head, text, field.tail) for field, text in zip(fields, texts, strict=True)]
+    joined = _join([*written, b"}"])
+    layout = binary_layout(joined)
+    data = layout.data.copy()
+    empty = layout.lengths == len(b"}")
+    data[layout.starts] = ord("{")
+    braced = pa.Array.from_buffers(joined.type, len(joined), [None, joined.buffers()[1], pa.py_buffer(data)])
+    return pc.if_else(pa.array(empty), pa.scalar(b"{}", joined.type), braced)
+
+
+def _field(head: bytes, text: tuple[Any, ...], tail: bytes) -> Any:
+    """A whole field, null if the first part of its text is."""
+    kind = _widest(text)
+    around = [pa.scalar(part, kind) for part in (head, tail, b"")]
+    return pc.binary_join_element_wise(
+        around[0], *(part.cast(kind) for part in text), *around[1:], null_handling="emit_null"
+    )
+
+
+def _join(parts: list[Any]) -> Any:
+    """Concatenate parts of each row: bytes common to all rows, and columns whose nulls are empty."""
+    joined: list[Any] = []
+    for part in parts:
+        if isinstance(part, bytes) and joined and isinstance(joined[-1], bytes):
+            joined[-1] += part
+        else:
+            joined.append(part)
+    kind = _widest(part for part in joined if not isinstance(part, bytes))
+    typed = [pa.scalar(part, kind) if isinstance(part, bytes) else part.cast(kind) for part in joined]
+    nothing = pa.scalar(b"", kind)
+    return pc.binary_join_element_wise(*typed, nothing, null_handling="replace", null_replacement=b"")
+
+
+def _widest(columns: Iterable[Any]) -> Any:
+    return pa.large_binary() if any(pa.types.is_large_binary(column.type) for column in columns) else pa.binary()
+
+
+_TEXTS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(_NUMBERS, plain_text),
+    "StringType": escaped,
+    "BinaryType": base64_text,
+    "DateType": date_text,
+    "TimestampType": timestamp_text,
+    "TimestampNTZType": timestamp_text,
+    WRAPPED: wrapped_text,
+}
+
+
+def _text(batch: pa.RecordBatch, field: JsonField) -> tuple[Any, ...]:
+    """The text of each value, without quotes, in one or several binary columns; the first has the nulls."""
+    if field.kind == NESTED:
+        return (pc.coalesce(*(bytes_of(text) for text in nested_texts(batch, field))),)
+    columns = [batch.column(source) for source in field.sources]
+    if field.kind == ZONED:
+        return zoned_timestamp_text(*columns)
+    if field.kind in _FLOATS:
+        return (float_text(*columns),)
+    return (_TEXTS[field.kind](*columns),)

@@ -1,0 +1,423 @@
+"""The path of a run's records to Kafka: known topics, connections to the brokers, and dead letters.
+
+The dead-letter topic gets the content of the dead-letter table, in the Kafka transaction of the batch.
+
+The driver sends the letters after all output of the tasks and before the decision. Tasks never write to this topic, so
+only the driver assigns sequence numbers in its partitions. A replay builds the same records from the table, byte for
+byte and in the same order, since the digest of the batch covers them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_2pc_sink.clock import now_ms
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.kafka.batch_sender import REQUEST_BYTES
+from spark_2pc_sink.kafka.cluster import Cluster
+from spark_2pc_sink.kafka.leader_lookup import end_offsets
+from spark_2pc_sink.kafka.produce_session import ProduceSession
+from spark_2pc_sink.kafka.record_encoder import EncodedBatch, records_bytes_max
+from spark_2pc_sink.sink.records.record_forwarder import (
+    Connections,
+    KnownTopics,
+    RecordForwarder,
+    TopicMetadata,
+    name_fault,
+)
+from spark_2pc_sink.sink.records.topics import TopicFacts
+from spark_2pc_sink.wire.messages import OffsetSpec
+from spark_2pc_sink.wire.record_batch import EMPTY_DIGEST, combine_digests
+from spark_2pc_sink.wire.record_list import (
+    RECORD_BYTES,
+    cut_contents,
+    encode_listed_batch,
+    partition_for_key,
+    record_content,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from spark_2pc_sink.clock import Clock
+    from spark_2pc_sink.errors import DataError
+    from spark_2pc_sink.options import SinkOptions
+    from spark_2pc_sink.sink.bad_rows.bad_row import BadRow, BadRows
+    from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
+    from spark_2pc_sink.sink.stream.attempt_input import AttemptInput
+
+
+#: A letter larger than this, uncompressed, is sent without its row: below a topic's default limit (Kafka:
+#: max.message.bytes, 1 048 588), so a topic with a higher limit makes no difference.
+LETTER_BYTES_MAX: Final = 1_000_000
+#: A topic with a lower limit may not even have room for a letter without its row.
+MESSAGE_BYTES_MIN: Final = 32 * 1024
+#: A topic with this limit, Kafka's default, accepts each letter of at most `LETTER_BYTES_MAX`.
+MESSAGE_BYTES_WANTED: Final = 1_048_588
+#: Header names. Kafka Connect's begin with ``__connect.errors.`` (KIP-298).
+HEADER_PREFIX: Final = "__spark_2pc.errors."
+
+
+def too_small(message_bytes_max: int) -> str:
+    """Why a topic with this max.message.bytes accepts no letters; '' if it does."""
+    if message_bytes_max >= MESSAGE_BYTES_MIN:
+        return ""
+    return f"max.message.bytes of the topic is {message_bytes_max}, and a letter may need {MESSAGE_BYTES_MIN}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetterBatch:
+    """The batch of some dead letters.
+
+    Attributes:
+        transactional_id: the sink's id.
+        query_id: Spark's id of the query.
+        batch_id: Spark's id of the batch.
+        table: the dead-letter table, as SQL spells it.
+    """
+
+    transactional_id: str
+    query_id: str
+    batch_id: int
+    table: str
+
+
+@dataclass(frozen=True)
+class LetterRecord:
+    """One dead-letter record.
+
+    Attributes:
+        partition: partition of the topic, by Kafka's default partitioner.
+        content: encoded key, value and headers.
+    """
+
+    partition: int
+    content: bytes
+
+
+def letter_records(
+    rows: Iterable[BadRow], batch: LetterBatch, *, partition_count: int, bytes_max: int
+) -> list[LetterRecord]:
+    """The records of the bad rows of a batch, in the order of their identities.
+
+    Args:
+        rows: each identity once.
+        batch: their batch.
+        partition_count: partitions of the topic.
+        bytes_max: maximum bytes of one record, uncompressed; a larger one is sent without its row.
+    """
+    records = []
+    for row in sorted(rows, key=lambda each: each.identity):
+        key, headers = row.identity.hex().encode(), _headers(row, batch)
+        content = record_content(key, _value(row, batch, with_row=True), headers)
+        if len(content) + RECORD_BYTES > bytes_max:
+            content = record_content(key, _value(row, batch, with_row=False), headers)
+        records.append(LetterRecord(partition_for_key(key, partition_count), content))
+    return records
+
+
+def _value(row: BadRow, batch: LetterBatch, *, with_row: bool) -> bytes:
+    """The columns of the table as JSON, except the time of the decision: records are built before it."""
+    columns = {
+        "transactional_id": batch.transactional_id,
+        "query_id": batch.query_id,
+        "batch_id": batch.batch_id,
+        "identity": row.identity.hex(),
+        "occurrences": row.occurrences,
+        "output": row.output,
+        "reason": row.reason,
+        "sqlstate": row.sqlstate,
+    }
+    parts = [f"{_text(name)}:{_json(value)}" for name, value in columns.items()]
+    parts.append(f'"row":{canonical_json(row.row) if with_row else "null"}')
+    if not with_row:
+        parts.append(f'"row_left_out":{_text(f"the row is in table {batch.table}")}')
+    return f"{{{','.join(parts)}}}".encode()
+
+
+def _headers(row: BadRow, batch: LetterBatch) -> list[tuple[str, bytes]]:
+    told = {
+        "transactional.id": batch.transactional_id,
+        "query.id": batch.query_id,
+        "batch.id": str(batch.batch_id),
+        "occurrences": str(row.occurrences),
+        "output": row.output,
+        "reason": row.reason,
+        "sqlstate": row.sqlstate,
+    }
+    return [(HEADER_PREFIX + name, text.encode()) for name, text in told.items()]
+
+
+def canonical_json(text: str) -> str:
+    """The canonical form of a JSON text: the same for the text and for PostgreSQL's ``jsonb`` of it.
+
+    ``jsonb`` orders the keys of an object, writes numbers without an exponent, and has no U+0000, which the sink
+    replaces by U+FFFD. Here keys are in code point order, since the order of ``jsonb`` is not guaranteed.
+    """
+    return _json(json.loads(text, parse_float=Decimal, parse_int=Decimal))
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, dict):
+        members = {name.replace("\0", "\ufffd"): member for name, member in value.items()}
+        return f"{{{','.join(f'{_text(name)}:{_json(members[name])}' for name in sorted(members))}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_json, value))}]"
+    if isinstance(value, Decimal):
+        # PostgreSQL's numeric has no negative zero, and keeps as many digits after the point as the text has.
+        return format(value.copy_abs() if value.is_zero() else value, "f")
+    if isinstance(value, str):
+        return _text(value.replace("\0", "\ufffd"))
+    return json.dumps(value)
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+#: Maximum partitions whose end offsets are fetched before it is known which of them get rows of a small batch.
+_ENDS_MAX: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letters:
+    """The dead letters of a batch, as records.
+
+    Attributes:
+        count: number of letters.
+        digest: 128-bit digest over them.
+        batches: the record batches, ordered within each partition.
+        sent: how many Kafka has acknowledged.
+        offsets: first and last acknowledged offset in each partition.
+        topic_ids: the topic's id; empty if a broker has no topic ids, or no letter was sent.
+        record_bytes: compressed bytes of the record batches sent.
+    """
+
+    count: int = 0
+    digest: int = EMPTY_DIGEST
+    batches: tuple[EncodedBatch, ...] = ()
+    sent: int = 0
+    offsets: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    record_bytes: int = 0
+
+
+NO_LETTERS: Final = Letters()
+
+
+class DeadLetterTopic:
+    """The topic for one run of a query; a sink without one sends no letters.
+
+    Args:
+        options: the sink's options.
+        query_id: the query whose batches are meant.
+        topics: fetches topic metadata.
+        connections: connections by which letters are sent.
+    """
+
+    def __init__(self, options: SinkOptions, query_id: str, topics: TopicMetadata, connections: Connections) -> None:
+        self._options = options
+        self._query_id = query_id
+        self._topics = topics
+        self._connections = connections
+
+    @property
+    def name(self) -> str | None:
+        """Topic name; None if the sink has none."""
+        return self._options.dead_letter_topic
+
+    def __str__(self) -> str:
+        """Name among the outputs of a report."""
+        return f"DeadLetters({self.name!r})"
+
+    def check(self) -> None:
+        """Check that the topic can take letters. Call before the first batch.
+
+        Raises:
+            UnknownTopicError: it does not exist.
+            ConfigurationError: it is one of Kafka's internal topics, or its record limit is too small.
+        """
+        if self.name is None:
+            return
+        fault = name_fault(self.name)
+        if fault is not None:
+            raise self._refused(fault, "name a topic of your own")
+        self._topics.counts([self.name])
+        allowed = self._topics.limits(self.name).message_bytes_max
+        if allowed is not None and (rule := too_small(allowed)):
+            raise self._refused(rule, f"set max.message.bytes={MESSAGE_BYTES_WANTED} or more on the topic")
+        if self._options.kafka.max_request_bytes < MESSAGE_BYTES_MIN + REQUEST_BYTES:
+            rule = f"max.request.size is {self._options.kafka.max_request_bytes}, and a letter may need more"
+            raise self._refused(rule, f"raise it to {MESSAGE_BYTES_MIN + REQUEST_BYTES} or more")
+
+    def partitions(self, bad_rows: BadRows, batch_id: int) -> list[TopicPartition]:
+        """The partitions for a batch's letters."""
+        if self.name is None or not bad_rows:
+            return []
+        return list(self._contents(self.name, bad_rows, batch_id))
+
+    def encoded(self, bad_rows: BadRows, batch_id: int) -> Letters:
+        """Encode the letters of a batch without sending them.
+
+        Args:
+            bad_rows: rows left out of the batch.
+            batch_id: Spark's id of the batch.
+        """
+        if self.name is None or not bad_rows:
+            return NO_LETTERS
+        batches = [
+            self._batch(partition, part)
+            for partition, contents in self._contents(self.name, bad_rows, batch_id).items()
+            for part in cut_contents(contents, min(self._options.kafka.batch_bytes_max, self._bytes_max(self.name)))
+        ]
+        digest = combine_digests(*(batch.digest for batch in batches))
+        return Letters(count=len(bad_rows), digest=digest, batches=tuple(batches))
+
+    def send(self, ticket: TransactionTicket, bad_rows: BadRows, batch_id: int) -> Letters:
+        """Send the letters of a batch, and wait until each is acknowledged.
+
+        Args:
+            ticket: ticket of the Kafka transaction, to which `partitions` were added if required.
+            bad_rows: rows left out of the batch.
+            batch_id: Spark's id of the batch.
+
+        Raises:
+            As `ProduceSession.append`.
+        """
+        letters = self.encoded(bad_rows, batch_id)
+        if self.name is None or not letters.batches:
+            return letters
+        try:
+            session = self._session(ticket, self.name)
+            session.meet(batch.partition for batch in letters.batches)
+            for batch in letters.batches:
+                session.append_encoded(batch)
+            written = session.flush()
+        except BaseException:
+            self._connections.drop()
+            raise
+        topic_id = self._topics.id_of(self.name)
+        return replace(
+            letters,
+            sent=sum(receipt.records for receipt in written.values()),
+            offsets={at: (receipt.first_offset, receipt.last_offset) for at, receipt in written.items()},
+            topic_ids={self.name: topic_id} if topic_id else {},
+            record_bytes=session.record_bytes,
+        )
+
+    def _contents(self, topic: str, bad_rows: BadRows, batch_id: int) -> dict[TopicPartition, list[bytes]]:
+        """The contents of the letters' records, by partition."""
+        options = self._options
+        about = LetterBatch(
+            transactional_id=options.transactional_id,
+            query_id=self._query_id,
+            batch_id=batch_id,
+            table=str(options.dead_letter_name),
+        )
+        count, bytes_max = self._topics.counts([topic])[topic], self._bytes_max(topic)
+        contents: dict[TopicPartition, list[bytes]] = defaultdict(list)
+        for record in letter_records(bad_rows.values(), about, partition_count=count, bytes_max=bytes_max):
+            contents[TopicPartition(topic, record.partition)].append(record.content)
+        return contents
+
+    def _session(self, ticket: TransactionTicket, topic: str) -> ProduceSession:
+        return ProduceSession(
+            self._connections.cluster(),
+            ticket.open_transaction,
+            self._options.kafka,
+            timestamp_ms=now_ms(),
+            limits={topic: self._topics.limits(topic)},
+        )
+
+    def _batch(self, partition: TopicPartition, contents: list[bytes]) -> EncodedBatch:
+        kafka = self._options.kafka
+        made = encode_listed_batch(
+            partition.topic,
+            contents,
+            timestamp_ms=now_ms(),
+            compression=kafka.compression,
+            level=kafka.compression_level,
+        )
+        return EncodedBatch(partition, made.payload, made.record_count, made.digest, row_key=None)
+
+    def _bytes_max(self, topic: str) -> int:
+        """Maximum bytes of one letter: the same for each replay, unless the topic is altered."""
+        allowed = self._topics.limits(topic).message_bytes_max
+        bounds = [LETTER_BYTES_MAX, self._options.kafka.max_request_bytes - REQUEST_BYTES]
+        return min(bounds if allowed is None else [*bounds, records_bytes_max(allowed)])
+
+    def _refused(self, rule: str, remedy: str) -> ConfigurationError:
+        return ConfigurationError(option="dead_letter_topic", value=self.name, rule=rule, remedy=remedy)
+
+
+class RecordSide:
+    """The Kafka side of one run of a query.
+
+    Args:
+        options: the sink's options.
+        query_id: the query whose batches are meant.
+        clock: determines when topic metadata is old.
+
+    Attributes:
+        cluster: connection for metadata and the transaction.
+        topics: topic metadata.
+        letters: the dead-letter topic.
+    """
+
+    def __init__(self, options: SinkOptions, query_id: str, clock: Clock) -> None:
+        self._options = options
+        self.cluster: Cluster = Cluster(options.kafka)
+        self.topics: TopicMetadata = TopicMetadata(self.cluster, clock)
+        # Separate from the cluster above, which must not be lost when a broker fails in the middle of a batch.
+        self._connections = Connections(options.kafka)
+        self.letters: DeadLetterTopic = DeadLetterTopic(options, query_id, self.topics, self._connections)
+
+    def known(self) -> KnownTopics:
+        """Metadata fetched from Kafka before the first record of a batch."""
+        counts = self.topics.counts(self._options.topics) if self._options.topics else {}
+        facts = {topic: self._facts(topic, count) for topic, count in counts.items()}
+        return KnownTopics(facts, dead_letters=self.letters.name)
+
+    def known_with_ends(self) -> KnownTopics:
+        """The same, with the end offsets unless there are many: for a batch whose rows are being collected."""
+        topics = self.known()
+        every = [
+            TopicPartition(topic, number)
+            for topic, facts in topics.facts.items()
+            for number in range(facts.partition_count)
+        ]
+        if len(every) > _ENDS_MAX:
+            return topics
+        try:
+            cluster = self._connections.cluster()
+            return replace(topics, ends=end_offsets(cluster, every, OffsetSpec.LATEST, cluster.deadline()))
+        except BaseException:
+            self._connections.drop()
+            raise
+
+    def known_after(self, error: DataError) -> KnownTopics:
+        """Metadata after a failed attempt; see `KnownTopics.after`."""
+        return self.known().after(error, lambda topic: self._facts(topic, self.topics.counts([topic])[topic]))
+
+    def forwarder(self, source: AttemptInput, ticket: TransactionTicket | None, topics: KnownTopics) -> RecordForwarder:
+        """Create the forwarder that sends an attempt's records and answers its questions.
+
+        Args:
+            source: the tasks' output.
+            ticket: ticket of the Kafka transaction; None if no record is to be sent.
+            topics: metadata before the first record.
+        """
+        return RecordForwarder(source, ticket, self._connections, self._options.kafka, topics)
+
+    def close(self) -> None:
+        """Close the connections of this run."""
+        self._connections.drop()
+        self.cluster.close()
+
+    def _facts(self, topic: str, count: int) -> TopicFacts:
+        return TopicFacts(count, self.topics.id_of(topic), self.topics.limits(topic))

@@ -1,0 +1,477 @@
+"""The plan of a batch's columns: made once on the driver, carried out in every task.
+
+The driver compares the batch's schema with the table (`plan_columns`), applies each column's ``expression`` in the JVM,
+and sends the plan to the tasks, which apply it with a `CopyEncoder`. A column that cannot be stored is refused here,
+before any write, by name and with both types.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import DataType, DecimalType, MapType, StructType
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.rows.catalog import TableName, TargetColumn, TargetTable, quote_identifier
+from spark_2pc_sink.sink.rows.conflict_rule import REPLACE, ConflictRule, LateRows
+from spark_2pc_sink.sink.rows.copy_encoder import ORDER_COLUMN, OWN_PREFIX, CopyColumn, CopyPlan, Storage
+from spark_2pc_sink.sink.rows.create_table import sql_type
+from spark_2pc_sink.sink.rows.text_guards import json_sql, parts_of, with_text_keys
+from spark_2pc_sink.sink.rows.type_mapping import (
+    COMPLEX_TYPES,
+    JSON_COLUMNS,
+    TEXTS,
+    arrow_type,
+    columns_with,
+    in_arrow,
+    incompatible,
+    json_storage,
+    retyped,
+    storage_of,
+)
+from spark_2pc_sink.sink.spark_sql import quoted
+
+#: Name of the delete_when column next to the table's columns: true for a row that deletes the one of its key.
+DELETE_COLUMN = f"{OWN_PREFIX}delete"
+#: Name of the unchanged_when column: a text with a '1' for each of its columns for which the row carries no value, else
+#: a '0'.
+UNCHANGED_COLUMN = f"{OWN_PREFIX}unchanged"
+
+#: pg_type.oid of text.
+_TEXT_OID = 25
+# to_json writes other keys in Java's internal representation: days of a date, '[B@29eacb95' of binary.
+_JSON_KEY_TYPES = (
+    "StringType",
+    "CharType",
+    "VarcharType",
+    "ByteType",
+    "ShortType",
+    "IntegerType",
+    "LongType",
+    "DecimalType",
+    "BooleanType",
+)
+#: Spark orders texts of any other collation by its own rules, which no other program implements.
+_BYTE_COLLATION: Final = "UTF8_BINARY"
+_BYTES: Final = (*TEXTS, "BinaryType")
+
+
+@dataclass(frozen=True)
+class PlannedColumn:
+    """How one column of the batch is stored in one column of the table.
+
+    Attributes:
+        name: name in the batch and in the table.
+        expression: Spark SQL over the batch that the driver selects under this name: the column itself, or its JSON.
+        arrow_type: type received by the task; its large_ variants and other time zones are accepted.
+        nullable: False if a null is refused.
+        storage: storage of the value, or of each element of an array.
+        target: the table's column.
+    """
+
+    name: str
+    expression: str
+    arrow_type: Any
+    nullable: bool
+    storage: Storage
+    target: TargetColumn
+
+    @property
+    def element_oid(self) -> int:
+        """For an array, the type that its elements must name; 0 for a scalar."""
+        if not pa.types.is_list(self.arrow_type):
+            return 0
+        return _TEXT_OID if self.storage.cast else self.target.element_oid
+
+    @property
+    def copied_type(self) -> str:
+        """The SQL type with which the column is copied if some of the plan's columns are cast."""
+        if self.storage.cast:
+            return "text[]" if self.element_oid else "text"
+        return self.target.stored_type or self.target.type_name
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """The columns that a batch writes. Holds no connection and can be pickled.
+
+    Attributes:
+        table: the target, with its schema.
+        columns: in the order of the batch.
+        upsert_keys: in the order of the unique index; empty for append.
+        order: with upsert_order_by, the column that carries it; it is copied last and never stored.
+        late_rows: how rows older than those of the table are detected and skipped; None if they replace them.
+        delete: with delete_when, the column that carries it; it is copied after all others and never stored.
+        conflict: treatment of a row whose key is in the table.
+        lane: lane of the rows, if several go into one transaction.
+    """
+
+    table: TableName
+    columns: tuple[PlannedColumn, ...]
+    upsert_keys: tuple[str, ...] = ()
+    order: PlannedColumn | None = None
+    late_rows: LateRows | None = None
+    delete: PlannedColumn | None = None
+    conflict: ConflictRule = REPLACE
+    lane: int = 0
+
+    @property
+    def mode(self) -> str:
+        """The sink's mode for this plan."""
+        return "insert_ignore" if self.conflict.ignore else "upsert" if self.upsert_keys else "append"
+
+    @property
+    def own_columns(self) -> tuple[PlannedColumn, ...]:
+        """The columns that are copied and not stored."""
+        unchanged = _PLANNED_UNCHANGED if self.conflict.unchanged else None
+        return tuple(column for column in (self.order, self.delete, unchanged) if column is not None)
+
+    @property
+    def casts(self) -> bool:
+        """True if some columns are copied as text and converted to values by the database."""
+        return any(column.storage.cast for column in self.columns)
+
+    @property
+    def copied(self) -> tuple[PlannedColumn, ...]:
+        """All columns that a task encodes, in order."""
+        return (*self.columns, *self.own_columns)
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The columns that a row changes if its key is in the table; none if that row stays unchanged."""
+        return self.conflict.updated(self.names, self.upsert_keys)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The table columns that are written."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def copied_names(self) -> tuple[str, ...]:
+        """The columns of the rows that tasks send."""
+        return tuple(column.name for column in self.copied)
+
+    @property
+    def copy_plan(self) -> CopyPlan:
+        """The part of the plan that tasks need."""
+        columns = (
+            CopyColumn(each.name, each.arrow_type, each.nullable, each.storage, each.element_oid, each.target.type_name)
+            for each in self.copied
+        )
+        own = tuple(column.name for column in self.own_columns)
+        return CopyPlan(tuple(columns), self.upsert_keys, own, None if self.delete is None else self.delete.name)
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """The Spark SQL that the driver selects for `copied`, with names."""
+        return tuple(f"{column.expression} AS {quoted(column.name)}" for column in self.copied)
+
+
+def plan_columns(
+    fields: Iterable[tuple[str, DataType]],
+    target: TargetTable,
+    *,
+    upsert_keys: Sequence[str] = (),
+    order: DataType | None = None,
+    deletes: bool = False,
+    conflict: ConflictRule = REPLACE,
+    expressions: Mapping[str, str] | None = None,
+) -> ColumnPlan:
+    """Match the columns of a batch with those of the table.
+
+    Args:
+        fields: name and Spark type of each column to write. Names are compared exactly.
+        target: result of `read_target`.
+        upsert_keys: columns that identify a row; empty for append.
+        order: Spark type of the column `ORDER_COLUMN`, if the batch has one (upsert_order_by).
+        deletes: the batch has the column `DELETE_COLUMN` (delete_when).
+        conflict: treatment of a row whose key is in the table.
+        expressions: Spark SQL of each field by name, shown in remedies; a field without one is a column of the
+            batch.
+
+    Raises:
+        ConfigurationError: the first column, or key, that does not match; no data was written.
+    """
+    fields = list(fields)
+    names = [name for name, _ in fields]
+    made_of = {name: quoted(name) for name in names} | dict(expressions or {})
+    _check_names(made_of, fields, target, upsert_keys)
+    keys = _unique_key(upsert_keys, names, target)
+    columns = []
+    for name, spark_type in fields:
+        column = target.column(name)
+        if column is None:
+            raise AssertionError(f"column {name} was not checked")
+        planned = _planned(name, spark_type, target, column, refuse_null=name in keys, made_of=made_of[name])
+        # A row may carry no value for it; PostgreSQL rejects an actual null.
+        columns.append(replace(planned, nullable=True) if name in conflict.unchanged else planned)
+    conflict.check(names, keys)
+    _check_updated(conflict.updated(names, keys) if keys else (), target)
+    return ColumnPlan(
+        table=target.table,
+        columns=tuple(columns),
+        upsert_keys=keys,
+        order=None if order is None else _planned_order(order),
+        delete=_PLANNED_DELETE if deletes else None,
+        conflict=conflict,
+    )
+
+
+# --- names and keys ----------------------------------------------------------------------------------------------
+
+
+def _check_names(
+    made_of: Mapping[str, str], fields: list[tuple[str, DataType]], target: TargetTable, upsert_keys: Sequence[str]
+) -> None:
+    names = [name for name, _ in fields]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if not names or twice:
+        raise ConfigurationError(
+            option="columns",
+            value=names,
+            rule=f"column {twice[0]!r} occurs twice" if twice else "there is no column to write",
+            remedy="name each column of the table once, with columns={'name': 'expression'}",
+        )
+    for name, spark_type in fields:
+        column = target.column(name)
+        if column is None:
+            raise ConfigurationError(
+                option="columns",
+                value=name,
+                rule=f"table {target.table} has no column of this name (names are compared exactly)",
+                remedy=_nearest_column(name, spark_type, made_of[name], target),
+            )
+        if column.unwritable:
+            raise ConfigurationError(
+                option="columns",
+                value=name,
+                rule=f"in table {target.table} it is {column.unwritable}, which only the database writes",
+                remedy="leave it out of columns={...}" + (" and of upsert_keys" if name in upsert_keys else ""),
+            )
+    for column in target.columns:
+        if column.name not in names and not (column.nullable or column.has_default or column.unwritable):
+            raise ConfigurationError(
+                option="columns",
+                value=names,
+                rule=f"column {column.name!r} ({column.type_name}) of {target.table} is NOT NULL without a default",
+                remedy=f"write it too, with columns={{..., {column.name!r}: 'expression'}}, or give it a default",
+            )
+
+
+def _check_updated(updated: Sequence[str], target: TargetTable) -> None:
+    fixed = [column.name for column in target.columns if column.always_identity and column.name in updated]
+    if fixed:
+        others = [name for name in updated if name not in fixed]
+        by_default = f"ALTER TABLE {target.altered} ALTER COLUMN {quote_identifier(fixed[0])} SET GENERATED BY DEFAULT"
+        raise ConfigurationError(
+            option="columns",
+            value=fixed[0],
+            rule=f"in table {target.table} it is GENERATED ALWAYS AS IDENTITY and no upsert key: PostgreSQL inserts "
+            "such a value, and does not update it",
+            remedy=(f"leave the value that is there with update_columns={others}, or " if others else "")
+            + f"have the owner run: {by_default}",
+        )
+
+
+def _nearest_column(name: str, spark_type: DataType, made_of: str, target: TargetTable) -> str:
+    known = {column.name.lower(): column.name for column in target.columns}
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    if close:
+        nearest = known[close[0]]
+        return f"did you mean {nearest!r}? Select it with {columns_with(nearest, made_of)}"
+    there = ", ".join(known.values())
+    definition = f"{quote_identifier(name)} {sql_type(name, spark_type)}"
+    return (
+        f"add it, ALTER TABLE {target.altered} ADD COLUMN {definition}, or have the sink do so, with "
+        f"schema_evolution='add_columns'; or choose with columns={{...}} what to write; the table has {there}"
+    )
+
+
+def _unique_key(upsert_keys: Sequence[str], names: list[str], target: TargetTable) -> tuple[str, ...]:
+    """The upsert keys in the order of their index."""
+    if not upsert_keys:
+        return ()
+    for key in upsert_keys:
+        if key not in names:
+            raise ConfigurationError(
+                option="upsert_keys",
+                value=list(upsert_keys),
+                rule=f"{key!r} is not among the columns that are written",
+                remedy=f"the columns are {', '.join(names)}",
+            )
+    for unique_key in target.unique_keys:
+        if sorted(unique_key.columns) == sorted(upsert_keys):
+            return unique_key.columns
+    there = "; ".join(f"({', '.join(key.columns)})" for key in target.unique_keys) or "none"
+    raise ConfigurationError(
+        option="upsert_keys",
+        value=list(upsert_keys),
+        rule=f"table {target.table} has no primary key or unique index on exactly these columns (it has: {there}); "
+        "deferrable, partial and expression indexes do not count, nor one that compares text otherwise than its column",
+        remedy=_unique_index(upsert_keys, target),
+    )
+
+
+def _unique_index(upsert_keys: Sequence[str], target: TargetTable) -> str:
+    """The statement that creates one; or the reason why PostgreSQL cannot create it."""
+    if not all(target.partition_key):
+        return "its partition key has an expression, and PostgreSQL then makes no unique index: pass mode='append'"
+    absent = [name for name in target.partition_key if name not in upsert_keys]
+    if absent:
+        return (
+            f"a unique index of a partitioned table has its partition key: pass upsert_keys={[*upsert_keys, *absent]}"
+        )
+    for column in target.columns:
+        if column.name in upsert_keys and not column.ordered:
+            to = "jsonb" if column.base_type == "json" else "text"
+            kept = f"PostgreSQL does not change the column's type ({column.held}): choose other upsert_keys"
+            change = kept if column.held else retyped(target, column, to, quoted(column.name))
+            return f"no index orders {column.type_name}: {change}"
+    return f"create one: CREATE UNIQUE INDEX ON {target.table} ({', '.join(map(quote_identifier, upsert_keys))})"
+
+
+# --- types -------------------------------------------------------------------------------------------------------
+
+
+def _planned(
+    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, *, refuse_null: bool, made_of: str
+) -> PlannedColumn:
+    nullable = column.nullable and not refuse_null
+    if type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array:
+        if column.base_type not in JSON_COLUMNS:
+            raise incompatible(name, spark_type, target, column, made_of)
+        _check_json(name, spark_type, made_of)
+        return PlannedColumn(
+            name=name,
+            expression=encoded_sql(quoted(name), spark_type, column),
+            arrow_type=pa.string(),
+            nullable=nullable,
+            storage=json_storage(column),
+            target=column,
+        )
+    arrives = in_arrow("", spark_type)[1]
+    storage = storage_of(spark_type, column)
+    if storage is None or arrives is None:
+        raise incompatible(name, spark_type, target, column, made_of)
+    return PlannedColumn(
+        name=name,
+        expression=encoded_sql(quoted(name), spark_type, column),
+        arrow_type=arrives,
+        nullable=nullable,
+        storage=storage,
+        target=column,
+    )
+
+
+def encoded_sql(source: str, spark_type: DataType, column: TargetColumn) -> str:
+    """Spark SQL of a value in the form in which tasks encode it.
+
+    Args:
+        source: SQL of the value.
+        spark_type: its type.
+        column: its column.
+    """
+    if type(spark_type).__name__ in COMPLEX_TYPES and not column.is_array:
+        return json_sql(source, spark_type)
+    return in_arrow(source, spark_type)[0]
+
+
+def order_column(spark_type: DataType) -> tuple[Any, TargetColumn]:
+    """The Arrow type of order keys, and the database column that holds them.
+
+    Args:
+        spark_type: type of upsert_order_by.
+
+    Raises:
+        ConfigurationError: values of this type have no order that both sides could follow.
+    """
+    kind = type(spark_type).__name__
+    arrives = arrow_type(spark_type)
+    if arrives is None or pa.types.is_list(arrives):
+        raise _no_order(
+            spark_type, "it is a number, a text, a date or a timestamp: something with one order everywhere"
+        )
+    if kind in TEXTS and _collation(spark_type) != _BYTE_COLLATION:
+        raise ConfigurationError(
+            option="upsert_order_by",
+            value=spark_type.simpleString(),
+            rule=f"texts are ordered by their bytes, and Spark orders these by the collation {_collation(spark_type)}",
+            remedy=f"say that bytes are meant: upsert_order_by='expression COLLATE {_BYTE_COLLATION}'",
+        )
+    if kind in _BYTES:
+        return pa.binary(), TargetColumn(name=ORDER_COLUMN, type_name="bytea", base_type="bytea")
+    if isinstance(spark_type, DecimalType):
+        return arrives, TargetColumn(name=ORDER_COLUMN, type_name="numeric", base_type="numeric")
+    return pa.int64(), TargetColumn(name=ORDER_COLUMN, type_name="bigint", base_type="int8")
+
+
+def _planned_order(spark_type: DataType) -> PlannedColumn:
+    arrives, column = order_column(spark_type)
+    return PlannedColumn(
+        name=ORDER_COLUMN,
+        expression=quoted(ORDER_COLUMN),
+        arrow_type=arrives,
+        nullable=True,
+        storage=Storage(),
+        target=column,
+    )
+
+
+#: Never null: Spark has converted null to false.
+_PLANNED_DELETE = PlannedColumn(
+    name=DELETE_COLUMN,
+    expression=quoted(DELETE_COLUMN),
+    arrow_type=pa.bool_(),
+    nullable=False,
+    storage=Storage(),
+    target=TargetColumn(name=DELETE_COLUMN, type_name="boolean", base_type="bool"),
+)
+
+_PLANNED_UNCHANGED = PlannedColumn(
+    name=UNCHANGED_COLUMN,
+    expression=quoted(UNCHANGED_COLUMN),
+    arrow_type=pa.string(),
+    nullable=False,
+    storage=Storage(),
+    target=TargetColumn(name=UNCHANGED_COLUMN, type_name="text", base_type="text"),
+)
+
+
+def _check_json(name: str, spark_type: DataType, made_of: str) -> None:
+    """Refuse types that to_json would write with loss."""
+    for part in parts_of(spark_type):
+        if isinstance(part, MapType) and _class(part.keyType) not in _JSON_KEY_TYPES:
+            raise ConfigurationError(
+                option="columns",
+                value=name,
+                rule=f"it is {spark_type.simpleString()}; keys in JSON are text, and Spark would write a key of type "
+                f"{part.keyType.simpleString()} in its internal form",
+                remedy="say how with " + columns_with(name, f"cast({made_of} as {with_text_keys(spark_type)})"),
+            )
+        if isinstance(part, StructType) and len(set(part.names)) < len(part.names):
+            raise ConfigurationError(
+                option="columns",
+                value=name,
+                rule=f"it is {spark_type.simpleString()}: a field's name occurs twice, and jsonb would keep the last",
+                remedy="rename the fields",
+            )
+
+
+def _class(spark_type: DataType) -> str:
+    return type(spark_type).__name__
+
+
+def _collation(spark_type: DataType) -> str:
+    """True for Spark versions with text collations (4.0 on)."""
+    return str(getattr(spark_type, "collation", _BYTE_COLLATION))
+
+
+def _no_order(spark_type: DataType, rule: str) -> ConfigurationError:
+    return ConfigurationError(
+        option="upsert_order_by", value=spark_type.simpleString(), rule=rule, remedy="order by a field of it"
+    )

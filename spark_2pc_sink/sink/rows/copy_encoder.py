@@ -1,0 +1,412 @@
+"""The COPY encoder: Arrow rows of a task become PostgreSQL's COPY BINARY; every value is checked first.
+
+pgpq encodes the format, except where `payloads` explains otherwise. Values that fail these checks would otherwise fail
+the whole batch's COPY on the driver, without identifying the row, or be stored changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pgpq import ArrowToPostgresBinaryEncoder
+from pgpq.encoders import LargeStringEncoderBuilder, StringEncoderBuilder
+from pgpq.schema import Jsonb
+
+from spark_2pc_sink.errors import LocalProtocolError, UnstorableValueError
+from spark_2pc_sink.sink.rows.value_checks import Check, text_bytes
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.wire.arrow_layout import ArrowColumn, Int64Array
+
+
+#: Name of the upsert_order_by value, and then its order key, next to the table's columns.
+ORDER_COLUMN: Final = "_2pc_order"
+
+#: Bits of a double that are flipped if its sign is negative.
+_MAGNITUDE_BITS: Final = np.int64(0x7FFF_FFFF_FFFF_FFFF)
+_SIGN_SHIFT: Final = 63
+
+
+def order_keys(values: ArrowColumn) -> ArrowColumn:
+    """The order key of each value, null where it is null.
+
+    PostgreSQL compares only order keys, so the greatest is Spark's maximum on every database, regardless of collation:
+    texts are UTF-8 bytes, floating-point numbers are integers of the same order in which NaN is the greatest and -0.0
+    equals 0.0, and values that Spark counts (time, integers, booleans) are that count.
+
+    Args:
+        values: values of upsert_order_by, as passed by Spark.
+
+    Returns:
+        int64, binary or decimal128, as determined by `column_plan.order_column`.
+    """
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return values.cast(pa.binary())
+    if pa.types.is_floating(kind):
+        numbers = values.fill_null(0.0).cast(pa.float64()).to_numpy(zero_copy_only=False)
+        return pa.array(_counted(numbers), mask=np.asarray(values.is_null()))
+    if pa.types.is_date32(kind):
+        return values.cast(pa.int32()).cast(pa.int64())
+    if pa.types.is_binary(kind) or pa.types.is_decimal(kind):
+        return values
+    return values.cast(pa.int64())
+
+
+def _counted(numbers: Any) -> Int64Array:
+    """Integers in the order of doubles: their bits, with those of negative numbers inverted."""
+    # Adding 0.0 makes -0.0 positive; NaN has many bit patterns, of which one is the greatest.
+    bits = np.where(np.isnan(numbers), np.nan, numbers + 0.0).view(np.int64)
+    counted: Int64Array = bits ^ ((bits >> _SIGN_SHIFT) & _MAGNITUDE_BITS)
+    return counted
+
+
+#: Element types (pg_type.oid) that pgpq declares in arrays: bool, bytea, int8, int2, int4, text, float4, float8, date,
+#: time, timestamp, interval, numeric.
+PGPQ_ELEMENT_OIDS = frozenset({16, 17, 20, 21, 23, 25, 700, 701, 1082, 1083, 1114, 1186, 1700})
+
+# Microseconds from 1970-01-01, Arrow's and Spark's epoch, to 2000-01-01, PostgreSQL's.
+_POSTGRES_EPOCH_MICROSECONDS = 946_684_800_000_000
+_UUID_BYTES = 16
+_NIL_UUID = "00000000-0000-0000-0000-000000000000"
+# array_recv: dimensions, flag for nulls, element type; then for each dimension its length and lower bound.
+_ARRAY_HEADER = np.dtype(
+    [("dimensions", ">i4"), ("nulls", ">i4"), ("element", ">u4"), ("length", ">i4"), ("lower", ">i4")]
+)
+
+
+def uuid_payload(texts: Any) -> Any:
+    """The 16 bytes of each uuid.
+
+    Args:
+        texts: string or large_string array; all values canonical, see `UUID_TEXT`.
+    """
+    digits = text_bytes(pc.replace_substring(texts.fill_null(_NIL_UUID), "-", ""))
+    width = pa.binary(_UUID_BYTES)
+    payload = pa.Array.from_buffers(width, len(texts), [None, pa.py_buffer(bytes.fromhex(digits.tobytes().decode()))])
+    return payload if texts.null_count == 0 else pc.if_else(texts.is_valid(), payload, pa.scalar(None, width))
+
+
+def timestamp_payload(timestamps: Any) -> Any:
+    """The 8 bytes of each timestamp, as ``timestamptz_recv`` reads them: microseconds since 2000-01-01 UTC.
+
+    Args:
+        timestamps: timestamp[us] array of any zone, checked to be in PostgreSQL's range.
+    """
+    microseconds = timestamps.view(pa.int64()).fill_null(_POSTGRES_EPOCH_MICROSECONDS).to_numpy(zero_copy_only=False)
+    data = (microseconds - _POSTGRES_EPOCH_MICROSECONDS).astype(">i8").tobytes()
+    width = pa.binary(8)
+    payload = pa.Array.from_buffers(width, len(timestamps), [None, pa.py_buffer(data)])
+    return payload if timestamps.null_count == 0 else pc.if_else(timestamps.is_valid(), payload, pa.scalar(None, width))
+
+
+def array_payload(lists: Any, elements: Any, *, element_oid: int) -> Any:
+    """The binary form of one-dimensional arrays.
+
+    Args:
+        lists: list or large_list array; its values are not read.
+        elements: payloads of all elements, in the order of ``lists.flatten()``; null for a null element.
+        element_oid: element type of the column.
+
+    Returns:
+        A large_binary array with a value for each list, null for a null list.
+    """
+    framed = _framed(elements)
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    element_offsets = np.frombuffer(framed.buffers()[1], np.int64)[framed.offset :]
+    bodies = pa.Array.from_buffers(
+        pa.large_binary(),
+        len(lists),
+        [None, pa.py_buffer(element_offsets[np.concatenate(([0], ends)).astype(np.int64)]), framed.buffers()[2]],
+    )
+    whole = pc.binary_join_element_wise(_headers(ends, elements, element_oid), bodies, _nothing())
+    return whole if lists.null_count == 0 else pc.if_else(lists.is_valid(), whole, pa.scalar(None, pa.large_binary()))
+
+
+def _headers(ends: Any, elements: Any, element_oid: int) -> Any:
+    headers = np.zeros(len(ends), _ARRAY_HEADER)
+    headers["dimensions"] = 1
+    headers["nulls"] = elements.null_count > 0
+    headers["element"] = element_oid
+    headers["length"] = np.diff(ends, prepend=0)
+    headers["lower"] = 1
+    return _fixed(headers.tobytes(), _ARRAY_HEADER.itemsize, len(ends))
+
+
+def _framed(elements: Any) -> Any:
+    """Each element after its length; only -1 for null."""
+    payloads = elements.cast(pa.large_binary())
+    lengths = pc.fill_null(pc.binary_length(payloads), -1).to_numpy(zero_copy_only=False).astype(">i4")
+    prefixes = _fixed(lengths.tobytes(), lengths.itemsize, len(payloads))
+    return pc.binary_join_element_wise(prefixes, payloads.fill_null(b""), _nothing())
+
+
+def _fixed(data: bytes, width: int, count: int) -> Any:
+    return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(data)]).cast(pa.large_binary())
+
+
+def _nothing() -> Any:
+    return pa.scalar(b"", pa.large_binary())
+
+
+#: Prefix of the names of the sink's own columns, which are not the table's.
+OWN_PREFIX = "_2pc_"
+#: The end of a COPY BINARY stream: a row with -1 columns.
+COPY_TRAILER = b"\xff\xff"
+
+#: Maximum length of a value or key in an error message; messages are sent to the driver and logged.
+SHOWN_CHARACTERS_MAX = 80
+
+
+class Encoding(Enum):
+    """Which encoder produces a value's PostgreSQL binary form."""
+
+    PLAIN = "pgpq, by the Arrow type"
+    JSONB = "pgpq, text behind jsonb's version byte"
+    UUID = "ours, from text"
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the values of a scalar type are stored.
+
+    Attributes:
+        wire: Arrow type to cast to before encoding; None for no cast.
+        checks: conditions on each value, in the order of evaluation.
+        encoding: encoding of the value itself.
+        cast: the database converts the text to the value, see `spark_2pc_sink.sink.rows.table_writer`.
+    """
+
+    wire: Any | None = None
+    checks: tuple[Check, ...] = ()
+    encoding: Encoding = Encoding.PLAIN
+    cast: bool = False
+
+
+@dataclass(frozen=True)
+class CopyColumn:
+    """How one column of the batch is checked and encoded. Can be pickled.
+
+    Attributes:
+        name: name in the batch and in the table.
+        arrow_type: type received by the task; its large_ variants and other time zones are accepted.
+        nullable: False if a null is refused.
+        storage: storage of the value, or of each element of an array.
+        element_oid: for an array, the type that its elements must name; 0 for a scalar.
+        type_name: type of the table's column, for errors.
+    """
+
+    name: str
+    arrow_type: Any
+    nullable: bool
+    storage: Storage
+    element_oid: int
+    type_name: str
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """How a task encodes rows for the table: the required part of a `ColumnPlan`. Can be pickled.
+
+    Attributes:
+        columns: all copied columns, in order.
+        upsert_keys: empty for append.
+        own: columns that are copied and not stored.
+        delete: column that is true for rows that delete the one of their key; None without one.
+    """
+
+    columns: tuple[CopyColumn, ...]
+    upsert_keys: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    delete: str | None = None
+
+
+class CopyEncoder:
+    """Encodes the batches of one task; the concatenated results are the rows without header and trailer.
+
+    Call `encode` for each batch and then `finish` once: rows are held back until then. Any other order of calls is
+    refused.
+
+    Args:
+        plan: the driver's plan.
+        row_key: Arrow column that identifies rows in messages; default: the upsert keys, or without any, the row's
+            number in its task.
+    """
+
+    def __init__(self, plan: CopyPlan, *, row_key: str | None = None) -> None:
+        self._plan = plan
+        self._row_keys = plan.upsert_keys if row_key is None else (row_key,)
+        self._read_by_deletion = {*plan.upsert_keys, *plan.own}
+        self._schema: Any = None
+        self._encoder: ArrowToPostgresBinaryEncoder | None = None
+        self._finished = False
+        self._rows = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows taken so far."""
+        return self._rows
+
+    def encode(self, batch: Any) -> bytes:
+        """Check and encode all rows of a ``pyarrow.RecordBatch``, which may have other columns too.
+
+        Results may be empty: pgpq returns about a MiB at a time, always whole rows.
+
+        Raises:
+            UnstorableValueError: a value cannot be stored; no row of this batch was encoded.
+            LocalProtocolError: called after `finish`, or the batch does not match the plan.
+        """
+        if self._finished:
+            raise LocalProtocolError(operation="encode", state="finished", rule="a finished stream takes no more rows")
+        deleting = self._deleting(batch)
+        arrays = [self._prepared(batch, column, deleting) for column in self._plan.columns]
+        if self._encoder is None:
+            self._schema, self._encoder = self._start(arrays)
+            # Not sent: `CopyReader` writes one for all tasks. The encoder requires the call.
+            self._encoder.write_header()
+        encoded = bytes(self._encoder.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema)))
+        self._rows += batch.num_rows
+        return encoded
+
+    def finish(self) -> bytes:
+        """The rows held back; empty if there are none.
+
+        Raises:
+            LocalProtocolError: called twice.
+        """
+        if self._finished:
+            raise LocalProtocolError(operation="finish", state="finished", rule="a stream ends once")
+        self._finished = True
+        return b"" if self._encoder is None else bytes(self._encoder.finish())[: -len(COPY_TRAILER)]
+
+    def _start(self, arrays: list[Any]) -> tuple[Any, ArrowToPostgresBinaryEncoder]:
+        schema = pa.schema(
+            [pa.field(column.name, array.type) for column, array in zip(self._plan.columns, arrays, strict=True)]
+        )
+        encoders = {
+            column.name: _builder(column, field) for column, field in zip(self._plan.columns, schema, strict=True)
+        }
+        return schema, ArrowToPostgresBinaryEncoder.new_with_encoders(schema, encoders)
+
+    def _deleting(self, batch: Any) -> Any | None:
+        """True for rows that delete; None if no row does."""
+        if self._plan.delete is None:
+            return None
+        deleting = batch.column(self._plan.delete)
+        return deleting if pc.any(deleting).as_py() else None
+
+    def _prepared(self, batch: Any, column: CopyColumn, deleting: Any | None) -> Any:
+        index = batch.schema.get_field_index(column.name)
+        if index < 0:
+            raise LocalProtocolError(
+                operation="encode",
+                state=f"a batch of {', '.join(batch.schema.names)}",
+                rule=f"it has each column of the plan once, {column.name} too",
+            )
+        values = batch.column(index)
+        if _usual(values.type) != column.arrow_type:
+            raise LocalProtocolError(
+                operation="encode",
+                state=f"column {column.name} arrives as {values.type}",
+                rule=f"it is {column.arrow_type}, as planned from the batch's schema",
+            )
+        if deleting is not None and column.name not in self._read_by_deletion:
+            # Only its key matters: a deletion event may have no other values.
+            self._refuse_null(batch, column, pc.and_not(values.is_null(), deleting))
+            values = pc.if_else(deleting, pa.scalar(None, values.type), values)
+        elif values.null_count > 0:
+            self._refuse_null(batch, column, values.is_null())
+        scalars = pc.list_flatten(values) if column.element_oid else values
+        for check in column.storage.checks:
+            offenders = check.offenders(scalars)
+            if offenders is not None:
+                raise self._unstorable(batch, column, values, offenders, check.rule)
+        return _wire(column, values, scalars)
+
+    def _refuse_null(self, batch: Any, column: CopyColumn, absent: Any) -> None:
+        if not column.nullable and pc.any(absent).as_py():
+            rule = f"the table's column is {column.type_name} NOT NULL, or an upsert key"
+            raise self._refusal(batch, column, _first(absent), "null", rule)
+
+    def _unstorable(
+        self, batch: Any, column: CopyColumn, values: Any, offenders: Any, rule: str
+    ) -> UnstorableValueError:
+        first = _first(offenders)
+        scalars = pc.list_flatten(values) if column.element_oid else values
+        row = pc.list_parent_indices(values)[first].as_py() if column.element_oid else first
+        return self._refusal(batch, column, row, _shown(scalars[first]), rule)
+
+    def _refusal(self, batch: Any, column: CopyColumn, row: int, value: str, rule: str) -> UnstorableValueError:
+        keys = [f"{_label(name)}={_shown(batch.column(name)[row])}" for name in self._row_keys]
+        return UnstorableValueError(
+            column=column.name,
+            row_key=", ".join(keys) or f"number {self._rows + row} of its task",
+            value=value,
+            rule=rule,
+        )
+
+
+def _label(name: str) -> str:
+    """A column's name in a message: without the prefix of the sink's own columns."""
+    return name.removeprefix(OWN_PREFIX)
+
+
+def _wire(column: CopyColumn, values: Any, scalars: Any) -> Any:
+    """The array that pgpq encodes."""
+    storage = column.storage
+    if column.element_oid and column.element_oid not in PGPQ_ELEMENT_OIDS:
+        return array_payload(values, _element_payload(storage.encoding, scalars), element_oid=column.element_oid)
+    if storage.encoding is Encoding.UUID:
+        return uuid_payload(values)
+    if storage.wire is None:
+        return values
+    return values.cast(pa.list_(storage.wire) if column.element_oid else storage.wire)
+
+
+def _element_payload(encoding: Encoding, scalars: Any) -> Any:
+    if encoding is Encoding.UUID:
+        return uuid_payload(scalars)
+    if pa.types.is_timestamp(scalars.type):
+        return timestamp_payload(scalars)
+    return scalars  # text is its own payload
+
+
+def _builder(column: CopyColumn, field: Any) -> Any:
+    if column.storage.encoding is not Encoding.JSONB:
+        return ArrowToPostgresBinaryEncoder.infer_encoder(field)
+    builder = LargeStringEncoderBuilder if field.type == pa.large_string() else StringEncoderBuilder
+    return builder.new_with_output(field, Jsonb())
+
+
+def _first(mask: Any) -> int:
+    index: int = pc.index(mask, value=True).as_py()
+    return index
+
+
+def _usual(arrived: Any) -> Any:
+    """The type without variations by session settings: large_ variants, time zone, nullability of elements."""
+    if pa.types.is_list(arrived) or pa.types.is_large_list(arrived):
+        return pa.list_(_usual(arrived.value_type))
+    if arrived == pa.large_string():
+        return pa.string()
+    if arrived == pa.large_binary():
+        return pa.binary()
+    if pa.types.is_timestamp(arrived) and arrived.tz is not None:
+        return pa.timestamp(arrived.unit, tz="UTC")
+    return arrived
+
+
+def _shown(scalar: Any) -> str:
+    """A value for a message: truncated, and never raising."""
+    try:
+        value = scalar.as_py()
+        text = repr(value) if isinstance(value, str | bytes) else str(value)
+    except (ValueError, OverflowError):
+        # Not UTF-8, or a time outside the range of Python's datetime.
+        text = repr(scalar.as_buffer().to_pybytes()) if hasattr(scalar, "as_buffer") else str(scalar.value)
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}… ({len(text)} characters)"

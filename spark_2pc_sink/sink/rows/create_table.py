@@ -1,0 +1,158 @@
+"""The statements that create a table for a batch, and columns that it lacks (``schema_evolution="add_columns"``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from psycopg2 import sql
+from pyspark.sql.types import ArrayType, DataType, DecimalType, StructField
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.rows.catalog import TableName, driver_connection, quote_identifier
+from spark_2pc_sink.sink.rows.table_writer import refused_rows
+from spark_2pc_sink.sink.rows.type_mapping import COMPLEX_TYPES, unsupported
+from spark_2pc_sink.sink.spark_sql import quoted
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from spark_2pc_sink.sink.rows.catalog import TargetTable
+
+
+#: Class of the Spark type to the PostgreSQL type that holds each of its values: SQL name, and pg_type.typname.
+SCALAR_TYPES = {
+    "BooleanType": ("boolean", "bool"),
+    "ByteType": ("smallint", "int2"),
+    "ShortType": ("smallint", "int2"),
+    "IntegerType": ("integer", "int4"),
+    "LongType": ("bigint", "int8"),
+    "FloatType": ("real", "float4"),
+    "DoubleType": ("double precision", "float8"),
+    "DecimalType": ("numeric", "numeric"),
+    "StringType": ("text", "text"),
+    "CharType": ("text", "text"),
+    "VarcharType": ("text", "text"),
+    "BinaryType": ("bytea", "bytea"),
+    "DateType": ("date", "date"),
+    "TimestampType": ("timestamptz", "timestamptz"),
+    "TimestampNTZType": ("timestamp", "timestamp"),
+    "TimeType": ("time", "time"),
+    "DayTimeIntervalType": ("interval", "interval"),
+    "YearMonthIntervalType": ("interval", "interval"),
+    "CalendarIntervalType": ("interval", "interval"),
+}
+#: Columns that every table has (PostgreSQL's manual, 5.6).
+_SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+_COLUMNS_MAX = 1_600
+
+
+def create_table_ddl(
+    fields: Iterable[StructField], table: str, *, upsert_keys: Sequence[str] = (), primary_key: Sequence[str] = ()
+) -> str:
+    """``CREATE TABLE IF NOT EXISTS`` for the columns of a batch.
+
+    The upsert keys become the primary key, or else the given one. A column is NOT NULL if the batch's schema says so,
+    and if it is a key. Maps, structs, variants and arrays of these become jsonb, other arrays arrays.
+
+    Args:
+        fields: columns to write.
+        table: as parsed by PostgreSQL, see :meth:`TableName.parse`.
+        upsert_keys: names among ``fields``.
+        primary_key: the same, if there are no upsert keys.
+
+    Raises:
+        ConfigurationError: a type without a counterpart, an invalid PostgreSQL name, or too many columns.
+    """
+    fields = list(fields)
+    _check_columns([field.name for field in fields])
+    keys = upsert_keys or primary_key
+    missing = set(keys) - {field.name for field in fields}
+    if missing or not fields:
+        option = "upsert_keys" if upsert_keys else "primary_key"
+        raise ConfigurationError(
+            option=option if missing else "columns",
+            value=list(keys),
+            rule=f"{min(missing)!r} is not among the columns that are written" if missing else "there is no column",
+            remedy=f"the columns are {', '.join(field.name for field in fields)}",
+        )
+    lines = []
+    for field in fields:
+        null = "" if field.nullable and field.name not in keys else " NOT NULL"
+        lines.append(f"{quote_identifier(field.name)} {sql_type(field.name, field.dataType)}{null}")
+    if keys:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quote_identifier, keys))})")
+    return f"CREATE TABLE IF NOT EXISTS {TableName.parse(table)} (\n  " + ",\n  ".join(lines) + "\n)"
+
+
+def _check_columns(names: Sequence[str]) -> None:
+    own = next((name for name in names if name in _SYSTEM_COLUMNS), None)
+    if own is not None:
+        raise ConfigurationError(
+            option="columns",
+            value=own,
+            rule="each table of PostgreSQL has a column of this name already, of its own",
+            remedy=f"give it another name in the table, as by columns={{'source_{own}': '{own}', …}}",
+        )
+    if len(names) > _COLUMNS_MAX:
+        raise ConfigurationError(
+            option="columns",
+            value=len(names),
+            rule=f"a table of PostgreSQL has at most {_COLUMNS_MAX} columns",
+            remedy="choose some with columns=…, or put several into one struct, which becomes jsonb",
+        )
+
+
+def sql_type(name: str, spark_type: DataType) -> str:
+    """The PostgreSQL type that holds each value of a Spark type.
+
+    Args:
+        name: name of the column, for the message.
+        spark_type: its type.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if isinstance(spark_type, DecimalType):
+        return f"numeric({spark_type.precision},{spark_type.scale})"
+    if isinstance(spark_type, ArrayType) and type(spark_type.elementType).__name__ in SCALAR_TYPES:
+        return f"{sql_type(name, spark_type.elementType)}[]"
+    if type(spark_type).__name__ in COMPLEX_TYPES:
+        return "jsonb"
+    if type(spark_type).__name__ not in SCALAR_TYPES:
+        raise unsupported(name, spark_type, quoted(name))
+    return SCALAR_TYPES[type(spark_type).__name__][0]
+
+
+def missing_columns(fields: Iterable[StructField], target: TargetTable) -> list[StructField]:
+    """The columns of a batch that the table lacks.
+
+    A column that differs from a table column only in case is not included: it is presumably a spelling mistake, and a
+    second column would get the values of the first.
+    """
+    known = {column.name.casefold() for column in target.columns}
+    return [field for field in fields if field.name.casefold() not in known]
+
+
+def add_columns(connection: Connection, fields: Sequence[StructField], target: TargetTable) -> None:
+    """Add columns, with the types of `create_table_ddl`; each is nullable, because earlier rows lack it.
+
+    Columns added concurrently by another sink are accepted.
+
+    Args:
+        connection: connection in a separate transaction: ALTER TABLE blocks all others from the table until it ends,
+            and waits up to lock_timeout for the transactions that use it.
+        fields: the columns.
+        target: the table.
+
+    Raises:
+        ConfigurationError: a type without a counterpart; or the role does not own the table.
+    """
+    added = sql.SQL(", ").join(
+        sql.SQL("ADD COLUMN IF NOT EXISTS {} {}").format(
+            sql.Identifier(field.name), sql.SQL(sql_type(field.name, field.dataType))
+        )
+        for field in fields
+    )
+    with driver_connection(connection).cursor() as cursor, refused_rows(target.table):
+        cursor.execute(sql.SQL("ALTER TABLE {} {}").format(target.table.identifier, added))

@@ -1,0 +1,420 @@
+"""The mapping of Spark types to PostgreSQL types, with the conversion and the checks of each value.
+
+`RULES` has the type pairs known to both sides. Three principles determine it: a pair is accepted if every value fits;
+if only some fit, it is accepted and each value is checked; and if a value would change its meaning (an assumed time
+zone, a floating-point number made decimal), it is refused with the expression that makes the meaning explicit.
+
+Types that Spark lacks are written as text, parsed by the type's input function. If a type's binary form is its text, it
+is copied (an enum); otherwise it is copied as text and cast by the database.
+
+Spark types are looked up by class name, since some exist only in newer releases (TimeType).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, DataType, DecimalType
+
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.sink.rows.catalog import TargetColumn, TargetTable, quote_identifier
+from spark_2pc_sink.sink.rows.copy_encoder import Encoding, Storage
+from spark_2pc_sink.sink.rows.value_checks import (
+    DATE_DAYS_MAX,
+    DATE_DAYS_MIN,
+    TIMESTAMP_MICROSECONDS_MIN,
+    UUID_TEXT,
+    Check,
+    DecimalRange,
+    JsonWithoutNul,
+    TextLength,
+    TextPattern,
+    TextWithoutNul,
+    ValidText,
+    WholeMultiple,
+    WholeNumberRange,
+)
+
+#: Spark SQL types whose values are stored unchanged in a column of the given pg_type.typname. Text fits other types.
+SPARK_COUNTERPARTS = {
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "int",
+    "int8": "bigint",
+    "float4": "float",
+    "float8": "double",
+    "numeric": "decimal(38,18)",
+    "text": "string",
+    "varchar": "string",
+    "bpchar": "string",
+    "json": "string",
+    "jsonb": "string",
+    "uuid": "string",
+    "bytea": "binary",
+    "date": "date",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+}
+#: Spark types of composite values: a column stores them as JSON, and arrays of scalars also as an array.
+COMPLEX_TYPES = ("ArrayType", "MapType", "StructType", "VariantType")
+JSON_COLUMNS = ("json", "jsonb")
+_MICROSECOND_DIGITS = 6
+_NANOSECOND_DIGITS = 9
+_INT64_MAX = 2**63 - 1
+# Bits and decimal digits that each of Spark's integers may need.
+_INTEGERS = {"ByteType": (8, 3), "ShortType": (16, 5), "IntegerType": (32, 10), "LongType": (64, 19)}
+_INTEGER_COLUMNS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
+_FLOAT_COLUMNS = {"float4": pa.float32(), "float8": pa.float64()}
+_TEXT_COLUMNS = ("text", "varchar", "bpchar")
+#: Spark types whose values are texts.
+TEXTS = ("StringType", "CharType", "VarcharType")
+#: Intervals that Spark cannot pass to a Python task, or pgpq cannot encode, to the Spark SQL of their text.
+_INTERVAL_TEXTS = {
+    "YearMonthIntervalType": "concat(cast(cast({0} as interval month) as int), ' months')",
+    "CalendarIntervalType": "cast({0} as string)",
+}
+# PostgreSQL's timestamp.h: the type modifier of an interval is the set of its fields and its precision.
+_ALL_FIELDS = 0x7FFF
+_YEARS, _SECONDS = 1 << 2, 1 << 12
+_PRECISION_BITS = 16
+
+
+Rule: TypeAlias = "Callable[[DataType, TargetColumn], Storage | None]"
+
+#: The Arrow type in which Spark passes each scalar type to a Python task (ArrowUtils.toArrowType). Text and binary may
+#: also arrive as their large_ variants (spark.sql.execution.arrow.useLargeVarTypes), timestamps with any zone.
+ARROW_TYPES: dict[str, Any] = {
+    "BooleanType": pa.bool_(),
+    "ByteType": pa.int8(),
+    "ShortType": pa.int16(),
+    "IntegerType": pa.int32(),
+    "LongType": pa.int64(),
+    "FloatType": pa.float32(),
+    "DoubleType": pa.float64(),
+    "StringType": pa.string(),
+    "CharType": pa.string(),
+    "VarcharType": pa.string(),
+    "BinaryType": pa.binary(),
+    "DateType": pa.date32(),
+    "TimestampType": pa.timestamp("us", tz="UTC"),
+    "TimestampNTZType": pa.timestamp("us"),
+    "TimeType": pa.time64("ns"),
+    "DayTimeIntervalType": pa.duration("us"),
+}
+
+
+def arrow_type(spark_type: DataType) -> Any | None:
+    """The Arrow type of a scalar, or of an array of scalars; None for any other type."""
+    if isinstance(spark_type, DecimalType):
+        return pa.decimal128(spark_type.precision, spark_type.scale)
+    if isinstance(spark_type, ArrayType):
+        element = None if isinstance(spark_type.elementType, ArrayType) else arrow_type(spark_type.elementType)
+        return None if element is None else pa.list_(element)
+    return ARROW_TYPES.get(type(spark_type).__name__)
+
+
+def storage_of(spark_type: DataType, column: TargetColumn) -> Storage | None:
+    """How a scalar of Spark, or an array of scalars, is stored in a column; None if it cannot be."""
+    given = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
+    kind = type(given).__name__
+    rule = RULES.get((kind, column.base_type))
+    if kind in TEXTS and column.is_array and (given is spark_type or column.base_type in JSON_COLUMNS):
+        return _cast_text(given, column)
+    if rule is None and kind in TEXTS and column.base_type not in SPARK_COUNTERPARTS:
+        rule = _text if column.reads_text else _cast_text
+    return None if rule is None or (column.is_array and given is spark_type) else rule(given, column)
+
+
+def in_arrow(sql: str, spark_type: DataType) -> tuple[str, Any | None]:
+    """The Spark SQL of a value in a form readable by a task, and its Arrow type; None for a type that has none."""
+    kind = type(spark_type).__name__
+    if kind in _INTERVAL_TEXTS:
+        return _INTERVAL_TEXTS[kind].format(sql), pa.string()
+    if isinstance(spark_type, ArrayType) and type(spark_type.elementType).__name__ in _INTERVAL_TEXTS:
+        element = _INTERVAL_TEXTS[type(spark_type.elementType).__name__].format("element")
+        return f"transform({sql}, element -> {element})", pa.list_(pa.string())
+    return sql, arrow_type(spark_type)
+
+
+def json_storage(column: TargetColumn) -> Storage:
+    """How JSON text is stored in a json or jsonb column."""
+    checks = (ValidText("it is not valid UTF-8, or a text in it is not"), TextWithoutNul(), JsonWithoutNul())
+    return Storage(checks=checks, encoding=Encoding.JSONB if column.base_type == "jsonb" else Encoding.PLAIN)
+
+
+# --- rules -------------------------------------------------------------------------------------------------------
+
+
+def _as_it_is(_: DataType, __: TargetColumn) -> Storage:
+    return Storage()
+
+
+def _integer(spark_type: DataType, column: TargetColumn) -> Storage:
+    wire = _INTEGER_COLUMNS[column.base_type]
+    bits, _ = _INTEGERS[type(spark_type).__name__]
+    limit = 2 ** (wire.bit_width - 1)
+    checks = (WholeNumberRange(-limit, limit - 1, column.type_name),) if bits > wire.bit_width else ()
+    return Storage(wire=wire, checks=checks)
+
+
+def _integer_as_float(_: DataType, column: TargetColumn) -> Storage:
+    return Storage(wire=_FLOAT_COLUMNS[column.base_type])
+
+
+def _integer_as_numeric(spark_type: DataType, column: TargetColumn) -> Storage | None:
+    _, digits = _INTEGERS[type(spark_type).__name__]
+    precision, scale = column.precision_and_scale or (digits, 0)
+    if scale < 0:
+        return None  # numeric(5,-2) rounds to hundreds
+    high = 10 ** max(precision - scale, 0) - 1
+    checks = (WholeNumberRange(-high, high, column.type_name),) if precision - scale < digits else ()
+    return Storage(wire=pa.decimal128(digits, 0), checks=checks)
+
+
+def _decimal(spark_type: DataType, column: TargetColumn) -> Storage | None:
+    limits = column.precision_and_scale
+    if limits is None or not isinstance(spark_type, DecimalType):
+        return Storage()
+    precision, scale = limits
+    if scale < 0:
+        return None
+    if precision - scale >= spark_type.precision - spark_type.scale and scale >= spark_type.scale:
+        return Storage()
+    # From text, and negated by copy: arithmetic of decimal.Decimal rounds to 28 digits.
+    high = Decimal(f"{10**precision - 1}E-{scale}")
+    return Storage(checks=(DecimalRange(high.copy_negate(), high, scale, column.type_name),))
+
+
+def _decimal_as_integer(_: DataType, column: TargetColumn) -> Storage:
+    wire = _INTEGER_COLUMNS[column.base_type]
+    limit = 2 ** (wire.bit_width - 1)
+    return Storage(wire=wire, checks=(DecimalRange(Decimal(-limit), Decimal(limit - 1), 0, column.type_name),))
+
+
+def _text(_: DataType, column: TargetColumn) -> Storage:
+    checks: tuple[Check, ...] = (ValidText(), TextWithoutNul())
+    if column.characters_max is not None:
+        checks += (TextLength(column.characters_max, column.type_name),)
+    return Storage(checks=checks)
+
+
+def _one_byte(_: DataType, __: TargetColumn) -> Storage:
+    return Storage(checks=(ValidText(), TextPattern("^[\\x01-\\x7f]$", '"char" holds one ASCII character')))
+
+
+def _cast_text(_: DataType, __: TargetColumn) -> Storage:
+    return Storage(checks=(ValidText(), TextWithoutNul()), cast=True)
+
+
+def _cast_time(_: DataType, column: TargetColumn) -> Storage | None:
+    """A text with a fractional second that PostgreSQL would round to the column's precision."""
+    fields, digits = _interval_limits(column)
+    if fields != _ALL_FIELDS:
+        return None
+    exact = TextPattern(rf"^[^.]*(\.\d{{0,{digits}}}0*(\D.*)?)?$", f"{column.type_name} would round its fraction")
+    return Storage(checks=(ValidText(), TextWithoutNul(), exact), cast=True)
+
+
+def _cast_months(_: DataType, column: TargetColumn) -> Storage | None:
+    fields, __ = _interval_limits(column)
+    return Storage(cast=True) if fields != _YEARS else None
+
+
+def _json_text(_: DataType, column: TargetColumn) -> Storage:
+    return json_storage(column)
+
+
+def _uuid(_: DataType, __: TargetColumn) -> Storage:
+    return Storage(checks=(ValidText(), UUID_TEXT), encoding=Encoding.UUID)
+
+
+def _date(_: DataType, column: TargetColumn) -> Storage:
+    return Storage(checks=(WholeNumberRange(DATE_DAYS_MIN, DATE_DAYS_MAX, column.type_name),))
+
+
+def _timestamp(_: DataType, column: TargetColumn) -> Storage:
+    checks: tuple[Check, ...] = (WholeNumberRange(TIMESTAMP_MICROSECONDS_MIN, _INT64_MAX, column.type_name),)
+    return Storage(checks=checks + _fraction(column, _MICROSECOND_DIGITS))
+
+
+def _time(_: DataType, column: TargetColumn) -> Storage:
+    # Spark's TIME has at most six digits: the cast from nanoseconds is exact.
+    return Storage(wire=pa.time64("us"), checks=_fraction(column, _NANOSECOND_DIGITS))
+
+
+def _fraction(column: TargetColumn, unit_digits: int) -> tuple[Check, ...]:
+    kept = column.fraction_digits
+    if kept is None or kept >= _MICROSECOND_DIGITS:
+        return ()
+    return (WholeMultiple(10 ** (unit_digits - kept), column.type_name),)
+
+
+def _interval(_: DataType, column: TargetColumn) -> Storage | None:
+    fields, digits = _interval_limits(column)
+    if not fields & _SECONDS:
+        return None
+    whole = WholeMultiple(10 ** (_MICROSECOND_DIGITS - digits), column.type_name)
+    return Storage(checks=(whole,) if digits < _MICROSECOND_DIGITS else ())
+
+
+def _interval_limits(column: TargetColumn) -> tuple[int, int]:
+    """Interval fields, as bits, and fraction digits; for another type with a fraction, all fields and its digits.
+
+    PostgreSQL drops only units finer than the finest of the fields.
+    """
+    if column.type_modifier < 0:
+        return _ALL_FIELDS, _MICROSECOND_DIGITS
+    fields = column.type_modifier >> _PRECISION_BITS if column.base_type == "interval" else _ALL_FIELDS
+    return fields, min(column.type_modifier & 0xFFFF, _MICROSECOND_DIGITS)
+
+
+#: (class of the Spark type, pg_type.typname) to the rule that stores one in the other.
+RULES: dict[tuple[str, str], Rule] = {
+    ("BooleanType", "bool"): _as_it_is,
+    **{(integer, column): _integer for integer in _INTEGERS for column in _INTEGER_COLUMNS},
+    **{(integer, "numeric"): _integer_as_numeric for integer in _INTEGERS},
+    # The integers that a float's mantissa (24 bits) and a double's (53 bits) hold exactly.
+    ("ByteType", "float4"): _integer_as_float,
+    ("ShortType", "float4"): _integer_as_float,
+    ("ByteType", "float8"): _integer_as_float,
+    ("ShortType", "float8"): _integer_as_float,
+    ("IntegerType", "float8"): _integer_as_float,
+    ("FloatType", "float4"): _as_it_is,
+    ("FloatType", "float8"): _integer_as_float,
+    ("DoubleType", "float8"): _as_it_is,
+    ("DecimalType", "numeric"): _decimal,
+    **{("DecimalType", column): _decimal_as_integer for column in _INTEGER_COLUMNS},
+    **{
+        (text, column): rule
+        for text in TEXTS
+        for column, rule in (
+            *((name, _text) for name in _TEXT_COLUMNS),
+            ("json", _json_text),
+            ("jsonb", _json_text),
+            ("uuid", _uuid),
+            ("char", _one_byte),
+            ("time", _cast_time),
+            ("timetz", _cast_time),
+            ("interval", _cast_time),
+        )
+    },
+    ("BinaryType", "bytea"): _as_it_is,
+    ("DateType", "date"): _date,
+    ("TimestampType", "timestamptz"): _timestamp,
+    ("TimestampNTZType", "timestamp"): _timestamp,
+    ("TimeType", "time"): _time,
+    ("DayTimeIntervalType", "interval"): _interval,
+    ("YearMonthIntervalType", "interval"): _cast_months,
+    ("CalendarIntervalType", "interval"): _cast_time,
+}
+
+
+_TAKE_JSON = ("text", "varchar", "bpchar", *JSON_COLUMNS)
+_TIMES = ("DateType", "TimestampType", "TimestampNTZType")
+_NUMBERS = ("BooleanType", "ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType")
+#: NAMEDATALEN - 1.
+_NAME_BYTES_MAX = 63
+_ROUNDING = "a binary fraction has no exact decimal; say how many digits to keep"
+_ZONE = "one has a time zone and the other has none; say that the session's zone is meant"
+# Why these pairs are not converted implicitly: (class of the Spark type, pg_type.typname).
+_REASONS = {
+    ("FloatType", "numeric"): _ROUNDING,
+    ("DoubleType", "numeric"): _ROUNDING,
+    ("DoubleType", "float4"): "it would lose digits; say that you want that",
+    ("IntegerType", "float4"): "not every integer is a real; say that you want the nearest",
+    ("LongType", "float8"): "not every bigint is a double; say that you want the nearest",
+    ("TimestampType", "timestamp"): _ZONE,
+    ("TimestampNTZType", "timestamptz"): _ZONE,
+    ("DateType", "timestamp"): "say that midnight is meant",
+    ("DateType", "timestamptz"): "say that midnight in the session's zone is meant",
+}
+
+
+def incompatible(
+    name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, made_of: str
+) -> ConfigurationError:
+    """A column of the batch with this Spark SQL, and one of the table, that do not match."""
+    return ConfigurationError(
+        option="columns",
+        value=name,
+        rule=f"the batch has {spark_type.simpleString()}, the table has {column.type_name}",
+        remedy=_remedy(name, spark_type, target, column, made_of),
+    )
+
+
+def unsupported(name: str, spark_type: DataType, made_of: str) -> ConfigurationError:
+    """A column of a type that has no counterpart in PostgreSQL, or that Spark cannot pass to Python."""
+    return ConfigurationError(
+        option="columns",
+        value=name,
+        rule=f"there is no way for {spark_type.simpleString()} into PostgreSQL",
+        remedy=f"convert it, such as with {columns_with(name, f'cast({made_of} as string)')}, or leave it out",
+    )
+
+
+def retyped(target: TargetTable, column: TargetColumn, to: str, made_of: str) -> str:
+    """How to make a table hold values of a type: the statement that changes the column's type, or adds another one.
+
+    Args:
+        target: the table.
+        column: the column that cannot hold them.
+        to: the type, in SQL.
+        made_of: Spark SQL of the values.
+    """
+    name = quote_identifier(column.name)
+    if column.held:
+        other = _free_name(target, column.name, to.strip("[]"))
+        return (
+            f"PostgreSQL does not change the column's type ({column.held}), so add another one: ALTER TABLE "
+            f"{target.altered} ADD COLUMN {quote_identifier(other)} {to}; and write to it with "
+            + columns_with(other, made_of)
+        )
+    # A default has no cast to jsonb, even if there is one for the column's values.
+    free = f"ALTER COLUMN {name} DROP DEFAULT, " if to == "jsonb" and column.has_default else ""
+    using = f" USING to_jsonb({name})" if to == "jsonb" else ""
+    return f"ALTER TABLE {target.altered} {free}ALTER COLUMN {name} TYPE {to}{using}"
+
+
+def _free_name(target: TargetTable, name: str, suffix: str) -> str:
+    """A name for another column, within PostgreSQL's length limit."""
+    short = name.encode()[: _NAME_BYTES_MAX - len(suffix) - 1].decode(errors="ignore")
+    taken = f"{short}_{suffix}"
+    return taken if target.column(taken) is None else _free_name(target, short[:-1], suffix)
+
+
+def _remedy(name: str, spark_type: DataType, target: TargetTable, column: TargetColumn, made_of: str) -> str:
+    of_column = spark_type.elementType if isinstance(spark_type, ArrayType) and column.is_array else spark_type
+    kind, value = type(of_column).__name__, made_of if of_column is spark_type else "element"
+    if kind in COMPLEX_TYPES and column.base_type not in _TAKE_JSON:
+        return f"jsonb takes it: {retyped(target, column, 'jsonb', made_of)}"
+    if kind in COMPLEX_TYPES:
+        reason, converted = "say that its JSON is meant", f"to_json({value})"
+    elif column.base_type == "interval" and "Interval" in kind:
+        full = "interval[]" if column.is_array else "interval"
+        return f"the column drops fields that the batch has: {retyped(target, column, full, made_of)}"
+    elif column.base_type in SPARK_COUNTERPARTS:
+        reason = _REASONS.get((kind, column.base_type), "they are not converted silently; say that you want it")
+        to = SPARK_COUNTERPARTS[column.base_type]
+        converted = f"cast({value} as {to})" if _has_cast(kind, to) else f"expression that makes {to} of {value}"
+    else:
+        reason, converted = "it takes text as PostgreSQL reads it; say how", f"cast({value} as string)"
+    if of_column is not spark_type:
+        converted = f"transform({made_of}, element -> {converted})"
+    elif column.is_array:
+        converted = f"array({converted})"
+    return f"{reason} with {columns_with(name, converted)}, or alter the column"
+
+
+def _has_cast(kind: str, to: str) -> bool:
+    """Whether Spark has a meaningful cast from a type, by its class, to one of `SPARK_COUNTERPARTS`."""
+    if to == "string" or kind in ("StringType", "CharType", "VarcharType", "NullType"):
+        return True
+    return kind in (_TIMES if to in ("date", "timestamp", "timestamp_ntz") else () if to == "binary" else _NUMBERS)
+
+
+def columns_with(name: str, expression: str) -> str:
+    """The option with this column; dots stand in for the others, which it also has to name."""
+    return f"columns={{{name!r}: {expression!r}, ...}}"

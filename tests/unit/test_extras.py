@@ -38,7 +38,7 @@ def test_executors_need_no_extra_at_all() -> None:
     drivers_alone = {"authlib", "fastavro", "google", "grpc_tools", "httpx", "requests", "aws_msk_iam_sasl_signer"}
     line = (
         "import pkgutil, importlib; rooms = [importlib.import_module('spark_2pc_sink.sink.' + name) for name in "
-        "('tasks', 'transfer', 'contract', 'table')]; print(sum(importlib.import_module(each.name) is not None "
+        "('job', 'records', 'rows', 'stream')]; print(sum(importlib.import_module(each.name) is not None "
         "for room in rooms for each in pkgutil.walk_packages(room.__path__, room.__name__ + '.')))"
     )
     done = run_without(OPTIONAL | drivers_alone, line)

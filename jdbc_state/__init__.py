@@ -16,8 +16,8 @@ decides for both. After a crash the row tells whether Kafka's half must be commi
     # COMMIT was carried out. Now end Kafka's transaction, and note it:
     store.mark_done("orders", row.generation, settled="7:1")
 
-The package covers the row, the rules for changing it, and commits with an unknown outcome. It has no Kafka client,
-does not depend on `spark_2pc_sink`, and serves any writer; the commands in its messages (``spark-2pc``) are included.
+The package covers the row, the rules for changing it, and commits with an unknown outcome. It has no Kafka client, and
+serves any writer: its errors say what is wrong, and the writer adds the commands that mend it.
 
 Reading order: ``model`` (the row, its legal transitions), ``claim`` (one statement that takes a row over), ``history``
 (copies from which a lost row is rebuilt), ``actions`` (who did what, and why), ``state_store`` (the contract of a

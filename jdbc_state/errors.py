@@ -10,18 +10,17 @@
     │   │   └── DatabaseRefusedError
     │   └── CommitUnknownError    COMMIT raised: only a new claim can tell what it did
     ├── ClaimRefusedError         the state row belongs to another query or another Kafka cluster
-    ├── SupersededError           a newer driver has claimed the sink, or its state row is gone
-    └── HaltError                 two sides disagree, and a person has to decide (`HaltCause`)
+    ├── SupersededError           a newer driver has claimed the row, or it is gone
+    └── CommitsLostError          the row is older than what its claim has written
 
-A writer derives its own errors from `DualWriteError`, as `spark_2pc_sink` does: one ``except`` then catches everything
-that either raises on purpose. Errors carry fields and build their message from them. All of them can be pickled.
-Only the standard library is imported here, so that a program without a database can use the root error.
+A writer derives its own errors from `DualWriteError`: one ``except`` then catches everything that either raises on
+purpose. Errors carry fields and build their message from them. All of them can be pickled. Only the standard library is
+imported here, so that a program without a database can use the root error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from enum import Enum
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -108,19 +107,25 @@ class CommitUnknownError(StateStoreError):
 
 @dataclass(eq=False, kw_only=True)
 class ClaimRefusedError(DualWriteError):
-    """The state row of this transactional id has another owner. Nothing was changed."""
+    """The state row of this transactional id has another owner. Nothing was changed.
+
+    ``what`` is the kind of owner, "query" or "Kafka cluster". ``decided`` means that the row has a decision that its
+    cluster has not settled, and that adopting it would forget. ``remedies`` are commands and sentences of the writer.
+    """
 
     transactional_id: str
     what: str
     expected: str
     found: str
-    remedies: tuple[str, ...]
+    decided: bool = False
+    remedies: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
+        unsettled = ", where a decided batch is not settled" if self.decided else ""
         return (
-            f"transactional id {self.transactional_id!r} belongs to {self.what} {self.found!r}, not to "
-            f"{self.expected!r}; nothing was changed.\nWhat settles it:{steps}"
+            f"transactional id {self.transactional_id!r} belongs to {self.what} {self.found!r}{unsettled}, not to "
+            f"{self.expected!r}; nothing was changed." + (f"\nWhat settles it:{steps}" if steps else "")
         )
 
 
@@ -146,58 +151,24 @@ class SupersededError(DualWriteError):
         return f"{held}, the state row now says {self.found}: a newer driver has taken over, and this one stops"
 
 
-class HaltCause(str, Enum):
-    """Why a person has to decide, for programs; equal to the text in the command line's JSON."""
-
-    #: The state row belongs to another Kafka cluster.
-    OTHER_CLUSTER = "other_cluster"
-    #: The state row is new, and Kafka has transactions with its id.
-    ID_IN_USE = "id_in_use"
-    #: The state row and its history are lost, and Kafka has an open transaction with its id.
-    OPEN_TRANSACTION = "open_transaction"
-    #: Kafka has committed a transaction that the state row lacks.
-    DATABASE_BEHIND = "database_behind"
-    #: The state row differs from what this claim has written: the database lost commits.
-    COMMITS_LOST = "commits_lost"
-    #: The batch is decided, and neither the coordinator nor a log tells how its transaction ended.
-    OUTCOME_LOST = "outcome_lost"
-    #: Kafka has lost records of a decided batch: a topic was deleted or re-created, or a log lost them.
-    TOPIC_REMADE = "topic_remade"
-    #: The state row has no batch, and the batch received is not the first.
-    NOT_THE_FIRST_BATCH = "not_the_first_batch"
-    #: The batch received is neither that of the state row nor the one after it.
-    GAP = "gap"
-    #: Batch 0 was received, and the state row has later batches of the query: a full refresh, or an emptied checkpoint.
-    BATCHES_RESTARTED = "batches_restarted"
-    #: Kafka lacks another batch than the one received.
-    OTHER_BATCH_OWED = "other_batch_owed"
-    #: Kafka lacks this batch, and the rows received under its id are not those in the database.
-    RESEND_DIFFERS = "resend_differs"
-    #: Both sides have a batch with this id, with rows other than those received.
-    REPLAY_DIFFERS = "replay_differs"
-    #: The job's function skipped a batch before the one received, and the skipped batch may have had rows.
-    NOT_HANDED_OVER = "not_handed_over"
-
-
 @dataclass(eq=False, kw_only=True)
-class HaltError(DualWriteError):
-    """The two sides differ, and there is no safe automatic answer. Kafka was left unchanged.
+class CommitsLostError(DualWriteError):
+    """The state row is older than what this claim has read or written: the database has lost commits.
 
-    ``cause`` is for programs, ``reason`` and ``remedies`` are for people. ``report`` is the writer's recovery report on
-    the sink; None until its recovery has seen the halt.
+    ``left`` is how the claim left the row, ``found`` how it is now.
     """
 
     transactional_id: str
-    cause: HaltCause
-    database_side: str
-    kafka_side: str
-    reason: str
-    remedies: tuple[str, ...]
-    report: Any = field(default=None, repr=False)
+    left: str
+    found: str
+
+    @property
+    def reason(self) -> str:
+        """Both states in a sentence."""
+        return f"this claim left the state row at {self.left}, and it is another now"
 
     def __str__(self) -> str:
-        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
         return (
-            f"transactional id {self.transactional_id!r} needs a decision: {self.reason}.\n"
-            f"  database: {self.database_side}\n  Kafka:    {self.kafka_side}\nWhat settles it:{steps}"
+            f"transactional id {self.transactional_id!r}: {self.reason} ({self.found}): the database has lost commits "
+            "(a failover to a standby that lacked them, or a restored backup)"
         )

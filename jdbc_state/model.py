@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from jdbc_state.errors import ClaimRefusedError, HaltCause, HaltError, LocalProtocolError, SupersededError
+from jdbc_state.errors import ClaimRefusedError, CommitsLostError, LocalProtocolError, SupersededError
 
 NONE = "none"
 DECIDED = "decided"
@@ -221,27 +221,6 @@ class AcceptedLoss:
         }
 
 
-_RECOVER_THERE = "connect to the cluster that the state row names, and recover the sink there first"
-_SET_BY_HAND = (
-    "if that cluster is gone for good: see whether the topic here has the batch's records, and set the row's status in "
-    f"the database to '{DONE}' where it has them or is to go without, to '{OWED}' where they are to be sent; then "
-    "adopt the row"
-)
-_ADOPT_CLUSTER = (
-    "spark-2pc recover --adopt  # where this cluster has replaced that one for good: the row forgets what it says of "
-    "Kafka, and takes the id over as it is here; or adopt=True on the sink, for one start"
-)
-_ADOPT_QUERY = (
-    "if this query takes the other one's place for good (a new checkpoint): adopt=True on the sink, for one start. A "
-    "new checkpoint reads its source from where startingOffsets or the like says, from the start for files: what was "
-    "written before is then written again, to both sides. Begin behind it, or empty topic and table first"
-)
-_COMPARE = (
-    "spark-2pc verify  # changes nothing: compare both sides: which records Kafka has, and which of their rows the "
-    "table lacks"
-)
-
-
 def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt: bool) -> ClaimRefusedError | None:
     """Why this claimant may not take ``row`` over, or None if it may.
 
@@ -249,22 +228,14 @@ def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt
     """
     other_cluster = row.cluster_id not in (None, cluster_id)
     other_query = query_id is not None and row.query_id not in (None, query_id)
-    if other_cluster and row.status == DECIDED:
-        # Adopting would forget a decision.
-        return ClaimRefusedError(
-            transactional_id=row.transactional_id,
-            what=f"a decided batch {row.batch_id} that is not settled in Kafka cluster",
-            expected=cluster_id,
-            found=str(row.cluster_id),
-            remedies=(_RECOVER_THERE, _SET_BY_HAND),
-        )
-    if other_cluster and not adopt:
+    if other_cluster and (row.status == DECIDED or not adopt):
         return ClaimRefusedError(
             transactional_id=row.transactional_id,
             what="Kafka cluster",
             expected=cluster_id,
             found=str(row.cluster_id),
-            remedies=("connect to the cluster that the state row names", _ADOPT_CLUSTER),
+            # Adopting would forget a decision.
+            decided=row.status == DECIDED,
         )
     if other_query and not adopt:
         return ClaimRefusedError(
@@ -272,12 +243,13 @@ def claim_refusal(row: StateRow, *, cluster_id: str, query_id: str | None, adopt
             what="query",
             expected=str(query_id),
             found=str(row.query_id),
-            remedies=("give each sink a transactional id of its own", _ADOPT_QUERY),
         )
     return None
 
 
-def claim_lost_error(transactional_id: str, generation: int, row: StateRow | None) -> SupersededError | HaltError:
+def claim_lost_error(
+    transactional_id: str, generation: int, row: StateRow | None
+) -> SupersededError | CommitsLostError:
     """The error for a driver whose claim is not the row's: superseded, lost by the database, or gone with the row.
 
     Generations only grow. One that is lower than a granted claim proves that the claim was lost, perhaps with
@@ -289,7 +261,7 @@ def claim_lost_error(transactional_id: str, generation: int, row: StateRow | Non
     return SupersededError(transactional_id=transactional_id, generation=generation, found=found)
 
 
-def lost_commits_error(row: StateRow, left: str) -> HaltError:
+def lost_commits_error(row: StateRow, left: str) -> CommitsLostError:
     """Return the error for a driver that finds the row older than what it has read or written under its claim.
 
     Only the newest claimant changes a row, and each decision writes a unique ``producerId:epoch``. A row that differs
@@ -301,19 +273,8 @@ def lost_commits_error(row: StateRow, left: str) -> HaltError:
         left: how it was, in the terms of the row.
     """
     found = f"{row.status}, decision {row.prepared_transaction_state or 'none'}, generation {row.generation}"
-    return HaltError(
-        transactional_id=row.transactional_id,
-        cause=HaltCause.COMMITS_LOST,
-        database_side=f"{'no batch yet' if row.batch_id is None else f'batch {row.batch_id}'}, {found}",
-        kafka_side="not asked; it may have committed what the database lacks",
-        reason=f"this claim left the state row at {left}, and it is another by now: the database has lost commits "
-        "(a failover to a standby that lacked them, or a restored backup)",
-        remedies=(
-            _COMPARE,
-            "restore the newest backup, or the newest standby",
-            "to go on without what is lost, start the job again: it names the batches, and how they are passed over",
-        ),
-    )
+    batch = "no batch yet" if row.batch_id is None else f"batch {row.batch_id}"
+    return CommitsLostError(transactional_id=row.transactional_id, left=left, found=f"{batch}, {found}")
 
 
 @dataclass(frozen=True)
@@ -352,7 +313,7 @@ class Move:
 
         Raises:
             SupersededError: the row is missing or at a later generation.
-            HaltError: it is older than this claim.
+            CommitsLostError: it is older than this claim.
             LocalProtocolError: the move is not legal.
         """
         if row is None or row.generation != self.generation:

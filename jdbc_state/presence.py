@@ -129,7 +129,7 @@ class Presence:
             self._drop()
             if not self._told:
                 self._told = True
-                _log.warning("no session shows that this driver lives, until one can be made: %s", describe(error))
+                _log.warning("cannot open the session that shows this driver; will retry: %s", describe(error))
             return
         self._drop()
         self._told = False
@@ -137,8 +137,8 @@ class Presence:
             session.close()
             self._name = ""
             _log.info(
-                "a pooler in transaction mode is between this driver and the database: it can be seen in its "
-                "transactions only, and spark-2pc recover goes by the age of its state row"
+                "a pooler in transaction mode is between this driver and the database: it is visible during its "
+                "transactions only; whether it lives is judged by the age of its state row"
             )
         else:
             self._session, self._begun_s = session, time.monotonic()
@@ -162,7 +162,7 @@ class Presence:
             with Watchdog(session, _FAREWELL_MS), session.cursor() as cursor:
                 cursor.execute("SET application_name = ''")
         except psycopg2.Error as error:
-            _log.info("the session that shows this driver ends with its name: %s", describe(error))
+            _log.info("could not clear application_name of the session that shows this driver: %s", describe(error))
 
     def _drop(self) -> None:
         if self._session is not None:

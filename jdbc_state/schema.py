@@ -8,7 +8,7 @@ The schema version is 2. Compatibility with programs of other versions:
   another table (``kafka_transaction_history``), for audits only; it is left unchanged, and is not read here.
 * This version adds two columns to a state table of version 1, and creates the history. The server needs a short lock
   and no rewrite of the table, while jobs of version 1 keep running. A job migrates the table if its own role owns it;
-  otherwise run ``spark-2pc state migrate`` as the owner.
+  otherwise its owner calls `SqlStateStore.migrate`.
 * The table of kept records was added later. It is created by a store that keeps records, such as a service's.
 * The table of actions was added later, within version 2. Earlier releases ignore it, and their claims have no line.
   This version creates it if it is missing, like the history.

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 _HISTORY_SUFFIX = "_history"
 _ACTIONS_SUFFIX = "_actions"
 _RECORDS_SUFFIX = "_records"
 
 
+def in_python(step: Literal["make", "migrate"], names: Mapping[str, str]) -> str:
+    """How a person makes or migrates the tables with this package alone.
+
+    Args:
+        step: what is to be done.
+        names: ``state_schema``, ``state_table`` and ``history_table`` as SQL writes them; the ``role`` that will use
+            the tables, or runs the migration; and for a migration ``where`` the database is, as in a URL.
+    """
+    if step == "make":
+        return (
+            f"run the statements of jdbc_state.ddl(settings, role={names['role']!r}) with a role that may create tables"
+        )
+    return f"as {names['role']}: call migrate() of a SqlStateStore of {names['where']}; it changes no row"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoreSettings:
-    """Names and time-outs of one store.
-
-    The defaults are those of `spark_2pc_sink.DualWriteSink`, whose options explain them: tools for one then find the
-    rows of the other.
+    """Names and time-outs of one store. Its writers and tools have to agree about the names.
 
     Args:
         state_schema: schema of all tables, unquoted.
@@ -37,6 +50,8 @@ class StoreSettings:
         password: called for the password of each new connection, if passwords change; None: use the URL's, or libpq's
             own sources (PGPASSWORD, ~/.pgpass, a service file).
         require_tls: refuse connections without TLS to another machine. If False, the log warns of them.
+        schema_help: words the remedy of a missing or old table, as `in_python` does; a writer with a command line names
+            its command.
         accept_database: the name of a database that is not PostgreSQL and is used nevertheless; None for none.
     """
 
@@ -56,6 +71,7 @@ class StoreSettings:
     password: Callable[[], str] | None = field(default=None, repr=False)
     require_tls: bool = False
     accept_database: str | None = None
+    schema_help: Callable[[Literal["make", "migrate"], Mapping[str, str]], str] = field(default=in_python, repr=False)
 
     def __post_init__(self) -> None:
         if not self.history_table:

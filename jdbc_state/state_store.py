@@ -35,7 +35,7 @@ class DecidingTransaction(Protocol):
 
         Raises:
             SupersededError: a newer driver has claimed the row; everything is rolled back.
-            HaltError: the database has lost commits since the batch was placed; everything is rolled back.
+            CommitsLostError: the database has lost commits since the batch was placed; everything is rolled back.
             LocalProtocolError: the row's status allows no decision, or this transaction made one already.
             StateStoreError: the database refused; everything is rolled back.
         """
@@ -82,7 +82,7 @@ class StateStore(ABC):
     """Where state rows live. Every method raises StateStoreError when the database fails.
 
     A method that changes a row takes the generation of a claim. It raises SupersededError if that is not the newest,
-    HaltError if the row is older than that claim (see :func:`lost_commits_error`), or LocalProtocolError if
+    CommitsLostError if the row is older than that claim (see :func:`lost_commits_error`), or LocalProtocolError if
     :data:`TRANSITIONS` has no such move; the row is then unchanged. A method that has succeeded may be called again
     after a lost answer, and succeeds again.
     """
@@ -189,7 +189,7 @@ class StateStore(ABC):
             detail: details, as JSON values.
 
         Raises:
-            SupersededError, HaltError: ``generation`` is not the newest claim; nothing was written.
+            SupersededError, CommitsLostError: ``generation`` is not the newest claim; nothing was written.
         """
 
     def read_standing(self, transactional_id: str) -> StateRow | None:

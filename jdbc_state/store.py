@@ -202,7 +202,7 @@ class SqlStateStore(StateStore):
 
         Raises:
             SupersededError: a newer driver has claimed the row.
-            HaltError: the database has lost commits since the row was last seen.
+            CommitsLostError: the database has lost commits since the row was last seen.
             LocalProtocolError: the row's status allows no decision.
         """
         self._joined.decide(

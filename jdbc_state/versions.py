@@ -9,8 +9,6 @@ package.
 from __future__ import annotations
 
 import re
-import shlex
-import urllib.parse
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Table, text
@@ -122,24 +120,15 @@ def refusal(found: FoundTable, tables: StateTables, settings: StoreSettings, *, 
     return StateStoreError(operation=f"check of table {found.name}", detail=detail, remedies=remedies)
 
 
-def migrate_command(settings: StoreSettings, *, role: str, where: str) -> str:
-    """The command that migrates the tables to this version, complete except for the password.
+def migration(settings: StoreSettings, *, role: str, where: str) -> str:
+    """The remedy that brings the tables to this version.
 
     Args:
         settings: their names.
         role: role that runs it.
         where: the database, as in a URL.
     """
-    url = f"postgresql://{urllib.parse.quote(role, safe='')}@{where}"
-    return f"spark-2pc state migrate --database {shlex.quote(url)} {_flags(settings)}"
-
-
-def migration(settings: StoreSettings, *, role: str, where: str) -> str:
-    """The same as a remedy: a shell command with a comment on its effect."""
-    return (
-        f"{migrate_command(settings, role=role, where=where)}  # as {role}: adds the tables and columns of version "
-        f"{VERSION}, and changes no row; safe beside jobs"
-    )
+    return settings.schema_help("migrate", _names(settings) | {"role": role, "where": where})
 
 
 def making(settings: StoreSettings, *, role: str = "ROLE") -> str:
@@ -149,19 +138,12 @@ def making(settings: StoreSettings, *, role: str = "ROLE") -> str:
         settings: their names.
         role: the job's role, as in the catalogue.
     """
-    return (
-        f"spark-2pc state ddl {_flags(settings)} --role {shlex.quote(role)}  # changes nothing: prints the statements, "
-        f"for a role that may create tables; they make the tables, and grant {role} what a driver needs"
-    )
+    return settings.schema_help("make", _names(settings) | {"role": role})
 
 
-def _flags(settings: StoreSettings) -> str:
-    names = {
-        "--state-schema": settings.state_schema,
-        "--state-table": settings.state_table,
-        "--history-table": settings.history_table,
-    }
-    return " ".join(f"{flag} {shlex.quote(as_identifier(name))}" for flag, name in names.items())
+def _names(settings: StoreSettings) -> dict[str, str]:
+    names = ("state_schema", "state_table", "history_table")
+    return {name: as_identifier(getattr(settings, name)) for name in names}
 
 
 def as_identifier(name: str) -> str:

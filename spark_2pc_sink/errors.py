@@ -44,7 +44,8 @@ shown under the name of this module.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from jdbc_state.errors import (
     ClaimRefusedError,
@@ -53,12 +54,13 @@ from jdbc_state.errors import (
     DatabaseRefusedError,
     DatabaseUnreachableError,
     DualWriteError,
-    HaltCause,
-    HaltError,
     LocalProtocolError,
     StateStoreError,
     SupersededError,
 )
+
+if TYPE_CHECKING:
+    from spark_2pc_sink.choices import HaltCause, HaltError, InDoubtError
 
 __all__ = [
     "AbortRefusedError",
@@ -105,14 +107,23 @@ for _shared in (
     DatabaseRefusedError,
     DatabaseUnreachableError,
     DualWriteError,
-    HaltCause,
-    HaltError,
     LocalProtocolError,
     StateStoreError,
     SupersededError,
 ):
     _shared.__module__ = __name__
 del _shared
+
+#: Loaded on demand: the tasks of a batch do without the table of choices.
+_OF_CHOICES = frozenset({"HaltCause", "HaltError", "InDoubtError"})
+
+if not TYPE_CHECKING:  # type checkers would otherwise accept every name
+
+    def __getattr__(name: str) -> object:
+        if name not in _OF_CHOICES:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        return getattr(import_module("spark_2pc_sink.choices"), name)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -423,24 +434,4 @@ class AbortRefusedError(DualWriteError):
         return (
             f"the transaction that begins at offset {self.start_offset} of {self.partition} was not aborted: "
             f"{self.reason}.\nWhat settles it:{steps}"
-        )
-
-
-@dataclass(eq=False, kw_only=True)
-class InDoubtError(DualWriteError):
-    """The database has decided, and Kafka did not commit within the deadline. A restart completes it."""
-
-    transactional_id: str
-    prepared: str
-    detail: str
-    remedies: tuple[str, ...] = (
-        "start the job: it completes the transaction",
-        "spark-2pc recover  # completes it in Kafka, as the database has decided",
-    )
-
-    def __str__(self) -> str:
-        steps = "".join(f"\n  {remedy}" for remedy in self.remedies)
-        return (
-            f"transaction {self.prepared} of {self.transactional_id!r} is decided in the database and not yet "
-            f"completed in Kafka: {self.detail}. Nothing is lost.\nWhat settles it:{steps}"
         )

@@ -1,7 +1,7 @@
 """The output of every command: text for people, or with ``--json`` one JSON object with a documented schema.
 
 Commands return a `CommandResult`; only this module writes to standard output. The object's schema is ``schema.json`` in
-this directory, with an entry for each command under ``$defs``.
+this directory, with an entry for each command under ``$defs``; causes of halts come from the table of choices.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from enum import Enum
 from importlib.resources import files
 from typing import Any, Final
 
+from spark_2pc_sink.choices import HaltCause
 from spark_2pc_sink.cli.streams import print_out
 
 #: Name and version of the schema. It grows if a field is removed or changes its meaning; new ones may be added.
@@ -97,4 +98,6 @@ def as_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def json_schema() -> str:
     """The JSON Schema (2020-12) of all that ``--json`` prints."""
-    return files(__package__).joinpath("schema.json").read_text(encoding="utf-8")
+    schema = json.loads(files(__package__).joinpath("schema.json").read_text(encoding="utf-8"))
+    schema["$defs"]["cause"]["enum"] = [None, *(cause.value for cause in HaltCause)]
+    return json.dumps(schema, indent=2) + "\n"

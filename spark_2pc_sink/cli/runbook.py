@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from jdbc_state import Actor
+from spark_2pc_sink.choices import TABLE, HaltCause, Problem, problem_in
 from spark_2pc_sink.cli.command_parser import PROGRAM
 from spark_2pc_sink.cli.connection_sources import file_of
 from spark_2pc_sink.cli.exits import EXIT_FAILED, EXIT_IN_DOUBT, EXIT_NOT_KNOWN, EXIT_SETTLED
 from spark_2pc_sink.cli.kafka_properties import add_connection, read_connection
 from spark_2pc_sink.cli.options import add_database, add_sink, given_options
 from spark_2pc_sink.cli.output import CommandResult
-from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.options import StatusOptions
-from spark_2pc_sink.runbook.conversation import Conversation, Ending
+from spark_2pc_sink.runbook.conversation import Conversation, Ending, NoAnswerError
 from spark_2pc_sink.runbook.protocol import Protocol
-from spark_2pc_sink.runbook.questions import NoAnswerError
 from spark_2pc_sink.runbook.sides import BothSides
-from spark_2pc_sink.runbook.symptoms import TOLD_CAUSES, cause_in
 
 _EXITS: Final = {
     Ending.SETTLED: EXIT_SETTLED,
@@ -82,10 +81,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=_run)
 
 
-def _cause(text: str) -> HaltCause:
-    found = cause_in(text)
+def _cause(text: str) -> Problem:
+    found = problem_in(text)
     if found is None:
-        says = "; ".join(f'{cause.value} ("… {words} …")' for cause, words in TOLD_CAUSES.items())
+        says = "; ".join(f'{cause.value} ("… {each.says} …")' for cause, each in TABLE.items() if each.job_only)
         raise argparse.ArgumentTypeError(f"{text!r} names no cause. Those that only the job can tell: {says}")
     return found
 

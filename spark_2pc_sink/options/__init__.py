@@ -10,12 +10,13 @@ with ``kafka_security`` (the mapping of Kafka client properties), ``database`` (
 ``keywords`` (unknown and missing ones), ``reference_page``. Only ``properties_file`` does I/O.
 """
 
+from spark_2pc_sink.choices import OperatorDecision
 from spark_2pc_sink.options.common import CommonOptions
 from spark_2pc_sink.options.kafka import KafkaOptions
 from spark_2pc_sink.options.keywords import checks_keywords
 from spark_2pc_sink.options.names import TableName
 from spark_2pc_sink.options.outputs import Lane, Records, Rows
-from spark_2pc_sink.options.recovery import OperatorDecision, RecoveryOptions, StatusOptions
+from spark_2pc_sink.options.recovery import RecoveryOptions, StatusOptions
 from spark_2pc_sink.options.row_source import RowSource
 from spark_2pc_sink.options.service import ServiceOptions
 from spark_2pc_sink.options.sink import SinkOptions

@@ -7,6 +7,7 @@ from dataclasses import MISSING, dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
+from spark_2pc_sink.choices.choice import state_command
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange, check_transactional_id
 from spark_2pc_sink.options.database import has_password, parse_database_url
@@ -237,7 +238,8 @@ class CommonOptions:
             "idle_in_transaction_timeout_ms commit_timeout_ms require_tls accept_database"
         )
         given = {name: getattr(self, name) for name in names.split()}
-        return given | {"history_table": self._history_table, "password": self.password_source}
+        given |= {"history_table": self._history_table, "password": self.password_source}
+        return given | {"schema_help": state_command}
 
     @property
     def layout(self) -> SinkLayout | None:

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Literal
 
+from spark_2pc_sink.choices import OperatorDecision
 from spark_2pc_sink.options.common import CommonOptions, contradiction
 from spark_2pc_sink.options.settings import check_settings, setting
-
-
-class OperatorDecision(Enum):
-    """A person's decision on a batch that the database has and Kafka may lack."""
-
-    ACCEPT_REPLAY = "send to Kafka what Spark replays, whatever its digest"
-    DROP = "leave Kafka without the batch"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.choices import Facts, HaltCause
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.recipe.remedies import accept_replay, compare, drop
 from spark_2pc_sink.recipe.resolve import Halt
 
 #: How many of a batch's partitions a message names: there may be hundreds.
@@ -81,8 +80,10 @@ def find_lost_records(written: WrittenRecords, logs: LogsView, *, committed: boo
     reason = (
         f"the database has batch {written.batch_id}, and Kafka has lost records of it: {'; '.join(damaged.values())}"
     )
-    missing = [topic for topic in damaged if topic not in logs.topic_ids]
-    return Halt(HaltCause.TOPIC_REMADE, reason, _remedies(written.batch_id, missing, intact if committed else []))
+    missing = ", ".join(topic for topic in damaged if topic not in logs.topic_ids)
+    again = f"; create {missing} first, with as many partitions as before" if missing else ""
+    again += f"; {', '.join(intact)} will have all of it twice" if intact and committed else ""
+    return Halt(HaltCause.TOPIC_REMADE, reason, Facts(batch=written.batch_id, more={"accept_replay": again}))
 
 
 def was_remade(written: WrittenRecords, logs: LogsView) -> bool:
@@ -108,14 +109,14 @@ def _damages(topic: str, written: WrittenRecords, logs: LogsView, *, committed: 
         return
     if was and now and was != now:
         yield (
-            f"topic {topic!r} was deleted and made anew (its id was {was}, it is {now} now): the old one had "
+            f"topic {topic!r} was deleted and created again (its id was {was}, it is {now} now): the old one had "
             f"{_listed(offsets)}"
         )
         return
     for partition, (first, last) in offsets.items():
         end = logs.ends.get(partition)
         if end is None:
-            yield f"there is no partition {partition} any more, which had offsets {first} to {last} of it"
+            yield f"partition {partition} no longer exists, which had offsets {first} to {last} of it"
         elif end <= last:
             yield f"the log of {partition} ends at offset {end}, and the batch had offsets {first} to {last} there"
         elif not committed and logs.starts.get(partition, first) > first:
@@ -130,13 +131,3 @@ def _listed(offsets: Mapping[TopicPartition, tuple[int, int]]) -> str:
     if len(shown) > _SHOWN_PARTITIONS_MAX:
         shown[_SHOWN_PARTITIONS_MAX:] = [f"those of {counted(len(shown) - _SHOWN_PARTITIONS_MAX, 'more partition')}"]
     return ", ".join(shown)
-
-
-def _remedies(batch_id: int | None, missing: list[str], twice: list[str]) -> tuple[str, ...]:
-    what = "which of the batch's records the topics still have; and find out who has changed the topics"
-    return (
-        compare(what, batch_id=batch_id),
-        *(f"create topic {topic} again before the job starts, with as many partitions as it had" for topic in missing),
-        accept_replay(batch_id, f"; {', '.join(twice)} will have all of it twice" if twice else ""),
-        drop(batch_id),
-    )

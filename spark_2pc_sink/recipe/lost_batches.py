@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import BatchRange, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.recipe.remedies import ONE_START, RECOVER, compare, remedy
 from spark_2pc_sink.recipe.resolve import Halt
 
 #: How many of the findings a message lists.
@@ -83,14 +82,23 @@ class LostBatches:
         return BatchRange(self.first, self.first + count - 1) if count else None
 
     def explain(self, halt: Halt) -> Halt:
-        """Add the lost batches to a halt's reasons, and comparing both sides as the first remedy.
+        """Add the lost batches to a halt's reasons, and their ids to its choices.
 
         Args:
             halt: halt for a commit in Kafka that the row lacks, or for a gap before the batch received.
         """
-        remedies = self._for_recovery() if self.came is None else self._for_gap(halt.remedies)
-        found = compare("which of these records have their row in the table, and which batches it lacks")
-        return replace(halt, reason=". ".join((halt.reason, *self._said())), remedies=(found, *remedies))
+        named = self.suggested
+        facts = halt.facts
+        if self.came is None:
+            batches = facts.batches if named is None else str(named)
+            facts = replace(facts, known=facts.known | {"lost batches"}, batches=batches)
+        elif named is not None and named.last == self.came:
+            more = (
+                f" (the logs show so many that Kafka has batch {self.came} too, which is then skipped; put the rows of "
+                "all of them back by hand, or give them up)"
+            )
+            facts = replace(facts, batches=str(named), more={**facts.more, "pass_over": more})
+        return replace(halt, reason=". ".join((halt.reason, *self._said())), facts=facts)
 
     def check(self, named: BatchRange) -> None:
         """Refuse a range that is not the range of lost batches.
@@ -138,32 +146,3 @@ class LostBatches:
             yield "The logs that were read show no batch that the database lacks"
         if found.unread:
             yield f"Not read, so that more may be missing: {'; '.join(found.unread)}"
-
-    def _for_recovery(self) -> tuple[str, ...]:
-        named = self.suggested
-        shown = "FIRST..LAST" if named is None else str(named)
-        return (
-            "restore the newest backup, or the newest standby: nothing of it need be given up",
-            remedy(
-                f"{RECOVER} --adopt --accept-loss none",
-                "where another job or application uses this transactional id, and the comparison shows that nothing is "
-                "lost: give that one another id first. Both sides stay as they are",
-            ),
-            remedy(
-                f"{RECOVER} --adopt --accept-loss {shown}",
-                "goes on without these batches: the table stays as it is (put their rows back by hand, or give them "
-                "up), nothing is sent again, and the batch after them is the next; or "
-                f"adopt=True and accept_loss={shown!r} {ONE_START}",
-            ),
-        )
-
-    def _for_gap(self, remedies: tuple[str, ...]) -> tuple[str, ...]:
-        """The remedies of the placement; the last one names the batches to skip, and may name too few."""
-        named = self.suggested
-        if named is None or named.last != self.came:
-            return remedies
-        by_name = (
-            f"adopt=True and accept_loss={str(named)!r} on the sink (once): the logs show so many that Kafka has batch "
-            f"{self.came} too, which is then skipped; put the rows of all of them back by hand, or give them up"
-        )
-        return (*remedies[:-1], by_name)

@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.choices import NO_FACTS, Facts, HaltCause
 from spark_2pc_sink.ids import (
     ENDING_STATES,
     EPOCH_BUMP_VERSION,
@@ -38,7 +38,6 @@ from spark_2pc_sink.ids import (
     ProducerIdAndEpoch,
     TransactionState,
 )
-from spark_2pc_sink.recipe.remedies import ONE_START, RECOVER, compare, remedy
 
 COMMIT = "commit"
 ABORT = "abort"
@@ -62,7 +61,7 @@ class OpenTransactionEnd:
         return ABORT if self.batch_id is None else COMMIT
 
 
-def heed(
+def apply_operator_choice(
     row: RowView, kafka: KafkaView, found: Resolution | Halt, word: OpenTransactionEnd | None
 ) -> Resolution | Halt:
     """Apply an operator's choice of how to end the open transaction to a verdict.
@@ -86,16 +85,9 @@ def heed(
     if word.batch_id is not None or kafka.state is TransactionState.COMPLETE_COMMIT:
         return Halt(
             HaltCause.OPEN_TRANSACTION,
-            f"no transaction is open that could end with {word}: Kafka shows {kafka}",
-            (
-                "compare the newest records of the topics with the table, as no state row says which batch both have",
-                "where both have the batch: restore the state row, or its history",
-                remedy(
-                    f"{RECOVER} --adopt",
-                    "where the topics lack it: remove its rows from the table first; the state row takes the id over "
-                    "as it is in Kafka, and Spark's replay is written to both sides",
-                ),
-            ),
+            f"no transaction is open that could end with {word}: Kafka shows {kafka}. Neither a state row nor its "
+            "history says whether both sides have the batch",
+            Facts(known=frozenset({"ended"})),
         )
     return found
 
@@ -196,26 +188,17 @@ class Halt:
     Attributes:
         cause: reason, for programs.
         reason: reason, as a sentence.
-        remedies: what the operator can do, one per line.
+        facts: what fills in the choices that the operator has.
         lacking: the row lacks batches from before the one that was passed.
     """
 
     cause: HaltCause
     reason: str
-    remedies: tuple[str, ...]
+    facts: Facts = NO_FACTS
     lacking: bool = False
 
 
 _COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
-_ADOPT = f"the state row takes this id over as it is in Kafka, and writes nothing; or adopt=True {ONE_START}"
-_ADOPT_BY_NAME = remedy(
-    f"{RECOVER} --adopt --accept-loss FIRST..LAST",
-    "goes on without what the database lacks; the table stays as it is, so put its rows back by hand first",
-)
-_CHANGED = (
-    "if state_schema, state_table or database is another than in this id's last run: change it back, the row is where "
-    "it was"
-)
 
 
 def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost: bool = False) -> Resolution | Halt:
@@ -233,27 +216,14 @@ def resolve(row: RowView, kafka: KafkaView, *, adopt: bool = False, nothing_lost
     """
     if row.cluster_id is not None and row.cluster_id != kafka.cluster_id:
         reason = f"the state row belongs to Kafka cluster {row.cluster_id}, this is cluster {kafka.cluster_id}"
-        return Halt(HaltCause.OTHER_CLUSTER, reason, _other_cluster_remedies(row))
+        # Adopting the row is refused for a decided one: it would forget the decision.
+        decided = row.status is RowStatus.DECIDED
+        return Halt(HaltCause.OTHER_CLUSTER, reason, Facts(known=frozenset({"decided"}) if decided else frozenset()))
     if row.status is RowStatus.DECIDED:
         return _resolve_decided(row, kafka, nothing_lost=nothing_lost)
     if row.status is RowStatus.DONE:
         return _resolve_done(row, kafka, nothing_lost=nothing_lost)
     return _resolve_undecided(row, kafka, adopt=adopt, nothing_lost=nothing_lost)
-
-
-def _other_cluster_remedies(row: RowView) -> tuple[str, ...]:
-    if row.status is RowStatus.DECIDED:
-        # Adopting is refused: it would forget a decision.
-        by_hand = (
-            "if that cluster is gone for good: see whether the topic here has the batch's records, and set the row's "
-            "status in the database to 'done' where it has them or is to go without, to 'owed' where they are to be "
-            "sent; then adopt the row"
-        )
-        return "connect to the cluster that the row names, and recover the sink there first", by_hand
-    return (
-        "connect to the cluster that the row names",
-        remedy(f"{RECOVER} --adopt", f"where this cluster has replaced that one for good: {_ADOPT}"),
-    )
 
 
 def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_lost: bool) -> Resolution | Halt:
@@ -262,15 +232,6 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
             HaltCause.ID_IN_USE,
             "the state row is new, but Kafka has transactions of this id: another application uses it, or the row "
             "was lost, with its history",
-            (
-                _CHANGED,
-                "if another application uses this id: choose one that nothing else uses",
-                "if the row was lost: restore it",
-                remedy(
-                    f"{RECOVER} --adopt",
-                    f"where it cannot be restored: {_ADOPT}. Where a transaction is open, this asks how it ends",
-                ),
-            ),
         )
     if row.fresh and kafka.state is TransactionState.ONGOING:
         # Even if the user adopts: the row that might have named it is lost, with its history.
@@ -278,7 +239,6 @@ def _resolve_undecided(row: RowView, kafka: KafkaView, *, adopt: bool, nothing_l
             HaltCause.OPEN_TRANSACTION,
             f"neither a state row nor its history says whether the database has decided {kafka.producer}, which Kafka "
             "holds open",
-            ("restore the state row, or its history",),
         )
     if kafka.state is TransactionState.ONGOING:
         return Resolution(Verdict.ABORT, "no decision names the ongoing transaction")
@@ -311,11 +271,6 @@ def behind_kafka() -> Halt:
         HaltCause.DATABASE_BEHIND,
         "Kafka has committed a transaction that the database does not know: the database is behind Kafka "
         "(a restored backup, or a failover that lost commits), or another application uses this id",
-        (
-            compare("which records Kafka has, and which of their rows the table lacks"),
-            "restore the database to its newest state",
-            _ADOPT_BY_NAME,
-        ),
     )
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import Actor, SqlStateStore, StoreSettings
 from jdbc_state.sink_log import at_work_for
+from spark_2pc_sink.choices import Symptom, remedies
 from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.errors import ConfigurationError, TakeOverRefusedError
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.produce_session import BatchListSender
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
 from spark_2pc_sink.options import OperatorDecision, RecoveryOptions, StatusOptions, checks_keywords
-from spark_2pc_sink.recipe.remedies import RECOVER, remedy
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd
-from spark_2pc_sink.recovery.recover_command import with_command
+from spark_2pc_sink.recovery.recover_command import sink_words
 from spark_2pc_sink.recovery.recovery import OperatorChoice, Recovery
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.resend import has_kept, resend
@@ -213,18 +213,14 @@ def _left_alone(found: RecoveryReport, driver: Liveness, row: StateRow, options:
             f"whether its driver lives cannot be told ({driver.detail}); the state row was touched "
             f"{row.age_s:.0f} s ago, so it may"
         )
-    take_over = remedy(
-        f"{RECOVER} --take-over", "stops that driver, if it lives, and settles the sink now; in Python take_over=True"
-    )
-    remedies = (
-        "wait for the job, or stop it, and run the same command again",
-        *found.remedies,
-        # Taking over is checked last: it stops a job, and is of no use if a person has to decide.
-        *with_command((take_over,), options),
-    )
+    words = sink_words(options)
+    *safe, take_over = remedies(Symptom.DRIVER_ALIVE, found.incident, words)
+    decision = () if found.cause is None else remedies(found.cause, found.incident, words)
+    # Taking over is last: it stops a job, and is of no use if a person has to decide.
+    lines = (*safe, *decision, take_over)
     raise TakeOverRefusedError(
         transactional_id=found.transactional_id,
         driver=why,
-        remedies=remedies,
-        report=replace(found, reason=f"{found.reason}; {why}", remedies=remedies),
+        remedies=lines,
+        report=replace(found, reason=f"{found.reason}; {why}", remedies=lines),
     )

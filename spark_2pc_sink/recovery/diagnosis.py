@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state import DECIDED
+from spark_2pc_sink.choices import Facts, HaltCause, remedies
+from spark_2pc_sink.choices.choice import Fact
 from spark_2pc_sink.clock import Clock, Deadline, now_ms
-from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, RemoteProtocolError
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, RemoteProtocolError
 from spark_2pc_sink.ids import TIMEOUT_NEVER_MS, PreparedTxnState, ProducerIdAndEpoch, TopicPartition, TransactionState
 from spark_2pc_sink.kafka.log_reader import Marker
 from spark_2pc_sink.recipe.kept_records import WrittenRecords, find_lost_records, was_remade
-from spark_2pc_sink.recipe.remedies import RECOVER, accept_replay, compare, drop, remedy
 from spark_2pc_sink.recipe.resolve import (
     Halt,
     KafkaView,
@@ -23,13 +24,12 @@ from spark_2pc_sink.recipe.resolve import (
     RowStatus,
     RowView,
     Verdict,
+    apply_operator_choice,
     behind_kafka,
-    heed,
     may_hide_commits,
     resolve,
 )
-from spark_2pc_sink.recovery.open_transaction import began_at, explained
-from spark_2pc_sink.recovery.recover_command import with_command
+from spark_2pc_sink.recovery.recover_command import sink_words
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, duration, owed_reason, shown, view_of
 
 if TYPE_CHECKING:
@@ -92,11 +92,6 @@ PARTITION_MS_MIN: Final = 1_000
 #: How many undetermined partitions a message names: a row may have hundreds.
 SHOWN_PARTITIONS_MAX: Final = 20
 
-_UNREADABLE_REMEDY: Final = (
-    "make the partitions readable that are not (their broker, the permission to READ, more time by max.block.ms), and "
-    "start again"
-)
-
 
 def ask_the_log(
     kafka: KafkaSide,
@@ -124,13 +119,8 @@ def ask_the_log(
     """
     if producer is None or not offsets:
         reason = "the decided row names no partition whose log could be read"
-        return Halt(HaltCause.OUTCOME_LOST, reason, _lost_remedies(batch_id))
+        return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=frozenset({"readable"}), batch=batch_id))
     return _Inquiry(kafka, producer, deadline, batch_id).ask(offsets)
-
-
-def _lost_remedies(batch_id: int | None) -> tuple[str, ...]:
-    found = compare("whether Kafka has the batch, whose rows the table has", batch_id=batch_id)
-    return found, accept_replay(batch_id), drop(batch_id)
 
 
 class _Inquiry:
@@ -201,11 +191,9 @@ class _Inquiry:
         shown = self._said[:SHOWN_PARTITIONS_MAX]
         if len(self._said) > len(shown):
             shown.append(f"and {len(self._said) - len(shown)} more like these")
-        remedies = _lost_remedies(self._batch_id)
-        if self._unreadable:
-            remedies = (_UNREADABLE_REMEDY, *remedies)
         reason = f"no partition tells how {self._producer} ended: {'; '.join(shown)}"
-        return Halt(HaltCause.OUTCOME_LOST, reason, remedies)
+        known: frozenset[Fact] = frozenset() if self._unreadable else frozenset({"readable"})
+        return Halt(HaltCause.OUTCOME_LOST, reason, Facts(known=known, batch=self._batch_id))
 
 
 #: What `look` reports for a verdict that leads to an action.
@@ -217,17 +205,6 @@ _PLANNED: Final[dict[Verdict, ActionKind]] = {
     Verdict.MARK_OWED: "note_owed",
     Verdict.WAIT: "wait",
 }
-
-
-#: Remedies if a recovery would settle it automatically.
-_SETTLING: Final = (
-    "start the job: it does this before its first batch",
-    remedy(RECOVER, "does it now, without the job"),
-)
-#: The same if the driver is alive: both of the others would stop it.
-_DRIVER_LIVES: Final = (
-    "wait: its driver lives, and settles it by itself. If that does not happen: stop the job, and look again",
-)
 
 
 @dataclass(kw_only=True)
@@ -284,13 +261,15 @@ class Diagnosis:
     def resolve(self, row: StateRow | None, kafka: KafkaView) -> Resolution | Halt:
         """The verdict on both sides, never `Verdict.ASK_THE_LOG`."""
         view = RowView(RowStatus.NONE) if row is None else view_of(row)
-        resolution = heed(view, kafka, resolve(view, kafka, adopt=self.options.adopt), self.open_transaction)
+        resolution = apply_operator_choice(
+            view, kafka, resolve(view, kafka, adopt=self.options.adopt), self.open_transaction
+        )
         if row is not None and isinstance(resolution, Halt) and resolution.cause is HaltCause.DATABASE_BEHIND:
             nothing_lost = self.losses.nothing_is_lost(row)
             resolution = resolve(view, kafka, adopt=self.options.adopt, nothing_lost=nothing_lost)
         if isinstance(resolution, Halt):
             asks = resolution.cause is HaltCause.OPEN_TRANSACTION and kafka.state is TransactionState.ONGOING
-            return explained(resolution, began_at(self.kafka, self._deadline())) if asks else resolution
+            return located(resolution, began_at(self.kafka, self._deadline())) if asks else resolution
         if row is None:
             return resolution
         if resolution.verdict is Verdict.ASK_THE_LOG:
@@ -353,13 +332,13 @@ class Diagnosis:
         if isinstance(resolution, Halt):
             if row is None:
                 report = replace(report, reason=_unnamed(kafka, resolution))
-            remedies = with_command(resolution.remedies, self.options)
-            return replace(report, remedies=remedies, cause=resolution.cause)
+            report = replace(report, cause=resolution.cause, facts=resolution.facts)
+            return replace(report, remedies=remedies(resolution.cause, report.incident, sink_words(self.options)))
         planned = _PLANNED.get(resolution.verdict)
         if planned is not None:
             return replace(report, actions=(*lost, Action(planned, _told(resolution.verdict, row, kafka))))
         if row is not None and row.status == RowStatus.OWED:
-            return replace(report, reason=owed_reason(row), remedies=with_command(owed_remedies(row), self.options))
+            return replace(report, reason=owed_reason(row)).with_remedies(sink_words(self.options))
         return replace(report, settled=resolution.verdict is Verdict.NOTHING and not lost)
 
     def _deadline(self) -> Deadline:
@@ -382,11 +361,6 @@ def _unnamed(kafka: KafkaView, halt: Halt) -> str:
     return f"the state table has no row of this id, and its history no line; Kafka has {kafka}{opened}: {halt.reason}"
 
 
-def owed_remedies(row: StateRow) -> tuple[str, ...]:
-    """Remedies for the batch that Kafka is owed."""
-    return "start the job: it sends the Kafka half of the batch again", drop(row.batch_id)
-
-
 def with_ways_on(report: RecoveryReport, options: CommonOptions) -> RecoveryReport:
     """Complete the report with what the operator can do, also if no decision is needed.
 
@@ -396,9 +370,7 @@ def with_ways_on(report: RecoveryReport, options: CommonOptions) -> RecoveryRepo
     """
     if report.condition not in {"in_doubt", "owed"} or report.cause is not None:
         return report
-    if report.driver is not None and report.driver.alive:
-        return replace(report, remedies=_DRIVER_LIVES)
-    return report if report.remedies else replace(report, remedies=with_command(_SETTLING, options))
+    return report.with_remedies(sink_words(options))
 
 
 def _prepared_s(row: StateRow | None, kafka: KafkaView) -> float | None:
@@ -417,3 +389,45 @@ def open_s(kafka: KafkaView) -> float | None:
 def history_line(row: StateRow, number: int) -> str:
     """The history line from which a lost row is rebuilt."""
     return f"line {number} of its history ({shown(row)})"
+
+
+def began_at(kafka: KafkaSide, deadline: Deadline) -> dict[TopicPartition, int | str]:
+    """First offset of the open transaction in each of its partitions, or why it is unknown.
+
+    Args:
+        kafka: shows the transaction as open.
+        deadline: for all requests together; after it no further partition is read.
+    """
+    described = kafka.describe()
+    found: dict[TopicPartition, int | str] = {}
+    producer = described.producer
+    if producer is None:
+        return found
+    for partition in sorted(described.partitions):
+        found[partition] = "not asked, for lack of time"
+        if deadline.passed:
+            continue
+        limit_ms = max(int(deadline.remaining_s * 1000) // 2, PARTITION_MS_MIN)
+        try:
+            offset = kafka.open_since(partition, producer_id=producer.producer_id, limit_ms=limit_ms)
+        except (KafkaError, KafkaTimeoutError) as error:
+            found[partition] = f"not to be read: {error}"
+        else:
+            found[partition] = "no record yet" if offset is None else offset
+    return found
+
+
+def located(halt: Halt, found: Mapping[TopicPartition, int | str]) -> Halt:
+    """The halt for an open transaction, with the places of its records.
+
+    Args:
+        halt: with the cause OPEN_TRANSACTION.
+        found: result of :func:`began_at`.
+    """
+    places = [
+        f"{partition} from offset {began}" if isinstance(began, int) else f"{partition} ({began})"
+        for partition, began in list(found.items())[:SHOWN_PARTITIONS_MAX]
+    ]
+    if len(found) > len(places):
+        places.append(f"and {len(found) - len(places)} more")
+    return replace(halt, reason=f"{halt.reason}. It wrote to {', '.join(places) or 'no partition yet'}")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from jdbc_state import DONE, NONE, OWED, AcceptedLoss
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import HaltCause, KafkaError, KafkaTimeoutError, StateStoreError
+from spark_2pc_sink.choices import HaltCause
+from spark_2pc_sink.errors import KafkaError, KafkaTimeoutError, StateStoreError
 from spark_2pc_sink.ids import BatchRange, PreparedTxnState, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.kafka.log_reader import CommitQuery
 from spark_2pc_sink.recipe.lost_batches import FoundCommits, LostBatches
@@ -235,5 +236,5 @@ def _before(settled: ProducerIdAndEpoch | None) -> ProducerIdAndEpoch | None:
 
 def _named(error: HaltError, lost: LostBatches) -> HaltError:
     """A halt that names the lost batches."""
-    explained = lost.explain(Halt(error.cause, error.reason, error.remedies))
-    return replace(error, reason=explained.reason, remedies=explained.remedies)
+    explained = lost.explain(Halt(error.cause, error.reason, error.facts))
+    return replace(error, reason=explained.reason, facts=explained.facts, remedies=())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,13 +11,10 @@ from typing import TYPE_CHECKING, Final
 from jdbc_state.versions import as_identifier
 from spark_2pc_sink.options import CommonOptions, KafkaOptions
 from spark_2pc_sink.options.database import without_secrets
-from spark_2pc_sink.recipe.remedies import RECOVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-#: A command in the remedies of the pure rules, which lack the sink's name and connections.
-_BARE: Final = re.compile(r"(spark-2pc (?:recover|status|verify))(?! --transactional-id)\b")
 #: Flags that the command needs if the sink's option is not the default.
 _NAMES: Final = ("state_schema", "state_table", "history_table", "history_batches")
 
@@ -51,23 +47,12 @@ def connection_named(connection: NamedConnection) -> Iterator[None]:
         _AS_GIVEN.reset(before)
 
 
-def recover_command(options: CommonOptions) -> str:
-    """The command that recovers one sink, without a choice.
-
-    It shows no password: PostgreSQL's client reads it from PGPASSWORD or ~/.pgpass, or the command calls the sink's
-    ``password_command``. If brokers require credentials, it names the flag for their file.
-    """
-    return f"{RECOVER} {sink_words(options)}"
-
-
-def with_command(remedies: Iterable[str], options: CommonOptions) -> tuple[str, ...]:
-    """The remedies with complete commands in place of incomplete ones; complete ones are unchanged."""
-    sink = sink_words(options)
-    return tuple(_BARE.sub(lambda found: f"{found[1]} {sink}", remedy) for remedy in remedies)
-
-
 def sink_words(options: CommonOptions) -> str:
-    """Common words of every command about one sink: its name, and both sides."""
+    """Common words of every command about one sink: its name, and both sides.
+
+    They show no password: PostgreSQL's client reads it from PGPASSWORD or ~/.pgpass, or the command calls the sink's
+    ``password_command``. If brokers require credentials, they name the flag for their file.
+    """
     return " ".join([shlex.join(["--transactional-id", options.transactional_id]), *_connection(options)])
 
 

@@ -23,25 +23,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state.actions import ABORT, COMMIT, NOTE_DONE, OPEN_TRANSACTION
+from jdbc_state.errors import CommitsLostError
 from jdbc_state.sink_log import at_work_for, sink_log
+from spark_2pc_sink.choices import NO_FACTS, Facts, HaltCause, HaltError, InDoubtError, Problem, Symptom, remedies
 from spark_2pc_sink.clock import Clock, Deadline
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import (
-    ClaimRefusedError,
-    ConfigurationError,
-    HaltCause,
-    HaltError,
-    InDoubtError,
-    KafkaError,
-    KafkaTimeoutError,
-)
+from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.ids import NO_TRANSACTION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.options import CommonOptions, OperatorDecision
 from spark_2pc_sink.recipe.resolve import Halt, KafkaView, Resolution, RowStatus, Verdict, is_next
-from spark_2pc_sink.recovery.diagnosis import Diagnosis, check_kept, history_line, owed_remedies
+from spark_2pc_sink.recovery.diagnosis import Diagnosis, began_at, check_kept, history_line
 from spark_2pc_sink.recovery.lost_commits import LostCommits
-from spark_2pc_sink.recovery.open_transaction import began_at, note_decision
-from spark_2pc_sink.recovery.recover_command import with_command
+from spark_2pc_sink.recovery.recover_command import sink_words
 from spark_2pc_sink.recovery.report import Action, ActionKind, RecoveryReport, owed_reason, shown, view_of
 
 if TYPE_CHECKING:
@@ -179,6 +172,22 @@ class OperatorChoice:
 NO_CHOICE: Final = OperatorChoice()
 
 
+@contextmanager
+def commits_lost_halt() -> Iterator[None]:
+    """In the block, commits that the database has lost raise a `HaltError`."""
+    try:
+        yield
+    except CommitsLostError as lost:
+        raise HaltError(
+            transactional_id=lost.transactional_id,
+            cause=HaltCause.COMMITS_LOST,
+            database_side=lost.found,
+            kafka_side="not asked; it may have committed what the database lacks",
+            reason=f"{lost.reason}: the database has lost commits (a failover to a standby that lacked them, or a "
+            "restored backup)",
+        ) from lost
+
+
 class Recovery:
     """Recovers one transactional id; may be used repeatedly.
 
@@ -282,33 +291,34 @@ class Recovery:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Apply `explain` to every halt raised in a block, and complete the commands of other refusals."""
+        """Apply `explain` to every halt raised in a block, and say what to do about other refusals."""
         try:
-            yield
+            with commits_lost_halt():
+                yield
         except HaltError as error:
             if (explained := self.explain(error)) is not error:
                 raise explained from error
             raise
-        except (ClaimRefusedError, InDoubtError) as error:
-            remedies = with_command(error.remedies, self._options)
-            if remedies != error.remedies:
-                raise replace(error, remedies=remedies) from error
-            raise
+        except ClaimRefusedError as error:
+            problem: Problem = Symptom.OTHER_QUERY if error.what == "query" else HaltCause.OTHER_CLUSTER
+            facts = Facts(known=frozenset({"decided"})) if error.decided else NO_FACTS
+            raise replace(error, remedies=remedies(problem, facts, sink_words(self._options))) from error
+        except InDoubtError as error:
+            raise replace(error, remedies=remedies(Symptom.IN_DOUBT, NO_FACTS, sink_words(self._options))) from error
 
     def explain(self, error: HaltError) -> HaltError:
         """Complete a halt of the driver or the state store with the lost batches, commands and a report."""
         if error.report is not None:
             return error
         named = self.losses.name(error)
-        remedies = with_command(named.remedies, self._options)
         report = RecoveryReport(
             transactional_id=named.transactional_id,
             settled=False,
             cause=named.cause,
             reason=named.reason,
-            remedies=remedies,
-        )
-        return replace(named, remedies=remedies, report=report)
+            facts=named.facts,
+        ).with_remedies(sink_words(self._options))
+        return replace(named, remedies=report.remedies, report=report)
 
     def _settle(self, row: StateRow, findings: _Findings) -> StateRow:
         """Act until the row and Kafka agree; returns the resulting row."""
@@ -419,7 +429,11 @@ class Recovery:
         noted = f"noted {producer} as the decision of batch {word.batch_id}, as the operator says"
         did = findings.did("take_open", noted)
         began = began_at(self._kafka, Deadline(self._clock, self._options.settle_deadline_ms))
-        return note_decision(self._store, row, producer, word.batch_id, found=began, did=did)
+        offsets = {str(partition): (at, at) for partition, at in began.items() if isinstance(at, int)}
+        # BEFORE the commit: then a crash in between loses nothing. Its end can be read in the log from there on.
+        return self._store.accept_open(
+            row.transactional_id, row.generation, str(producer), word.batch_id, offsets, detail=did
+        )
 
     def _decided_by_operator(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> StateRow:
         """Carry out the operator's decision about a halt, or raise it."""
@@ -449,7 +463,7 @@ class Recovery:
                 option="batch",
                 value=self._batch_id,
                 rule=f"it is the batch in doubt, which is {row.batch_id}",
-                remedy="; ".join(with_command((_LOOK_AGAIN,), self._options)),
+                remedy="decide about that one, once you have seen it in spark-2pc status",
             )
         if self._decision is OperatorDecision.DROP:
             did = findings.did("drop", f"gave up the Kafka half of batch {row.batch_id}, as decided by the operator")
@@ -470,23 +484,23 @@ class Recovery:
         self._store.note_action(self._transactional_id, row.generation, action, did)
 
     def _halt(self, row: StateRow, kafka: KafkaView, halt: Halt, findings: _Findings) -> HaltError:
-        remedies = with_command(halt.remedies, self._options)
         report = replace(
-            self._report(findings, row), settled=False, cause=halt.cause, reason=halt.reason, remedies=remedies
-        )
+            self._report(findings, row), settled=False, cause=halt.cause, reason=halt.reason, facts=halt.facts
+        ).with_remedies(sink_words(self._options))
         return HaltError(
             transactional_id=self._transactional_id,
             cause=halt.cause,
             database_side=shown(row),
             kafka_side=str(kafka),
             reason=halt.reason,
-            remedies=remedies,
+            facts=halt.facts,
+            remedies=report.remedies,
             report=report,
         )
 
     def _report(self, findings: _Findings, row: StateRow) -> RecoveryReport:
         owed = row.status == RowStatus.OWED
-        return RecoveryReport(
+        report = RecoveryReport(
             transactional_id=self._transactional_id,
             settled=not owed,
             before=findings.before,
@@ -494,8 +508,11 @@ class Recovery:
             kafka=findings.kafka_first,
             actions=tuple(findings.actions),
             reason=f"{owed_reason(row)}. Spark will replay it" if owed else findings.reason,
-            remedies=with_command(owed_remedies(row), self._options) if owed else (),
         )
+        if not owed:
+            return report
+        facts = Facts(batch=row.batch_id)
+        return replace(report, remedies=remedies(Symptom.OWED, facts, sink_words(self._options)))
 
 
 def _unless_decided(row: StateRow) -> _Settled | _LookAgain:
@@ -508,4 +525,3 @@ _MARKERS: Final = (
     "Kafka writes it into each partition of the transaction: see that all of them have a leader, and enough replicas "
     "in sync; then start again"
 )
-_LOOK_AGAIN = "decide about that one, once you have seen it: spark-2pc status"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from jdbc_state import DECIDED, OWED
+from spark_2pc_sink.choices import EFFECTS, NO_FACTS, UNCHANGED, Facts, Problem, Symptom, remedies
 from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import PreparedTxnState, check_transactional_id
+from spark_2pc_sink.options import RecoveryOptions
 from spark_2pc_sink.plural import counted
 from spark_2pc_sink.recipe.resolve import RowStatus, RowView
 
@@ -152,6 +154,7 @@ class RecoveryReport:
         elsewhere: True if the row belongs to a Kafka cluster other than the one that was asked.
         reason: for people, why the last verdict was reached.
         remedies: for people, what they can do if it is not settled.
+        facts: what is known about the incident, for its choices.
     """
 
     transactional_id: str
@@ -168,6 +171,53 @@ class RecoveryReport:
     elsewhere: bool = False
     reason: str = ""
     remedies: tuple[str, ...] = ()
+    facts: Facts = field(default=NO_FACTS, repr=False)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem, as the table of choices names it."""
+        if self.elsewhere:
+            return Symptom.ELSEWHERE
+        if self.cause is not None:
+            return self.cause
+        if self.settled or not self.known:
+            return Symptom.NOTHING_WRONG if self.known else Symptom.NOT_KNOWN
+        if self.driver_may_live:
+            return Symptom.DRIVER_ALIVE
+        if self.row is not None and self.row.status == OWED and not self.actions:
+            return Symptom.OWED
+        return Symptom.LOST_ROW if self.before is None else Symptom.IN_DOUBT
+
+    @property
+    def driver_may_live(self) -> bool:
+        """Whether the driver is or may be alive: `recover` then leaves the sink alone, unless told to take over.
+
+        A driver without a visible database session may be alive if its row was changed a short time ago.
+        """
+        if self.driver is None:
+            return False
+        if self.driver.alive is None:
+            return self.age_s is not None and self.age_s < RecoveryOptions.takeover_grace_s
+        return self.driver.alive
+
+    @property
+    def incident(self) -> Facts:
+        """The facts, with the batch of the row and the planned actions."""
+        effects = [EFFECTS[action.kind] for action in self.actions if action.kind in EFFECTS]
+        kafka, database = (
+            "; ".join(dict.fromkeys(text for text in side if text != UNCHANGED)) or UNCHANGED
+            for side in ([effect[0] for effect in effects], [effect[1] for effect in effects])
+        )
+        return replace(
+            self.facts,
+            batch=self.row.batch_id if self.facts.batch is None and self.row is not None else self.facts.batch,
+            planned=(kafka, database) if self.actions else NO_FACTS.planned,
+            safe=len(effects) == len(self.actions),
+        )
+
+    def with_remedies(self, sink: str) -> RecoveryReport:
+        """The report with what a person can do; ``sink`` are the words that name the sink in commands."""
+        return replace(self, remedies=remedies(self.problem, self.incident, sink))
 
     @property
     def condition(self) -> Condition:

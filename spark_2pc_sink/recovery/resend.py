@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from jdbc_state import DONE, OWED, Decision, KeptRecords
+from spark_2pc_sink.choices import Facts, HaltCause, HaltError
 from spark_2pc_sink.codes import Code
-from spark_2pc_sink.errors import BatchRetryError, HaltCause, HaltError, LocalProtocolError
+from spark_2pc_sink.errors import BatchRetryError, LocalProtocolError
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, PreparedTxnState, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.produce_session import PlacedBatch, SendBatches, parted
-from spark_2pc_sink.recipe.remedies import compare, drop
 from spark_2pc_sink.recovery.report import Action, shown
 
 if TYPE_CHECKING:
@@ -132,8 +132,5 @@ def _lost(row: StateRow, reason: str) -> HaltError:
         database_side=shown(row),
         kafka_side="it has aborted the batch",
         reason=f"Kafka is owed batch {row.batch_id} of a service, and {reason}",
-        remedies=(
-            compare("which rows of the table Kafka lacks the records of", batch_id=row.batch_id),
-            drop(row.batch_id),
-        ),
+        facts=Facts(known=frozenset({"service"}), batch=row.batch_id),
     )

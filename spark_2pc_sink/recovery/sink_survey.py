@@ -25,24 +25,23 @@ from spark_2pc_sink.errors import (
     RemoteProtocolError,
     StateStoreError,
 )
-from spark_2pc_sink.ids import TransactionState
+from spark_2pc_sink.ids import ENDING_STATES, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.coordinator_calls import TransactionDescription, describe_all, list_open
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
-from spark_2pc_sink.recipe.resolve import KafkaView
+from spark_2pc_sink.recipe.resolve import KafkaView, RowStatus
 from spark_2pc_sink.recovery.diagnosis import Diagnosis, open_s, with_ways_on
-from spark_2pc_sink.recovery.one_sided import by_kafka, by_the_database
 from spark_2pc_sink.recovery.recovery import Recovery
-from spark_2pc_sink.recovery.report import problem_of
+from spark_2pc_sink.recovery.report import RecoveryReport, owed_reason, problem_of, shown
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jdbc_state import StateRow
+    from jdbc_state.sessions import Liveness
     from jdbc_state.survey import Survey
     from spark_2pc_sink.options import CommonOptions, KafkaOptions
-    from spark_2pc_sink.recovery.report import RecoveryReport
 
 #: Percentage of the time-out for the database; the rest is for asking Kafka about ids that only it knows.
 _DATABASE_PERCENT: Final = 60
@@ -56,6 +55,7 @@ _NAMED_MAX: Final = 5
 _KAFKA_REFUSALS: Final = (KafkaError, KafkaTimeoutError, RemoteProtocolError)
 
 _Answer = TypeVar("_Answer")
+_UNSEEN: Final = "Kafka was not read"
 
 
 class TimedCluster(Cluster):
@@ -322,3 +322,56 @@ def _problem_of(future: Future[Any], end: Deadline, side: str, refusals: tuple[t
     except refusals as error:
         return str(error)
     return ""
+
+
+def by_the_database(row: StateRow, *, lost: bool, driver: Liveness | None) -> RecoveryReport:
+    """The report on a sink if Kafka could not be read.
+
+    Args:
+        row: its state row, or the newest line of its history.
+        lost: it is the latter.
+        driver: whether its driver is alive.
+    """
+    status = RowStatus(row.status)
+    if lost:
+        reason = f"the state row is lost; the newest line of its history has {shown(row)}. {_UNSEEN}"
+    elif status is RowStatus.DECIDED:
+        reason = f"the database has decided batch {row.batch_id}. {_UNSEEN}, so whether it has followed is not known"
+    elif status is RowStatus.OWED:
+        reason = f"{owed_reason(row)}. {_UNSEEN}"
+    else:
+        reason = f"the state row has nothing in doubt. {_UNSEEN}, so an open transaction would not be seen"
+    return RecoveryReport(
+        transactional_id=row.transactional_id,
+        settled=not lost and status in {RowStatus.NONE, RowStatus.DONE},
+        dry_run=True,
+        before=None if lost else row,
+        row=row,
+        driver=driver,
+        reason=reason,
+    )
+
+
+def by_kafka(transactional_id: str, kafka: KafkaView, *, open_s: float | None) -> RecoveryReport:
+    """The report on a transactional id if the database could not be read.
+
+    Args:
+        transactional_id: the id; only the database could tell whether it is a sink's.
+        kafka: the coordinator's answer.
+        open_s: seconds since its open transaction began; None if none is open.
+    """
+    if kafka.state is TransactionState.ONGOING:
+        reason = "Kafka has a transaction of it open"
+    elif kafka.state in ENDING_STATES:
+        reason = "Kafka is just ending a transaction of it"
+    else:
+        reason = "Kafka has no transaction of it open"
+    return RecoveryReport(
+        transactional_id=transactional_id,
+        settled=False,
+        known=None,
+        dry_run=True,
+        kafka=kafka,
+        prepared_s=open_s,
+        reason=f"{reason}. Whether the database has decided it is not known, as it was not read",
+    )

@@ -10,24 +10,143 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from spark_2pc_sink.errors import ConfigurationError, DualWriteError, HaltCause, HaltError, TakeOverRefusedError
+from spark_2pc_sink.choices import PLACES, TABLE, Act, Choice, HaltCause, HaltError, Input, Problem, Symptom
+from spark_2pc_sink.errors import ConfigurationError, DualWriteError, TakeOverRefusedError
+from spark_2pc_sink.ids import BatchRange
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.runbook.choice import REASON, Act, Choice
-from spark_2pc_sink.runbook.choices import PLACES, choices_of
-from spark_2pc_sink.runbook.questions import STOP, Asker, NoAnswerError, Questions
-from spark_2pc_sink.runbook.symptoms import ABOUT, Symptom, symptom_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.runbook.picture import Picture
     from spark_2pc_sink.runbook.protocol import Protocol as WrittenProtocol
     from spark_2pc_sink.runbook.sides import Compared
     from spark_2pc_sink.verification.report import Verdict
 
+#: How often one question is asked before giving up.
+ANSWERS_MAX: Final = 5
+STOP: Final = "stop"
+YES: Final = "yes"
+TAKE_OVER: Final = "take over"
+#: Placeholder for the reason in a command that is shown before a reason was given.
+REASON: Final = "TEXT"
 #: Limit of looks at one sink; after that the dialogue must be restarted.
 ROUNDS_MAX: Final = 20
 #: How long a running batch may take to end before it is looked at again.
 LOOK_AGAIN_S: Final = 5.0
+
+
+class NoAnswerError(Exception):
+    """The answers have ended, or the person has interrupted a question, or no answer could be read."""
+
+
+class Asker(Protocol):
+    """The person, or a script in its place."""
+
+    def say(self, text: str) -> None:
+        """Show a text."""
+
+    def ask(self, question: str) -> str:
+        """Ask, and wait for the answer.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+
+
+class Questions:
+    """All questions to a person.
+
+    Args:
+        asker: the person.
+        protocol: logs each answer.
+    """
+
+    def __init__(self, asker: Asker, protocol: WrittenProtocol) -> None:
+        self.say: Callable[[str], None] = asker.say
+        self._asker = asker
+        self._protocol = protocol
+
+    def choose(self, offered: Sequence[Choice]) -> Choice | None:
+        """Ask for one of the choices; None to stop.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+        by_name = {choice.name: choice for choice in offered}
+        for _ in range(ANSWERS_MAX):
+            answer = self._ask(f"Which one? [{'/'.join([*by_name, STOP])}]", "choice")
+            if answer == STOP or answer in by_name:
+                return by_name.get(answer)
+            self.say(f"{answer!r} is none of them")
+        raise NoAnswerError
+
+    def name_inputs(self, choice: Choice) -> dict[str, object]:
+        """Ask for a value that a choice needs.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+        return {each.option: self._parsed(each) for each in choice.inputs}
+
+    def reason(self, choice: Choice) -> str:
+        """Ask why a difference between both sides is accepted.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+        self.say(f"This accepts a difference: {choice.accepts}")
+        for _ in range(ANSWERS_MAX):
+            answer = self._ask("Why? A sentence, for the history", "reason")
+            if answer:
+                return answer
+        raise NoAnswerError
+
+    def confirm(self, choice: Choice) -> bool:
+        """Ask whether to carry out a choice.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+        self.say("\n".join([f"{choice.name}:", *(f"      {line}" for line in choice.effects)]))
+        return self._ask(f"Do it? [{YES}/no]", "confirmation") == YES
+
+    def take_over(self) -> bool:
+        """Ask whether to stop a driver that is alive, or may be.
+
+        Raises:
+            NoAnswerError: there is no answer.
+        """
+        return self._ask(f"Its driver lives, or may. Stop it? [{TAKE_OVER}/no]", "take_over") == TAKE_OVER
+
+    def _parsed(self, wanted: Input) -> object:
+        for _ in range(ANSWERS_MAX):
+            try:
+                return parsed(wanted, self._ask(wanted.question, wanted.option))
+            except ConfigurationError as error:
+                self.say(str(error))
+        raise NoAnswerError
+
+    def _ask(self, question: str, name: str) -> str:
+        answer = self._asker.ask(question).strip()
+        self._protocol.note("answered", f"{question} {answer}", question=name, answer=answer)
+        return answer
+
+
+def parsed(wanted: Input, text: str) -> object:
+    """Check an answer, and convert it to the option's type.
+
+    Raises:
+        ConfigurationError: the answer is not valid.
+    """
+    if wanted.kind == "batches":
+        return str(BatchRange.parse(text))
+    if not text.isascii() or not text.isdigit():
+        raise ConfigurationError(
+            option="batch", value=text, rule="must be the id of a batch, 0 or more", remedy="type a number such as 41"
+        )
+    return int(text)
 
 
 class Sides(Protocol):
@@ -48,8 +167,8 @@ class Sides(Protocol):
     def compare(self, transactional_id: str, *, open_transaction: bool) -> Compared:
         """Compare topic and table."""
 
-    def recover_command(self, transactional_id: str) -> str:
-        """``spark-2pc recover`` with the connections of a sink."""
+    def sink_words(self, transactional_id: str) -> str:
+        """The words that name a sink and both sides in a command."""
 
     def with_cluster(self, step: str) -> str:
         """A manual step; an incomplete command about transactions gets the cluster's flags."""
@@ -68,7 +187,7 @@ class Ending(Enum):
 
 
 #: Symptoms that need no action; every other symptom leaves something to a person.
-_ENDINGS: Final = {
+_ENDINGS: Final[dict[Problem, Ending]] = {
     Symptom.NOTHING_WRONG: Ending.SETTLED,
     Symptom.NOT_KNOWN: Ending.NOT_KNOWN,
     Symptom.ELSEWHERE: Ending.NOT_KNOWN,
@@ -94,7 +213,7 @@ class Conversation:
         asker: Asker,
         protocol: WrittenProtocol,
         *,
-        told: HaltCause | None = None,
+        told: Problem | None = None,
         automatic: bool = False,
     ) -> None:
         self._sides = sides
@@ -136,26 +255,26 @@ class Conversation:
         try:
             for _ in range(ROUNDS_MAX):
                 picture = replace(picture, told=self._told)
-                ending = self._round(picture, symptom_of(picture))
+                ending = self._round(picture, picture.problem)
                 if ending is not None:
                     return ending
                 (picture,) = self._sides.look(picture.transactional_id)
         except NoAnswerError:
             changed = "nothing more than is said above was changed" if self._acted else "nothing was changed"
-            return self._left(f"Stopped at a question: {changed}", symptom_of(picture))
+            return self._left(f"Stopped at a question: {changed}", picture.problem)
         except DualWriteError as error:
             self._protocol.note("failed", str(error), error=type(error).__name__)
             raise
-        return self._left(f"Looked {ROUNDS_MAX} times; begin again", symptom_of(picture))
+        return self._left(f"Looked {ROUNDS_MAX} times; begin again", picture.problem)
 
-    def _round(self, picture: Picture, symptom: Symptom) -> Ending | None:
+    def _round(self, picture: Picture, symptom: Problem) -> Ending | None:
         """Show one look at the sink, and carry out the choice; None to look again."""
         self._show(picture, symptom)
         if symptom is Symptom.NOTHING_WRONG:
             return self._nothing_wrong(picture, symptom)
         if self._automatic and not needs_care(picture):
             return _ENDINGS.get(symptom, Ending.SETTLED)
-        offered = choices_of(symptom, picture)
+        offered = picture.choices
         self._offer(offered, picture)
         if self._automatic:
             choice = next((one for one in offered if one.automatic), None)
@@ -172,8 +291,8 @@ class Conversation:
     def _say(self, text: str = "") -> None:
         self._questions.say(text)
 
-    def _show(self, picture: Picture, symptom: Symptom) -> None:
-        about = ABOUT[symptom]
+    def _show(self, picture: Picture, symptom: Problem) -> None:
+        about = TABLE[symptom]
         # Choices replace the remedies, which list all of them at once.
         report = None if picture.report is None else replace(picture.report, remedies=())
         problems = (picture.database_problem, picture.kafka_problem, picture.unreadable, picture.readers.problem)
@@ -192,7 +311,7 @@ class Conversation:
 
     def _offer(self, offered: tuple[Choice, ...], picture: Picture) -> None:
         self._say("What can be done, the safest first:")
-        command = self._sides.recover_command(picture.transactional_id)
+        command = self._sides.sink_words(picture.transactional_id)
         for choice in offered:
             named = {each.option: each.placeholder for each in choice.inputs}
             named |= {"reason": REASON} if choice.accepts else {}
@@ -203,19 +322,19 @@ class Conversation:
                 *([f"accepts:  {choice.accepts}"] if choice.accepts else []),
                 *([f"the same: {pasted}"] if pasted else []),
             ]
-            self._say(f"  {choice.name}: {choice.title}")
+            self._say(f"  {choice.name}: {choice.title}{choice.note}")
             self._say(_indented("\n".join(lines), by=6))
         self._say(f"  {STOP}: change nothing")
 
     # --- acting --------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, choice: Choice, picture: Picture, symptom: Symptom) -> Ending | None:
+    def _carry_out(self, choice: Choice, picture: Picture, symptom: Problem) -> Ending | None:
         """Carry out the choice; None to look again."""
         if choice.act is Act.LOOK_AGAIN:
             self._sides.wait(LOOK_AGAIN_S)
             return None
         if choice.act is Act.COMPARE:
-            self._compare(picture, open_transaction=symptom is Symptom.OPEN_TRANSACTION)
+            self._compare(picture, open_transaction=symptom is HaltCause.OPEN_TRANSACTION)
             return None
         if choice.act is Act.ABORT_HANGING:
             if self._questions.confirm(choice):
@@ -227,15 +346,15 @@ class Conversation:
             return self._by_hand(choice, named, picture, symptom)
         return self._recover(choice, named, picture, symptom)
 
-    def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Symptom) -> Ending:
+    def _by_hand(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Problem) -> Ending:
         if choice.on_sink and choice.accepts:
             named["reason"] = self._questions.reason(choice)
-        steps = [f"{number}. {self._sides.with_cluster(step)}" for number, step in enumerate(choice.steps, start=1)]
-        pasted = choice.command(self._sides.recover_command(picture.transactional_id), named)
+        steps = [f"{number}. {self._sides.with_cluster(step)}" for number, step in enumerate(choice.todo, start=1)]
+        pasted = choice.command(self._sides.sink_words(picture.transactional_id), named)
         todo = [f"To do by hand ({choice.name}):", *steps, *([pasted] if pasted else [])]
         return self._left("\n".join(todo), symptom)
 
-    def _recover(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Symptom) -> Ending | None:
+    def _recover(self, choice: Choice, named: dict[str, object], picture: Picture, symptom: Problem) -> Ending | None:
         """Dry run, confirmation, recovery. A refusal is shown, and the sink is looked at again."""
         keywords = choice.keywords(named)
         try:
@@ -282,7 +401,7 @@ class Conversation:
         self._told = None
         if choice.accepts:
             self._accepted.append(choice.accepts)
-        command = choice.command(self._sides.recover_command(transactional_id), keywords)
+        command = choice.command(self._sides.sink_words(transactional_id), keywords)
         done = "\n".join([str(report), "In the history:", *self._sides.written_down(transactional_id)])
         self._did(done, choice=choice.name, command=command, report=report.as_json(), keywords=_plain(keywords))
 
@@ -294,7 +413,7 @@ class Conversation:
 
     # --- ending --------------------------------------------------------------------------------------------------
 
-    def _nothing_wrong(self, picture: Picture, symptom: Symptom) -> Ending:
+    def _nothing_wrong(self, picture: Picture, symptom: Problem) -> Ending:
         """The outcome; verified if something was done."""
         if self._acted:
             found = self._compare(picture, open_transaction=False)
@@ -318,7 +437,7 @@ class Conversation:
         self._protocol.note("verified", found.text, verdict=found.verdict, accepted=list(self._accepted))
         return found.verdict
 
-    def _left(self, text: str, symptom: Symptom) -> Ending:
+    def _left(self, text: str, symptom: Problem) -> Ending:
         """Report what is left to a person."""
         self._say(text)
         self._say(f"More: RUNBOOK.md#{symptom.value}")
@@ -329,7 +448,7 @@ class Conversation:
 def needs_care(picture: Picture) -> bool:
     """Whether a sink needs a person: not if it is fine, working on a batch, or belongs to another cluster."""
     at_work = picture.report is not None and picture.report.condition == "at_work"
-    return not at_work and symptom_of(picture) not in {Symptom.NOTHING_WRONG, Symptom.ELSEWHERE}
+    return not at_work and picture.problem not in {Symptom.NOTHING_WRONG, Symptom.ELSEWHERE}
 
 
 def _indented(text: str, by: int = 2) -> str:

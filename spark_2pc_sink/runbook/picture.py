@@ -1,22 +1,23 @@
-"""The picture of one sink: observations from status, the job's error and the topics; it determines the symptom."""
+"""The picture of one sink: observations from status, the job's error and the topics; it determines the problem.
+
+Some problems occur only in a job, because they concern the batch that Spark has passed; the job's error names the
+cause, and a person enters it. The state of both sides takes precedence over what a person enters.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from spark_2pc_sink.options import RecoveryOptions
+from jdbc_state import OWED
+from spark_2pc_sink.choices import NO_FACTS, TABLE, Act, Choice, Facts, HaltCause, Problem, Symptom
 
 if TYPE_CHECKING:
-    from spark_2pc_sink.errors import HaltCause
     from spark_2pc_sink.recovery.report import RecoveryReport
     from spark_2pc_sink.transactions import HangingTransaction
 
 #: Replaces the transactional id if all sinks were requested and none could be read.
 EVERY_SINK: Final = "every sink"
-#: A driver without a visible database session may be alive if its row was changed less than this ago: `recover` then
-#: decides.
-MAY_LIVE_S: Final = RecoveryOptions.takeover_grace_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ class Picture:
     database_problem: str = ""
     unreadable: str = ""
     readers: Readers = Readers()
-    told: HaltCause | None = None
+    told: Problem | None = None
 
     @property
     def batch_id(self) -> int | None:
@@ -79,11 +80,55 @@ class Picture:
         return None if self.report is None or self.report.row is None else self.report.row.batch_id
 
     @property
-    def driver_may_live(self) -> bool:
-        """Whether the driver is or may be alive: `recover` then leaves the sink alone, unless told to take over."""
-        driver = None if self.report is None else self.report.driver
-        if self.report is None or driver is None:
+    def facts(self) -> Facts:
+        """What fills in the choices."""
+        facts = NO_FACTS if self.report is None else self.report.incident
+        return replace(
+            facts,
+            places=", ".join(f"{one.where} at offset {one.start_offset}" for one in self.readers.hanging),
+            owners=tuple(one.transactional_id for one in self.readers.waiting),
+        )
+
+    @property
+    def problem(self) -> Problem:
+        """The sink's problem."""
+        if self.database_problem:
+            return Symptom.DATABASE_OUT_OF_REACH
+        if self.kafka_problem:
+            return Symptom.KAFKA_OUT_OF_REACH
+        if self.unreadable:
+            return Symptom.UNREADABLE
+        shown = Symptom.NOT_KNOWN if self.report is None else self.report.problem
+        if self.told is not None and self._is_told(shown, self.told):
+            return self.told
+        return self._held_up() if shown is Symptom.NOTHING_WRONG else shown
+
+    def _is_told(self, shown: Problem, told: Problem) -> bool:
+        """Whether both sides admit the problem that the job reports."""
+        if told is HaltCause.OTHER_CLUSTER:
+            return shown is Symptom.ELSEWHERE
+        if told is HaltCause.OPEN_TRANSACTION:
+            # Status sees that the id is in use; the question about the transaction is only put when taking it over.
+            return shown is HaltCause.ID_IN_USE
+        report = self.report
+        if report is None or report.cause is not None or report.actions or shown in _NOT_THE_JOBS:
             return False
-        if driver.alive is None:
-            return self.report.age_s is not None and self.report.age_s < MAY_LIVE_S
-        return driver.alive
+        owed = report.row is not None and report.row.status == OWED
+        return (owed or report.settled) and TABLE[told].job_only and owed == TABLE[told].about_owed
+
+    def _held_up(self) -> Symptom:
+        """Whether other producers block the consumers of the topics of a sink that is fine."""
+        if self.readers.hanging:
+            return Symptom.HANGING_TRANSACTION
+        return Symptom.READERS_STAND_STILL if self.readers.waiting else Symptom.NOTHING_WRONG
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The possible actions, the safest first; empty if there is no problem."""
+        fitting = TABLE[self.problem].choices_for(self.facts)
+        # If no sink could be read, another look would find sinks that this picture is not about.
+        again = self.transactional_id != EVERY_SINK
+        return tuple(choice for choice in fitting if again or choice.act is not Act.LOOK_AGAIN)
+
+
+_NOT_THE_JOBS: Final = (Symptom.ELSEWHERE, Symptom.NOT_KNOWN)

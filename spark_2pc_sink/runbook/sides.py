@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from spark_2pc_sink.clock import Clock, SystemClock
-from spark_2pc_sink.errors import DualWriteError
+from spark_2pc_sink.errors import DualWriteError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.extras import MissingExtraError
-from spark_2pc_sink.ids import TopicPartition
+from spark_2pc_sink.ids import TopicPartition, TransactionState
 from spark_2pc_sink.options import KafkaOptions, RecoveryOptions, StatusOptions
 from spark_2pc_sink.recovery.api import recover, status
 from spark_2pc_sink.recovery.history import history
-from spark_2pc_sink.recovery.recover_command import kafka_connection, recover_command
+from spark_2pc_sink.recovery.recover_command import kafka_connection, sink_words
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.recovery.status import StatusReport
-from spark_2pc_sink.runbook.picture import EVERY_SINK, Picture
-from spark_2pc_sink.runbook.readers import look_at_readers
-from spark_2pc_sink.transactions import TransactionTool
+from spark_2pc_sink.runbook.picture import EVERY_SINK, OpenElsewhere, Picture, Readers
+from spark_2pc_sink.transactions import HangingTransaction, ListFilter, TransactionTool
 from spark_2pc_sink.transactions.remedies import with_cluster
 from spark_2pc_sink.verification.api import verify
 from spark_2pc_sink.verification.report import Verdict
 
 #: How many lines of the table of actions are shown after an action: a claim, its outcome, and the decision.
 WRITTEN_SHOWN: Final = 3
+#: Other producers always have open transactions; one that lasts longer than this is worth a look.
+OPEN_MS_MIN: Final = 60_000
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,9 @@ class BothSides:
             return Compared("inconclusive", f"topic and table of {transactional_id} could not be compared: {error}")
         return Compared(found.verdict, str(found))
 
-    def recover_command(self, transactional_id: str) -> str:
-        """``spark-2pc recover`` for one sink, complete with its connections, without secrets."""
-        return recover_command(RecoveryOptions.parse(transactional_id=transactional_id, **self._connections))
+    def sink_words(self, transactional_id: str) -> str:
+        """The words that name one sink and both sides in a command, without secrets."""
+        return sink_words(RecoveryOptions.parse(transactional_id=transactional_id, **self._connections))
 
     def with_cluster(self, step: str) -> str:
         """A manual step; an incomplete command about transactions gets the cluster's flags."""
@@ -166,3 +167,44 @@ def pictures_of(found: StatusReport, transactional_id: str | None) -> tuple[Pict
         replace(picture, kafka_problem=found.kafka_problem, database_problem=found.database_problem)
         for picture in every
     )
+
+
+def look_at_readers(tool: TransactionTool, topics: Collection[str], *, transactional_id: str) -> Readers:
+    """Look for transactions of other producers that block consumers of some topics; changes nothing.
+
+    read_committed consumers are blocked at the oldest open transaction of a partition. A hanging one never ends; one
+    that its coordinator knows is ended by its owner, or by its timeout unless it has two-phase commit.
+
+    Args:
+        tool: asks the cluster.
+        topics: the sink's topics.
+        transactional_id: the sink's id, whose own transaction is excluded.
+    """
+    hanging: tuple[HangingTransaction, ...] = ()
+    waiting: list[OpenElsewhere] = []
+    try:
+        for topic in sorted(topics):
+            hanging += tool.find_hanging(topic=topic)
+        waiting += _waiting(tool, topics, transactional_id)
+    except (KafkaError, KafkaTimeoutError) as error:
+        # The sink itself was read; a failure to read the other transactions is reported, and is not fatal.
+        return Readers(hanging, tuple(waiting), problem=f"whether readers stand still was not looked up: {error}")
+    return Readers(hanging, tuple(waiting))
+
+
+def _waiting(tool: TransactionTool, topics: Collection[str], own: str) -> Iterator[OpenElsewhere]:
+    """Open transactions of other ids, as their coordinators know them."""
+    for listed in tool.list_transactions(
+        ListFilter(states=(TransactionState.ONGOING.value,), running_longer_than_ms=OPEN_MS_MIN)
+    ):
+        if listed.transactional_id == own:
+            continue
+        details = tool.describe(listed.transactional_id)
+        here = tuple(str(partition) for partition in details.partitions if partition.topic in topics)
+        if here:
+            yield OpenElsewhere(
+                transactional_id=details.transactional_id,
+                producer_id=details.producer_id,
+                partitions=here,
+                never_expires=details.two_phase_commit,
+            )

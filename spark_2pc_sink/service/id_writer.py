@@ -30,6 +30,7 @@ from spark_2pc_sink.errors import (
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION, ProducerIdAndEpoch
 from spark_2pc_sink.kafka.produce_session import AcknowledgedBatches, PlacedBatch, SendBatches, joined
 from spark_2pc_sink.recovery.kafka_side import KafkaSide
+from spark_2pc_sink.recovery.recovery import commits_lost_halt
 from spark_2pc_sink.recovery.resend import KeepingStore, resend
 
 if TYPE_CHECKING:
@@ -247,9 +248,10 @@ class IdWriter:
         unnoted, self._unnoted = self._unnoted, None
         kept = None if self._never_times_out else KeptRecords(batch_id, *joined(sent.records.batches))
         try:
-            self._store.decide_within(
-                connection, self.transactional_id, row.generation, decision, settled=unnoted, kept=kept
-            )
+            with commits_lost_halt():
+                self._store.decide_within(
+                    connection, self.transactional_id, row.generation, decision, settled=unnoted, kept=kept
+                )
         except BaseException:
             # COMMIT will not be sent. Without the note the logs would be needed for what Kafka has answered.
             self._unnoted = unnoted
@@ -329,7 +331,8 @@ class IdWriter:
             return
         settled, self._unnoted = self._unnoted, None
         try:
-            self._row = self._store.mark_done(self.transactional_id, self._claimed().generation, settled)
+            with commits_lost_halt():
+                self._row = self._store.mark_done(self.transactional_id, self._claimed().generation, settled)
         except BaseException:
             self.unsettled = True
             raise
@@ -370,7 +373,8 @@ class IdWriter:
             self._initialized = self._kafka.usable_producer()
             producer = self._initialized.producer
             # Only after it: a later claim ends with an InitProducerId that fences this producer.
-            self._store.check_generation(self.transactional_id, self._claimed().generation)
+            with commits_lost_halt():
+                self._store.check_generation(self.transactional_id, self._claimed().generation)
         if self._kafka.transaction_version < EPOCH_BUMP_VERSION:
             self._kafka.add_partitions(producer, [each.partition for each in batches])
         return producer

@@ -10,7 +10,7 @@ from spark_2pc_sink.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_2pc_sink.recipe.replay_decision import Placement
+    from spark_2pc_sink.recipe.placement import Placement
 
 
 @dataclass(frozen=True, kw_only=True)

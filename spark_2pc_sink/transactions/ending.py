@@ -25,6 +25,7 @@ from typing import Final
 from jdbc_state import StateStore
 from jdbc_state.actions import FORCE_TERMINATE
 from jdbc_state.sink_log import sink_log
+from spark_2pc_sink.choices.choice import remedy
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import (
     AbortRefusedError,
@@ -45,7 +46,6 @@ from spark_2pc_sink.kafka.transaction_queries import (
     TransactionDetails,
     TransactionQueries,
 )
-from spark_2pc_sink.recipe.remedies import remedy
 from spark_2pc_sink.transactions.remedies import end_known
 from spark_2pc_sink.wire.error_codes import describe_error
 from spark_2pc_sink.wire.responses import KafkaPart, initialized_pair

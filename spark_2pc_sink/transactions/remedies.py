@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from spark_2pc_sink.choices.choice import RECOVER, STATUS, remedy
 from spark_2pc_sink.ids import PreparedTxnState, TransactionState
 from spark_2pc_sink.kafka.transaction_queries import OpenTransaction, TransactionDetails
-from spark_2pc_sink.recipe.remedies import RECOVER, STATUS, remedy
 from spark_2pc_sink.recovery.recover_command import NamedConnection
 
 if TYPE_CHECKING:

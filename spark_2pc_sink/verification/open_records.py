@@ -16,7 +16,7 @@ from spark_2pc_sink.clock import Deadline, SystemClock
 from spark_2pc_sink.ids import TopicPartition, TransactionState
 from spark_2pc_sink.kafka.cluster import Cluster
 from spark_2pc_sink.kafka.transaction_client import TransactionClient
-from spark_2pc_sink.recovery.open_transaction import began_at
+from spark_2pc_sink.recovery.diagnosis import began_at
 from spark_2pc_sink.verification.api import Request, Scope
 from spark_2pc_sink.verification.evidence import Evidence, gathered
 from spark_2pc_sink.verification.history import Claim, Claims, Ranges, Tally

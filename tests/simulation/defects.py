@@ -16,7 +16,7 @@ from spark_2pc_sink.ids import NO_TRANSACTION, TIMEOUT_NEVER_MS, ProducerIdAndEp
 from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
 from spark_2pc_sink.kafka.transaction_client import EndTxnAnswer
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.resolve import Halt, Resolution, RowStatus, RowView, Verdict
 from spark_2pc_sink.recovery import diagnosis
 from spark_2pc_sink.recovery.lost_commits import LostCommits
@@ -240,7 +240,7 @@ def _init_first(original: Any) -> Any:
     return run
 
 
-_UNASKED: Final = Halt(HaltCause.OUTCOME_LOST, "the log was not asked", remedies=())
+_UNASKED: Final = Halt(HaltCause.OUTCOME_LOST, "the log was not asked")
 
 
 def _verdict_replaced(verdict: Verdict, by: Verdict | Halt) -> Replacement:

@@ -143,10 +143,10 @@ def _also_an_owed_batch(original: Any) -> Any:
 
 
 def _a_word_counts_more_than_the_row(original: Any) -> Any:
-    def heed(row: Any, kafka: Any, found: Any, word: Any) -> Any:
+    def apply_operator_choice(row: Any, kafka: Any, found: Any, word: Any) -> Any:
         return original(RowView(RowStatus.NONE) if word is not None else row, kafka, found, word)
 
-    return heed
+    return apply_operator_choice
 
 
 def _command_marks_a_new_row(original: Any) -> Any:
@@ -183,7 +183,7 @@ DEFECTS_PEOPLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a word on the open transaction counts more than the row",
-        ((diagnosis, "heed", _a_word_counts_more_than_the_row),),
+        ((diagnosis, "apply_operator_choice", _a_word_counts_more_than_the_row),),
         _PEOPLE,
         kinds=(faults.CRASH, people.RECOVER_COMMIT_OPEN),
     ),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_2pc_sink import errors
+from spark_2pc_sink.choices import Facts
 from spark_2pc_sink.errors import DualWriteError, HaltCause
 
 
@@ -30,6 +31,7 @@ def made(kind: type[DualWriteError]) -> DualWriteError:
         "str | None": None,
         "object": "value",
         "HaltCause": HaltCause.GAP,
+        "Facts": Facts(batch=3),
         "Any": None,
         "tuple[str, ...]": ("one", "two"),
         "frozenset[bytes]": frozenset({b"one"}),

@@ -7,17 +7,15 @@ from dataclasses import fields
 from typing import Final
 
 from spark_2pc_sink import errors
-from spark_2pc_sink.errors import DualWriteError, HaltCause
-from spark_2pc_sink.runbook.choices import choices_of
-from spark_2pc_sink.runbook.picture import Picture
-from spark_2pc_sink.runbook.symptoms import ABOUT, TOLD_CAUSES, Symptom
+from spark_2pc_sink.choices import NO_FACTS, TABLE, HaltCause
+from spark_2pc_sink.errors import DualWriteError
 from tools.reference_pages.markdown import code, text_of
 
 _PAGE: Final = """\
 # Errors
 
-`make reference-pages` makes this page of the classes in `spark_2pc_sink.errors` and of the runbook's own tables. A test
-compares it with them.
+`make reference-pages` makes this page of the classes in `spark_2pc_sink.errors` and of the table in
+`spark_2pc_sink.choices`. A test compares it with them.
 
 `DualWriteError` is the root of all errors: one `except` catches whatever the package raises on purpose. An error has
 fields, and its text is made of them: what happened, why, and what to do. Every error can be pickled.
@@ -90,9 +88,10 @@ def errors_page() -> str:
 
 
 def _tree(root: type[DualWriteError] = DualWriteError, depth: int = 0) -> Iterator[tuple[type[DualWriteError], int]]:
-    """The public classes below a class, each with its depth, in the order of the source."""
+    """The public classes below a class, each with its depth, in the order of the tree in the source."""
     yield root, depth
-    for error in root.__subclasses__():
+    drawn = errors.__doc__ or ""
+    for error in sorted(root.__subclasses__(), key=lambda each: drawn.find(f" {each.__name__}")):
         if getattr(errors, error.__name__, None) is error:
             yield from _tree(error, depth + 1)
 
@@ -105,10 +104,9 @@ def _error(error: type[DualWriteError]) -> str:
 
 
 def _cause(cause: HaltCause) -> str:
-    symptom = Symptom(cause.value)
-    about = ABOUT[symptom]
-    seen = "Only the job meets it." if cause in TOLD_CAUSES else "`status` sees it too."
-    ways = (f"- {choice.title}" for choice in choices_of(symptom, Picture(transactional_id="ID")))
+    entry = TABLE[cause]
+    seen = "Only the job meets it." if entry.job_only else "`status` sees it too."
+    ways = (f"- {NO_FACTS.filled(choice.title)}" for choice in entry.choices)
     link = f"The [runbook](../../RUNBOOK.md#{cause.value}) has the commands."
-    title = about.title[0].upper() + about.title[1:]
-    return "\n".join([f"### {cause.value}", "", f"{title}. {about.meaning} {seen}", "", *ways, "", link])
+    title = entry.title[0].upper() + entry.title[1:]
+    return "\n".join([f"### {cause.value}", "", f"{title}. {entry.meaning} {seen}", "", *ways, "", link])

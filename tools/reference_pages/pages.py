@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from spark_2pc_sink.options.reference_page import options_page
+from tools.reference_pages.choices import with_causes, with_sections
 from tools.reference_pages.column_types import column_types_page
 from tools.reference_pages.command_line import command_line_page
 from tools.reference_pages.errors import errors_page
@@ -25,7 +26,11 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 }
 
 #: Pages written by hand, of which a part is made: from the root.
-PARTS: Final[Mapping[str, Callable[[str], str]]] = {"docs/how-it-works.md": with_picture}
+PARTS: Final[Mapping[str, Callable[[str], str]]] = {
+    "RUNBOOK.md": with_sections,
+    "docs/after-a-crash.md": with_causes,
+    "docs/how-it-works.md": with_picture,
+}
 
 #: From the root.
 PICTURES: Final[Mapping[str, Callable[[], str]]] = {"docs/images/recipe.svg": recipe_picture}

@@ -13,11 +13,11 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.engine import make_url
 from werkzeug.exceptions import HTTPException, SecurityError
 
-from spark_2pc_sink.errors import DualWriteError, HaltError, TakeOverRefusedError
+from spark_2pc_sink.choices import TABLE, Act, Choice, HaltError, Symptom
+from spark_2pc_sink.errors import DualWriteError, TakeOverRefusedError
 from spark_2pc_sink.monitoring.dashboard import sink_views
 from spark_2pc_sink.monitoring.dashboard.access import Access
 from spark_2pc_sink.monitoring.dashboard.charts import bar_chart
-from spark_2pc_sink.monitoring.dashboard.recovery_choices import Choice, choices, fingerprint
 from spark_2pc_sink.monitoring.watched import Watched
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class _Pages:
             found = look.sinks[0]
             if request.method == "GET":
                 return _form(found)
-            chosen = {choice.value: choice for choice in choices(found)}.get(request.form.get("choice", ""))
+            chosen = {choice.name: choice for choice in choices(found)}.get(request.form.get("choice", ""))
             wrong = _refusal(found, chosen)
             if wrong or chosen is None:
                 return _form(found, wrong=wrong), HTTPStatus.CONFLICT
@@ -119,7 +119,7 @@ class _Pages:
         report: RecoveryReport | None
         problem = ""
         try:
-            report = self.watched.recover(transactional_id, reason=reason, **chosen.keywords)
+            report = self.watched.recover(transactional_id, reason=reason, **chosen.options)
         except (HaltError, TakeOverRefusedError) as error:
             report, problem = error.report, str(error)
         status = HTTPStatus.OK if report is not None and report.settled else HTTPStatus.CONFLICT
@@ -128,11 +128,47 @@ class _Pages:
         ), status
 
 
+def choices(found: RecoveryReport) -> tuple[Choice, ...]:
+    """The choices that a page can carry out: always safe, or about the driver or one batch, which the page shows.
+
+    Those that need more (adopting a row, naming batches that a database lost) are left to ``spark-2pc runbook``.
+
+    Args:
+        found: report of a dry run.
+    """
+    problems = [found.problem]
+    if found.actions and found.driver is not None and found.driver.alive is None:
+        # The recovery decides by the age of the row.
+        problems = [Symptom.IN_DOUBT, Symptom.DRIVER_ALIVE]
+    return tuple(
+        choice
+        for problem in problems
+        for choice in TABLE[problem].choices_for(found.incident)
+        if choice.act is Act.RECOVER and not choice.inputs and set(choice.options) in _CARRIED_OUT
+    )
+
+
+#: Options of choices that a page can carry out.
+_CARRIED_OUT: Final[tuple[set[str], ...]] = (set(), {"take_over"}, {"batch", "decision"})
+
+
+def fingerprint(found: RecoveryReport) -> str:
+    """The state that a choice refers to; a form is refused if the state has changed."""
+    row = found.row
+    if row is None:
+        return "no row"
+    cause = "" if found.cause is None else found.cause.value
+    kafka = "" if found.kafka is None else found.kafka.state.value
+    parts = (row.generation, row.decision, row.status, row.batch_id, row.prepared_transaction_state, kafka, cause)
+    return "|".join(map(str, parts))
+
+
 def _form(found: RecoveryReport, *, wrong: str = "") -> str:
     return render_template(
         "recover.html",
         sink=found,
         transactional_id=found.transactional_id,
+        problem=TABLE[found.problem],
         choices=choices(found),
         seen=fingerprint(found),
         wrong=wrong,
@@ -144,14 +180,12 @@ def _refusal(found: RecoveryReport, chosen: Choice | None) -> str:
     """Why the form is refused; '' if it is not."""
     form = request.form
     if form.get("seen") != fingerprint(found):
-        return (
-            "Both sides have changed since this page was made. Nothing was done: look at them again, and choose anew."
-        )
+        return "Both sides have changed since this page was made. Nothing was done: look at them, and choose again."
     if chosen is None:
         return "Choose what to do. Nothing was done."
     if form.get("typed", "").strip() != found.transactional_id:
         return "The id that was typed is not the id of this sink. Nothing was done."
-    if chosen.reason_needed and not form.get("reason", "").strip():
+    if chosen.accepts and not form.get("reason", "").strip():
         return "This choice needs a reason: it is written down with your choice. Nothing was done."
     return ""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_2pc_sink.choices.choice import STATUS, remedy
 from spark_2pc_sink.options.names import quote_identifier
 from spark_2pc_sink.plural import counted
-from spark_2pc_sink.recipe.remedies import STATUS, remedy
 from spark_2pc_sink.recovery.api import status
-from spark_2pc_sink.recovery.recover_command import with_command
+from spark_2pc_sink.recovery.recover_command import sink_words
 from spark_2pc_sink.sink.check.database_side import look_at_database
 from spark_2pc_sink.sink.check.executor_side import executor_findings
 from spark_2pc_sink.sink.check.findings import CheckReport, Finding
@@ -232,7 +232,7 @@ def _sink_findings(options: SinkOptions, timeout_s: int) -> Iterator[Finding]:
         timeout_s=timeout_s,
         **sides,
     )
-    [look] = with_command([remedy(STATUS, "changes nothing: shows both sides, and what settles it")], options)
+    look = remedy(f"{STATUS} {sink_words(options)}", "changes nothing: shows both sides, and what settles it")
     for report in found.sinks:
         yield _sink(report, look)
     for sink in found.unreadable:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from jdbc_state.actions import ACCEPT_REPLAY
+from jdbc_state.errors import CommitsLostError
 from jdbc_state.model import lost_commits_error
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.causes import in_words
@@ -33,7 +34,7 @@ from spark_2pc_sink.errors import (
 )
 from spark_2pc_sink.ids import EPOCH_BUMP_VERSION
 from spark_2pc_sink.recipe.kept_records import find_lost_records, missing_id_topics
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.resolve import RowStatus
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_placement import BatchPlacement, check_resend, check_skip
@@ -57,6 +58,7 @@ _REFUSED: Final = (AuthorizationError, ConfigurationError)  # no restart of a se
 _PERMANENT: Final = (
     *_REFUSED,
     ClaimRefusedError,
+    CommitsLostError,
     DataError,
     HaltError,
     InDoubtError,
@@ -355,7 +357,7 @@ class BatchDriver:
         try:
             with Attempt(work, ticket, self._store.deciding) as attempt:
                 found = work.sift(ticket, error, attempt.open_decision)
-        except (ConfigurationError, DataError, SupersededError, HaltError):
+        except (ConfigurationError, DataError, SupersededError, CommitsLostError, HaltError):
             raise
         except Exception as failure:  # noqa: BLE001 - counted as a failed attempt; the next one meets the bad row again
             self._log.warning("bad rows could not be looked for: %s", failure)

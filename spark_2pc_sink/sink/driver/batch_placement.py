@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
-from spark_2pc_sink.recipe.handed_over import missing_batches, place_beyond
-from spark_2pc_sink.recipe.remedies import accept_replay as accept_replay_command
-from spark_2pc_sink.recipe.remedies import drop
-from spark_2pc_sink.recipe.replay_decision import FROM_THE_START, Placement, place_batch, place_by_hand
+from spark_2pc_sink.choices import Facts, HaltCause, HaltError
+from spark_2pc_sink.errors import ConfigurationError
+from spark_2pc_sink.recipe.placement import Placement, missing_batches, place_batch, place_beyond, place_by_hand
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 from spark_2pc_sink.sink.driver.batch_work import Replay
 
@@ -18,15 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jdbc_state import StateRow, StateStore
-    from spark_2pc_sink.recipe.handed_over import RunRecord
+    from spark_2pc_sink.recipe.placement import RunRecord
     from spark_2pc_sink.recovery.lost_commits import LostCommits
-
-
-_CHANGED_JOB = (
-    "if topic, key, value, headers, dead_letter_topic, the query or a setting that to_json follows "
-    "(spark.sql.session.timeZone, spark.sql.jsonGenerator.ignoreNullFields, spark.sql.legacy.timeParserPolicy) have "
-    "changed since: start the job as it was, until this batch is through, and then the new one"
-)
 
 
 def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) -> str:
@@ -51,11 +42,7 @@ def check_resend(row: StateRow, replay: Replay, *, accept_replay: int | None) ->
         cause=HaltCause.RESEND_DIFFERS,
         kafka_side=f"its records were aborted there, and what Spark replays now is {replay}",
         reason="the replay of the owed batch is not the batch that the database has",
-        remedies=(
-            _CHANGED_JOB,
-            accept_replay_command(row.batch_id),
-            drop(row.batch_id),
-        ),
+        facts=Facts(batch=row.batch_id),
     )
 
 
@@ -88,13 +75,7 @@ def check_skip(row: StateRow, replay: Replay, *, accept_replay: int | None) -> s
         reason="both sides have a batch of this id, and it is not the one that came now: the checkpoint was set "
         "back or emptied (as by a full refresh), the source or an expression has changed, rows depend on the order in "
         "which Spark meets them, or the sink was called twice for one batch",
-        remedies=(
-            _CHANGED_JOB,
-            "restore the checkpoint, or the database, that belongs to the other one",
-            f"accept_replay={row.batch_id} on the sink: keep what both sides have, and leave this batch out",
-            "for two parts of one stream use two sinks, each with a transactional_id of its own",
-            *(FROM_THE_START if row.batch_id == 0 else ()),
-        ),
+        facts=Facts(batch=row.batch_id, known=frozenset({"first batch"}) if row.batch_id == 0 else frozenset()),
     )
 
 
@@ -245,5 +226,5 @@ def _halted(row: StateRow, halt: Halt) -> HaltError:
         else f"batch {row.batch_id}, {row.status}",
         kafka_side="nothing in doubt",
         reason=halt.reason,
-        remedies=halt.remedies,
+        facts=halt.facts,
     )

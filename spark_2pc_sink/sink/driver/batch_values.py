@@ -17,8 +17,8 @@ from jdbc_state import Decision
 from jdbc_state.sessions import application_name
 from spark_2pc_sink.errors import TransactionExpiredError
 from spark_2pc_sink.ids import PreparedTxnState, ProducerIdAndEpoch
-from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN
 from spark_2pc_sink.recipe.kept_records import WrittenRecords
+from spark_2pc_sink.recipe.placement import NOTHING_SHOWN
 from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from jdbc_state.state_store import DecidingTransaction
     from spark_2pc_sink.clock import Clock
     from spark_2pc_sink.kafka.coordinator_calls import InitializedProducer
-    from spark_2pc_sink.recipe.handed_over import RunRecord
-    from spark_2pc_sink.recipe.replay_decision import Placement
+    from spark_2pc_sink.recipe.placement import Placement, RunRecord
     from spark_2pc_sink.recovery.kafka_side import KafkaSide
     from spark_2pc_sink.recovery.recovery import Recovery
     from spark_2pc_sink.sink.driver.batch_work import BatchResults, BatchWork, ProducedBatch

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from jdbc_state.sink_log import sink_log
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
+from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job.session_facts import WORKER_URL, beside_server, is_connect
 
 if TYPE_CHECKING:

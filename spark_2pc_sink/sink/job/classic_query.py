@@ -19,7 +19,7 @@ from spark_2pc_sink.sink.job.session_facts import Repeatability, elements_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_2pc_sink.recipe.handed_over import RunRecord
+    from spark_2pc_sink.recipe.placement import RunRecord
 
 
 _log = sink_log(__name__)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
+from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job.session_facts import elements_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import make_url
 
 from jdbc_state.sink_log import sink_log
-from spark_2pc_sink.errors import ConfigurationError, HaltCause, HaltError
+from spark_2pc_sink.choices import Facts, HaltCause, HaltError
+from spark_2pc_sink.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -68,17 +69,14 @@ class Call:
                 f"your function went on after an error that the sink raised in batch {self.batch_id}, so Spark has "
                 f"recorded that batch as finished: {self.error}. Let the sink's exceptions end the query"
             )
-            return replace(halt, cause=HaltCause.NOT_HANDED_OVER, reason=reason)
+            return replace(halt, cause=HaltCause.NOT_HANDED_OVER, reason=reason, remedies=())
         if self.error is None and batch_id == self.batch_id and halt.cause is HaltCause.REPLAY_DIFFERS:
             reason = (
                 f"your function has called the sink twice for batch {batch_id} in this run, the second time with other "
                 "rows, of which nothing was written"
             )
-            remedies = (
-                "call the sink once for each batch, with all its rows (unionByName)",
-                "for two parts of one stream use two sinks, each with a transactional_id of its own",
-            )
-            return replace(halt, reason=reason, remedies=remedies)
+            facts = Facts(batch=batch_id, known=frozenset({"called twice"}))
+            return replace(halt, reason=reason, facts=facts, remedies=())
         return halt
 
 

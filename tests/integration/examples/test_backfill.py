@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from backfill import write_days
 from orders_events import write_events
 from spark_2pc_sink import DualWriteSink
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.testing import assert_same_multiset, read_topic
 from tests.integration.postgres.database_tables import rows
 

@@ -82,7 +82,7 @@ def test_the_topic_is_made_anew_behind_a_driver_that_died(
     assert outcome.cause == HaltCause.TOPIC_REMADE
     for text in (job.topic, old, "batch 1", "offsets", "--accept-replay", "--drop"):
         assert text in outcome.text, outcome.text
-    with halts(HaltCause.TOPIC_REMADE, match="was deleted and made anew"):
+    with halts(HaltCause.TOPIC_REMADE, match="was deleted and created again"):
         recover(**sides_of(job))
     assert job.state("status", "batch_id") == ("decided", BATCH)
     assert job.describe() == described

@@ -226,7 +226,7 @@ def test_the_database_is_restored_from_a_backup(place: str, kafka_any_version: B
         assert outcome.cause == HaltCause.DATABASE_BEHIND
         assert "at least 2 batches that the database lacks" in outcome.text
         assert "batch 1: 20 records of" in outcome.text
-        assert "compare both sides" in outcome.text.partition("What settles it:")[2].splitlines()[1]
+        assert "compare topic and table" in outcome.text.partition("What settles it:")[2].splitlines()[2]
         assert f"{job.topic}-0 " in outcome.text
     assert job.describe() == described
     outcome = job.fail(adopt=True, accept_loss="2..3")
@@ -261,8 +261,8 @@ def test_a_loss_is_named_on_the_command_line(
     words = ["recover", "--bootstrap-server", job.broker.bootstrap, "--database", job.database]
     words += ["--transactional-id", job.transactional_id]
     assert cli.main([*words, "--dry-run"]) == exits.EXIT_IN_DOUBT
-    first, *others = [line for line in capsys.readouterr().out.splitlines() if "to settle: " in line]
-    assert "compare both sides" in first
+    _, look, *others = [line for line in capsys.readouterr().out.splitlines() if "to settle: " in line]
+    assert "compare topic and table" in look
     assert "--accept-loss 1..2" in others[-1]
     assert cli.main(words) == exits.EXIT_IN_DOUBT
     words += ["--adopt"]

@@ -14,7 +14,7 @@ import pytest
 from spark_2pc_sink import cli
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.producer import TransactionalWriter
-from spark_2pc_sink.runbook import readers
+from spark_2pc_sink.runbook import sides
 from spark_2pc_sink.testing import free_port, read_topic
 from tests.conftest import MakeTopic, StartKafka
 from tests.harness.providers import Broker
@@ -94,7 +94,7 @@ def test_the_database_is_out_of_reach(pair: WrittenPair, follow: Follow) -> None
 
 def test_readers_wait_for_another_producer(pair: WrittenPair, follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named, and left to its owner; when that has ended it, nothing is wrong."""
-    monkeypatch.setattr(readers, "OPEN_MS_MIN", 0)
+    monkeypatch.setattr(sides, "OPEN_MS_MIN", 0)
     properties = kafka_for(pair.broker.bootstrap)
     with TransactionalWriter(transactional_id="the-other", kafka=properties, topic=pair.topic) as other:
         other.init_transactions()

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from spark_2pc_sink.errors import ClaimRefusedError, ConfigurationError, HaltCause
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from tests.harness.backfill_main import NUMBERS, ROWS_EACH, rows_under
 from tests.harness.halts import halts

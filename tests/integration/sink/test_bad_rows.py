@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
 from spark_2pc_sink.errors import ConfigurationError, TooManyBadRowsError
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import Attempt
 from spark_2pc_sink.testing import TopicRecord, read_topic

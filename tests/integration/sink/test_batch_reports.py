@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 
 from jdbc_state import SqlStateStore
 from spark_2pc_sink import BatchReport
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
 from tests.harness.driver_job import terminate

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy
 
 from spark_2pc_sink import Rows, VerifyReport, verify
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink.records.record_side import canonical_json
 from spark_2pc_sink.testing import TopicRecord, read_topic
 from tests.integration.sink.test_bad_rows import Sides, end_after_the_decision, sides

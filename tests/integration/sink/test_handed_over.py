@@ -110,7 +110,7 @@ def test_a_batch_with_rows_that_is_not_handed_over_halts(
     sink = target.sink()
     with halts(HaltCause.NOT_HANDED_OVER, match="^[^:]*: your function did not call the sink for batch 1") as halted:
         stream.run(lambda batch, batch_id: function(sink, batch, batch_id))
-    assert "adopt=True and accept_loss='1' on the sink" in halted.value.remedies[-1]
+    assert "DualWriteSink(…, adopt=True, accept_loss='1')" in halted.value.remedies[-1]
     target.check(kept)
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows, VerifyReport, verify
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver import step_observer
 from spark_2pc_sink.testing import assert_same_multiset, read_topic

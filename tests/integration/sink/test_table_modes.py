@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 
 from spark_2pc_sink import BatchReport, DualWriteSink, Records, Rows
 from spark_2pc_sink.errors import ConfigurationError
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.testing import assert_same_multiset
 from tests.harness.stopped_driver import stopped_at

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
 from jdbc_state import AcceptedLoss, Decision, SqlStateStore, StateRow, StateStore, StoreSettings
+from spark_2pc_sink.choices.choice import state_command
 
 ID = "orders"
 CLUSTER = "cluster-a"
@@ -32,6 +33,7 @@ SETTINGS = StoreSettings(
     statement_timeout_ms=20_000,
     idle_in_transaction_timeout_ms=20_000,
     commit_timeout_ms=20_000,
+    schema_help=state_command,
 )
 
 FIRST = Decision(

@@ -26,10 +26,10 @@ from sqlalchemy.exc import DBAPIError
 from jdbc_state import SqlStateStore, StateRow, application_name, ddl
 from jdbc_state.claim import Claimant
 from jdbc_state.connections import driver_connection
+from jdbc_state.errors import CommitsLostError
 from jdbc_state.preparing import CREATE_ATTEMPTS_MAX
-from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, StateStoreError
+from spark_2pc_sink.errors import ClaimRefusedError, StateStoreError
 from spark_2pc_sink.testing import wait_until
-from tests.harness.halts import halts
 from tests.harness.later import later
 from tests.integration.postgres import database_tables
 from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, settings, sql_store
@@ -338,7 +338,7 @@ def test_a_refused_claim_does_not_touch_the_healthy_driver(store: SqlStateStore)
         for changes in ({"query_id": "query-2"}, {"cluster_id": "cluster-b"}):
             with pytest.raises(ClaimRefusedError):
                 claim(store, **changes)
-        with halts(HaltCause.COMMITS_LOST):
+        with pytest.raises(CommitsLostError):
             claim(store, expected_generation=row.generation + 1, run_id="run-2")
     decided = store.read(ID)
     assert decided is not None

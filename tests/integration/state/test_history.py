@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from jdbc_state import SqlStateStore, StateRow, StateStore
+from jdbc_state.errors import CommitsLostError
 from jdbc_state.history import EVENTS
 from jdbc_state.model import STATUSES
-from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, SupersededError
-from tests.harness.halts import halts
+from spark_2pc_sink.errors import ClaimRefusedError, SupersededError
 from tests.harness.providers import Database
 from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, reach, settings, sql_store
 from tests.unit.fakes.memory_store import MemoryStateStore
@@ -98,7 +98,7 @@ def test_what_changes_no_row_writes_no_line(make: Any) -> None:
     decide(store, row)
     store.mark_done(ID, row.generation, "5:1")
     before = lines(store)
-    with halts(HaltCause.COMMITS_LOST):
+    with pytest.raises(CommitsLostError):
         decide(store, replace(row, prepared_transaction_state="5:8"), batch_id=1)
     claim(store)
     for late in (

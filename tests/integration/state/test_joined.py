@@ -12,7 +12,7 @@ from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from jdbc_state import KeptRecords, SqlStateStore, StateRow
-from jdbc_state.errors import HaltError, LocalProtocolError, StateStoreError, SupersededError
+from jdbc_state.errors import CommitsLostError, LocalProtocolError, StateStoreError, SupersededError
 from tests.integration.state.state_stores import FIRST, ID, claim, decide, execute, settings, sql_store
 
 SETTINGS_SHOWN = ("application_name", "synchronous_commit", "idle_in_transaction_session_timeout")
@@ -84,7 +84,7 @@ def test_a_claim_that_is_lost_is_refused(store: SqlStateStore, connection: Conne
         store.decide_within(connection, ID, old.generation, FIRST)
     connection.rollback()
     decide(store, new)
-    with pytest.raises(HaltError, match="lost commits"):
+    with pytest.raises(CommitsLostError, match="lost commits"):
         store.decide_within(connection, ID, new.generation, replace(FIRST, expected="9:9"), settled="5:1")
     connection.rollback()
     execute_on(connection, "DELETE FROM kafka_transaction_state")

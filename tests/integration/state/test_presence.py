@@ -272,7 +272,7 @@ def test_a_claim_stands_where_no_session_is_left_for_it(
         driver = SqlStateStore(url, operator._settings)
         try:
             row = claim(driver)
-            assert "no session shows that this driver lives" in caplog.text
+            assert "cannot open the session that shows this driver" in caplog.text
             assert "pw@" not in caplog.text
             decide(driver, row)
             execute(database, f"ALTER ROLE {name} CONNECTION LIMIT 10")
@@ -299,7 +299,7 @@ def test_a_session_that_breaks_before_it_has_its_name_is_made_again(
     with sql_store(database) as driver:
         claim(driver)
         wait_until(lambda: seen(operator).alive is True, deadline_s=SOON_S, what="the driver to be seen")
-        assert caplog.text.count("no session shows that this driver lives") == 1
+        assert caplog.text.count("cannot open the session that shows this driver") == 1
         assert [session.closed != 0 for session in broken] == [True, True]
 
 

@@ -13,8 +13,8 @@ from spark_2pc_sink.cli import main
 from spark_2pc_sink.cli import runbook as runbook_module
 from spark_2pc_sink.cli.runbook import Terminal
 from spark_2pc_sink.errors import HaltCause, KafkaTimeoutError
+from spark_2pc_sink.runbook.conversation import NoAnswerError
 from spark_2pc_sink.runbook.picture import Picture
-from spark_2pc_sink.runbook.questions import NoAnswerError
 from tests.harness.json_contract import read_output
 from tests.unit.runbook.fake_sides import FakeSides
 from tests.unit.runbook.pictures import halted, in_doubt, owed, picture

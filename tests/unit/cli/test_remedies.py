@@ -16,9 +16,12 @@ from jdbc_state import StateRow, StoreSettings
 from jdbc_state.model import claim_refusal, lost_commits_error
 from jdbc_state.sessions import Liveness
 from jdbc_state.versions import making, migration
+from spark_2pc_sink.choices import NO_FACTS, HaltCause, HaltError, Symptom
+from spark_2pc_sink.choices import remedies as remedies_of
+from spark_2pc_sink.choices.choice import state_command
 from spark_2pc_sink.cli import command_parser
 from spark_2pc_sink.cli.options import given_options
-from spark_2pc_sink.errors import HaltCause, HaltError, InDoubtError, TakeOverRefusedError
+from spark_2pc_sink.errors import ClaimRefusedError, TakeOverRefusedError
 from spark_2pc_sink.ids import (
     ENDING_STATES,
     TIMEOUT_NEVER_MS,
@@ -28,24 +31,23 @@ from spark_2pc_sink.ids import (
 )
 from spark_2pc_sink.kafka.transaction_queries import OpenTransaction, TransactionDetails
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.recipe.handed_over import RunRecord, place_beyond
 from spark_2pc_sink.recipe.kept_records import LogsView, WrittenRecords, find_lost_records
 from spark_2pc_sink.recipe.lost_batches import CommittedTransaction, FoundCommits, LostBatches
-from spark_2pc_sink.recipe.replay_decision import place_batch
+from spark_2pc_sink.recipe.placement import RunRecord, place_batch, place_beyond
 from spark_2pc_sink.recipe.resolve import (
     Halt,
     KafkaView,
     OpenTransactionEnd,
     RowStatus,
     RowView,
+    apply_operator_choice,
     behind_kafka,
-    heed,
     resolve,
 )
 from spark_2pc_sink.recovery import api
-from spark_2pc_sink.recovery.diagnosis import ask_the_log
-from spark_2pc_sink.recovery.open_transaction import explained
-from spark_2pc_sink.recovery.recover_command import kafka_connection, with_command
+from spark_2pc_sink.recovery.diagnosis import ask_the_log, located
+from spark_2pc_sink.recovery.recover_command import kafka_connection, sink_words
+from spark_2pc_sink.recovery.recovery import commits_lost_halt
 from spark_2pc_sink.recovery.report import RecoveryReport
 from spark_2pc_sink.sink.driver.batch_placement import check_resend, check_skip
 from spark_2pc_sink.sink.driver.batch_work import Replay
@@ -79,6 +81,8 @@ ROW = StateRow(
 )
 PAIR = ProducerIdAndEpoch(7, 3)
 ORDERS = TopicPartition("orders", 0)
+SINK: Final = sink_words(OPTIONS)
+SETTINGS: Final = StoreSettings(schema_help=state_command)
 #: What only a person knows, and an example of it: docs/command-line.md says what each stands for.
 PLACEHOLDERS: Final = {
     "N": "4",
@@ -89,6 +93,11 @@ PLACEHOLDERS: Final = {
 }
 #: Commands that change nothing.
 READ_ONLY: Final = ("verify", "status")
+
+
+def complete(remedies: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a recovery in a test, with the sides of `OPTIONS`."""
+    return tuple(re.sub(r"--transactional-id orders .*?--database \S+", lambda _: SINK, remedy) for remedy in remedies)
 
 
 def kafka_view(state: TransactionState, cluster_id: str = "here") -> KafkaView:
@@ -118,9 +127,9 @@ def halts_of_resolve() -> Iterator[Halt]:
     fresh, ongoing = RowView(RowStatus.NONE), kafka_view(TransactionState.ONGOING)
     opened = halt_of(resolve(fresh, ongoing, adopt=True))
     yield opened
-    yield explained(opened, {ORDERS: 5})
+    yield located(opened, {ORDERS: 5})
     for state in set(TransactionState) - ENDING_STATES - {TransactionState.ONGOING}:
-        yield halt_of(heed(fresh, kafka_view(state), opened, OpenTransactionEnd(4)))
+        yield halt_of(apply_operator_choice(fresh, kafka_view(state), opened, OpenTransactionEnd(4)))
 
 
 def halts_of_lost_batches() -> Iterator[Halt]:
@@ -159,12 +168,13 @@ def halts_of_the_driver() -> Iterator[HaltError]:
     other = Replay(20, "1" * 32)
     yield raised_by(lambda: check_resend(ROW, other, accept_replay=None))
     yield raised_by(lambda: check_skip(ROW, other, accept_replay=None))
-    yield lost_commits_error(ROW, "generation 7")
+    with pytest.raises(HaltError) as raised, commits_lost_halt():
+        raise lost_commits_error(ROW, "generation 7")
+    yield raised.value
 
 
 def take_over_refused() -> TakeOverRefusedError:
-    remedies = with_command(behind_kafka().remedies, OPTIONS)
-    found = RecoveryReport(transactional_id="orders", settled=False, remedies=remedies)
+    found = RecoveryReport(transactional_id="orders", settled=False, cause=HaltCause.DATABASE_BEHIND)
     with pytest.raises(TakeOverRefusedError) as raised:
         api._left_alone(found, Liveness(alive=True, detail="pid 1"), ROW, OPTIONS)
     return raised.value
@@ -172,17 +182,19 @@ def take_over_refused() -> TakeOverRefusedError:
 
 def refusals() -> Iterator[tuple[str, ...]]:
     """Of a claim, of a transaction in doubt, of a driver that lives, and of a batch that is owed."""
+    sides = Sides()
     for row in (ROW, replace(ROW, status="decided")):
         for cluster_id, query_id in (("elsewhere", None), ("here", "query-2")):
             refused = claim_refusal(row, cluster_id=cluster_id, query_id=query_id, adopt=False)
             assert refused is not None
-            yield refused.remedies
-    yield InDoubtError(transactional_id="orders", prepared="7:3", detail="no answer").remedies
+            with pytest.raises(ClaimRefusedError) as raised, sides.recovery().explaining():
+                raise refused
+            yield complete(raised.value.remedies)
+    yield remedies_of(Symptom.IN_DOUBT, NO_FACTS, SINK)
     yield take_over_refused().remedies
-    sides = Sides()
     sides.decide(sides.start())
     sides.kafka.end(ProducerIdAndEpoch(0, 0), commit=False)
-    yield sides.recovery().run(query_id=None, run_id=None).report.remedies
+    yield complete(sides.recovery().run(query_id=None, run_id=None).report.remedies)
 
 
 def ends_of_transactions() -> Iterator[tuple[str, ...]]:
@@ -202,10 +214,10 @@ HALTS: Final[list[Halt | HaltError]] = [
     *halts_of_the_driver(),
 ]
 CLUSTER: Final = [with_cluster(each, kafka_connection(OPTIONS.kafka)) for each in ends_of_transactions()]
-ALL: Final = sorted({halt.remedies for halt in HALTS} | {*refusals(), *CLUSTER})
+ALL: Final = sorted({remedies_of(halt.cause, halt.facts, SINK) for halt in HALTS} | {*refusals(), *CLUSTER})
 
 
-@pytest.mark.parametrize("remedy", [making(StoreSettings()), migration(StoreSettings(), role="owner", where="h/shop")])
+@pytest.mark.parametrize("remedy", [making(SETTINGS), migration(SETTINGS, role="owner", where="h/shop")])
 def test_the_commands_about_tables_are_taken_too(remedy: str) -> None:
     """Whole lines, as those about sinks; a role is for a person to name."""
     (words,) = commands((remedy,))
@@ -229,7 +241,7 @@ def test_each_command_is_one_that_the_command_line_takes(
 ) -> None:
     """As printed, but for what only a person knows; and its options do not contradict each other."""
     monkeypatch.setenv("SPARK_2PC_COMMAND_CONFIG", "")
-    for words in commands(with_command(remedies, OPTIONS)):
+    for words in commands(remedies):
         filled = [PLACEHOLDERS.get(word, word) for word in words[1:]]
         assert not [word for word in filled if re.fullmatch(r"[A-Z][A-Z_.]+", word)], words
         given = command_parser(filled).parse_args(filled)
@@ -245,7 +257,7 @@ def test_each_command_is_one_that_the_command_line_takes(
 @pytest.mark.parametrize("remedies", ALL, ids=range(len(ALL)))
 def test_a_remedy_is_a_sentence_or_a_whole_command_that_says_its_change(remedies: tuple[str, ...]) -> None:
     """No command hides in a sentence, where nobody could paste it; and no secret is in one."""
-    for shown in with_command(remedies, OPTIONS):
+    for shown in remedies:
         command, comment, change = shown.partition("  # ")
         assert "spark-2pc " not in (change if comment else shown)
         assert bool(comment) == command.startswith("spark-2pc ")

@@ -1,4 +1,4 @@
-"""RUNBOOK.md says what the program says, and its answers lead through the runbook to the end that it promises."""
+"""The answers of RUNBOOK.md lead through the runbook to the end that it promises."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from jdbc_state import Actor
-from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.choices import TABLE, HaltCause, problem_in
 from spark_2pc_sink.runbook.conversation import Conversation, Ending
 from spark_2pc_sink.runbook.picture import Picture, Readers
 from spark_2pc_sink.runbook.protocol import Protocol
-from spark_2pc_sink.runbook.symptoms import ABOUT, TOLD_CAUSES, Symptom
 from tests.harness.runbook_page import PAGE, Way, ways
 from tests.unit.runbook.fake_sides import FakeSides, Script
 from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture
@@ -26,7 +25,15 @@ VALUES = {"ID": "orders", "…": "--bootstrap-server h:9092", "N": "7", "FIRST..
 #: What is left to the person at the end of a way, where its answers settle nothing by themselves.
 BY_HAND = {
     *("driver_alive", "owed", "not_known", "kafka_out_of_reach", "database_out_of_reach", "readers_stand_still"),
-    *("id_in_use", "not_the_first_batch", "gap", "batches_restarted", "replay_differs", "not_handed_over"),
+    *(
+        "id_in_use",
+        "other_query",
+        "not_the_first_batch",
+        "gap",
+        "batches_restarted",
+        "replay_differs",
+        "not_handed_over",
+    ),
     *("outcome_lost", "topic_remade", "resend_differs"),
 }
 _REPLAYED = {"outcome_lost", "topic_remade", "resend_differs"}
@@ -45,6 +52,7 @@ def looks_of(name: str) -> list[Picture]:
         "database_out_of_reach": [Picture(transactional_id="orders", database_problem="refused")],
         "hanging_transaction": [picture(readers=Readers(hanging=(HANGING,))), picture()],
         "readers_stand_still": [picture(readers=Readers(waiting=(WAITING,)))],
+        "other_query": [picture()],
         "commits_lost": [halted(HaltCause.DATABASE_BEHIND), picture()],
         "open_transaction": [halted(HaltCause.ID_IN_USE), halted(HaltCause.ID_IN_USE), picture()],
         "other_batch_owed": [owed(), picture()],
@@ -53,7 +61,7 @@ def looks_of(name: str) -> list[Picture]:
     if name in made:
         return made[name]
     cause = HaltCause(name)
-    return [picture() if cause in TOLD_CAUSES else halted(cause), owed() if name in _REPLAYED else picture()]
+    return [picture() if TABLE[cause].job_only else halted(cause), owed() if name in _REPLAYED else picture()]
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -62,18 +70,8 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in rules["groups"] for rule in group["rules"]]
 
 
-@pytest.mark.parametrize("symptom", Symptom)
-def test_each_symptom_has_a_section_in_the_words_of_the_program(symptom: Symptom) -> None:
-    about = ABOUT[symptom]
-    section = re.search(rf"^### {symptom.value}\n\n(.*?)(?:\n\n)", TEXT, re.DOTALL | re.MULTILINE)
-    assert section is not None
-    assert section[1].replace("\n", " ") == f"**{about.title}.** {about.meaning}"
-
-
-@pytest.mark.parametrize("cause", HaltCause)
-def test_each_cause_has_its_words_and_its_answers(cause: HaltCause) -> None:
-    assert f"](#{cause.value}) |" in TEXT
-    assert [way.incident for way in ANSWERED].count(cause.value) == 1
+def test_each_cause_has_its_answers() -> None:
+    assert [way.incident for way in ANSWERED if way.incident in {cause.value for cause in HaltCause}] == list(HaltCause)
 
 
 @pytest.mark.parametrize("way", ANSWERED, ids=lambda way: way.incident)
@@ -81,7 +79,7 @@ def test_the_answers_lead_through_the_runbook(way: Way) -> None:
     """Each question has the words of the page, none is left over, and the end is as the page says."""
     (command,) = way.commands
     words = way.words(command, VALUES)
-    told = HaltCause(words[words.index("--cause") + 1]) if "--cause" in words else None
+    told = problem_in(words[words.index("--cause") + 1]) if "--cause" in words else None
     script = Script(way.stdin(VALUES).splitlines())
     now = datetime(2026, 11, 24, tzinfo=timezone.utc)
     protocol = Protocol(Actor(os_user="me", host="here", program="spark-2pc"), now=lambda: now)

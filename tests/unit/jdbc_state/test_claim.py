@@ -11,9 +11,9 @@ from sqlalchemy.dialects.postgresql.psycopg2 import PGDialect_psycopg2
 from jdbc_state import Actor, StateRow
 from jdbc_state.actions import ActionLines
 from jdbc_state.claim import Claimant, carried_out, claim_statement
+from jdbc_state.errors import CommitsLostError
 from jdbc_state.schema import StateTables
-from spark_2pc_sink.errors import ClaimRefusedError, HaltCause, SupersededError
-from tests.harness.halts import halts
+from spark_2pc_sink.errors import ClaimRefusedError, SupersededError
 from tests.unit.jdbc_state.test_model import SETTINGS
 
 ROW = StateRow(
@@ -82,7 +82,7 @@ def test_a_claim_is_checked_without_the_database_as_with_it() -> None:
     for other in (replace(expecting, run_id="run-2"), replace(expecting, run_id=None)):
         with pytest.raises(SupersededError):
             other.check(ROW)
-    with halts(HaltCause.COMMITS_LOST, match="left the state row at generation 4"):
+    with pytest.raises(CommitsLostError, match="left the state row at generation 4"):
         replace(CLAIMANT, expected_generation=4).check(ROW)
     with pytest.raises(SupersededError):
         replace(CLAIMANT, expected_generation=3).check(None)

@@ -83,15 +83,6 @@ def test_a_deleted_row_is_not_taken_for_a_newer_driver() -> None:
     assert "generation 4 of run run-9: a newer driver has taken over" in later
 
 
-def test_adopting_for_a_new_checkpoint_says_what_is_written_again() -> None:
-    """A8: the checkpoint is what knew how far the source was read."""
-    row = StateRow(**{**vars(ROW), "query_id": "old", "cluster_id": "c"})
-    refused = claim_refusal(row, cluster_id="c", query_id="new", adopt=False)
-    assert refused is not None
-    assert "startingOffsets" in refused.remedies[-1]
-    assert "written again, to both sides" in refused.remedies[-1]
-
-
 def test_rows_and_decisions_are_values() -> None:
     decision = Decision(
         prepared="1:2",

@@ -263,7 +263,7 @@ def test_a_sink_is_settled_after_its_id_was_typed() -> None:
         ({"typed": ""}, "The id that was typed is not the id of this sink"),
         ({"choice": ""}, "Choose what to do"),
         ({"choice": "drop"}, "Choose what to do"),
-        ({"choice": "take-over"}, "Choose what to do"),
+        ({"choice": "take_over"}, "Choose what to do"),
         ({"seen": "7|41|decided|41|5:1||"}, "Both sides have changed since this page was made"),
     ],
 )
@@ -300,10 +300,10 @@ def test_a_word_about_a_batch_is_carried_out_with_its_reason_alone(found: Any) -
 
 def test_nothing_but_the_suggested_choice_is_chosen_already() -> None:
     page = client().get("/recover?id=orders").text
-    assert re.findall(r'value="([a-z-]+)" required( checked)?', page) == [("settle", " checked")]
+    assert re.findall(r'value="([a-z_]+)" required( checked)?', page) == [("settle", " checked")]
     alive = Shown(found=StatusReport(sinks=(in_doubt(driver=ALIVE),)))
     page = client(alive).get("/recover?id=orders").text
-    assert re.findall(r'value="([a-z-]+)" required( checked)?', page) == [("take-over", "")]
+    assert re.findall(r'value="([a-z_]+)" required( checked)?', page) == [("take_over", "")]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ import itertools
 import pytest
 
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord, missing_batches, place_beyond
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, Placement, RunRecord, missing_batches, place_beyond
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
-HALT = Halt(HaltCause.GAP, "batch 5 follows batch 2", ("restore",))
+HALT = Halt(HaltCause.GAP, "batch 5 follows batch 2")
 MISSING = range(3, 5)
 
 
@@ -51,9 +50,9 @@ def test_every_combination(finished: frozenset[int], empty: frozenset[int]) -> N
     if finished == {3, 4}:
         assert placed.cause is HaltCause.NOT_HANDED_OVER
         assert placed.reason.startswith("your function did not call the sink for batch")
-        assert "accept_loss='3..4'" in placed.remedies[-1]
+        assert placed.facts.batches == "3..4"
     else:
-        assert (placed.cause, placed.remedies) == (HALT.cause, HALT.remedies)
+        assert (placed.cause, placed.facts) == (HALT.cause, HALT.facts)
         assert placed.reason.startswith(HALT.reason)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_2pc_sink.errors import ConfigurationError, HaltCause
+from spark_2pc_sink.choices import Facts, HaltCause
+from spark_2pc_sink.errors import ConfigurationError
 from spark_2pc_sink.ids import NO_BATCHES, BatchRange, ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.recipe.lost_batches import (
     SHOWN_PARTITIONS_MAX,
@@ -15,7 +16,7 @@ from spark_2pc_sink.recipe.lost_batches import (
 )
 from spark_2pc_sink.recipe.resolve import Halt
 
-HALT = Halt(HaltCause.DATABASE_BEHIND, "the database is behind Kafka", ("nothing",))
+HALT = Halt(HaltCause.DATABASE_BEHIND, "the database is behind Kafka")
 
 
 def transaction(number: int, partitions: int = 1) -> CommittedTransaction:
@@ -37,35 +38,25 @@ def test_a_halt_names_batches_offsets_and_counts() -> None:
     assert "a later one each" in reason
 
 
-def test_the_first_remedy_is_to_compare_and_the_last_to_adopt_by_name() -> None:
-    """C5: from the safest to the last, and each can be pasted."""
-    remedies = lost(3).explain(HALT).remedies
-    assert remedies[0].startswith("spark-2pc verify  # changes nothing: compare both sides")
-    assert remedies[1].startswith("restore the newest backup")
-    assert "--accept-loss none" in remedies[2]
-    assert "spark-2pc recover --adopt --accept-loss 41..43" in remedies[-1]
-    assert not any("--take-over" in remedy for remedy in remedies)
-
-
-def test_what_was_not_read_is_said() -> None:
-    explained = lost(0, unread=("orders-1 (deleted)",)).explain(HALT)
-    assert "show no batch that the database lacks" in explained.reason
+@pytest.mark.parametrize(("count", "named"), [(3, "41..43"), (0, "FIRST..LAST")])
+def test_the_choices_name_the_lost_batches(count: int, named: str) -> None:
+    """C5: as far as the logs show them; what was not read is said."""
+    explained = lost(count, unread=("orders-1 (deleted)",)).explain(HALT)
+    assert explained.facts.batches == named
+    assert explained.facts.known == {"lost batches"}
+    assert ("show no batch that the database lacks" in explained.reason) is not bool(count)
     assert "Not read, so that more may be missing: orders-1 (deleted)" in explained.reason
-    assert explained.remedies[0].endswith("which batches it lacks")
-    assert "--accept-loss FIRST..LAST" in explained.remedies[-1]
 
 
-def test_a_gap_keeps_its_own_remedies_behind_the_comparison() -> None:
-    """C5: unless the logs show that the batch which came is in Kafka too, and must not be sent again."""
-    gap = Halt(HaltCause.GAP, "batch 44 follows batch 40", ("restore", "adopt, accept_loss='41..43'"), lacking=True)
+def test_a_gap_names_the_batch_that_came_if_the_logs_show_that_kafka_has_it() -> None:
+    """C5: it must not be sent again."""
+    gap = Halt(HaltCause.GAP, "batch 44 follows batch 40", Facts(batches="41..43"), lacking=True)
     explained = lost(3, came=44).explain(gap)
-    assert explained.remedies[0].startswith("spark-2pc verify  # changes nothing: compare both sides")
-    assert explained.remedies[1:] == gap.remedies
+    assert explained.facts == gap.facts
     assert "at least 3 batches" in explained.reason
-    all_of_them = lost(4, came=44).explain(gap).remedies
-    assert all_of_them[1] == "restore"
-    assert "accept_loss='41..44'" in all_of_them[2]
-    assert "batch 44 too, which is then skipped" in all_of_them[2]
+    all_of_them = lost(4, came=44).explain(gap).facts
+    assert all_of_them.batches == "41..44"
+    assert "batch 44 too, which is then skipped" in all_of_them.more["pass_over"]
 
 
 def test_messages_stay_short() -> None:

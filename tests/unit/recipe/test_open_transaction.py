@@ -16,7 +16,7 @@ from spark_2pc_sink.recipe.resolve import (
     RowStatus,
     RowView,
     Verdict,
-    heed,
+    apply_operator_choice,
     resolve,
 )
 
@@ -25,9 +25,9 @@ PAIR = ProducerIdAndEpoch(7, 10)
 COMMIT, ABORT = OpenTransactionEnd(3), OpenTransactionEnd(None)
 
 
-def heeded(state: TransactionState, word: OpenTransactionEnd | None, row: RowView = FRESH) -> Resolution | Halt:
+def chosen(state: TransactionState, word: OpenTransactionEnd | None, row: RowView = FRESH) -> Resolution | Halt:
     kafka = KafkaView(state, PAIR, 2, "here")
-    return heed(row, kafka, resolve(row, kafka, adopt=True), word)
+    return apply_operator_choice(row, kafka, resolve(row, kafka, adopt=True), word)
 
 
 def answer(found: Resolution | Halt) -> Verdict | HaltCause:
@@ -39,7 +39,7 @@ def answer(found: Resolution | Halt) -> Verdict | HaltCause:
 )
 def test_an_open_transaction_ends_as_a_person_says(word: OpenTransactionEnd | None, found: object) -> None:
     """C14: adopt alone ends nothing that the database may have decided."""
-    assert answer(heeded(TransactionState.ONGOING, word)) is found
+    assert answer(chosen(TransactionState.ONGOING, word)) is found
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_it_may_have_ended_otherwise_meanwhile(
     word: OpenTransactionEnd, state: TransactionState, found: object
 ) -> None:
     """C14: a time-out, or an operator; to go on as if the word had been carried out would be wrong."""
-    resolution = heeded(state, word)
+    resolution = chosen(state, word)
     assert answer(resolution) is found
     if isinstance(resolution, Halt):
         assert f"could end with {word}: Kafka shows {state.value} 7:10" in resolution.reason
@@ -74,12 +74,12 @@ def test_a_row_that_tells_by_itself_is_not_overruled() -> None:
     for row, state, word in itertools.product(known, TransactionState, (COMMIT, ABORT)):
         kafka = KafkaView(state, PAIR, 2, "here")
         found = resolve(row, kafka, adopt=True)
-        assert heed(row, kafka, found, word) is found
+        assert apply_operator_choice(row, kafka, found, word) is found
 
 
 def test_an_end_that_is_under_way_is_waited_for() -> None:
     for state, word in itertools.product(ENDING_STATES, (COMMIT, ABORT)):
-        assert answer(heeded(state, word)) is Verdict.WAIT
+        assert answer(chosen(state, word)) is Verdict.WAIT
 
 
 def test_words_are_those_of_the_command_line() -> None:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from spark_2pc_sink.errors import HaltCause
-from spark_2pc_sink.recipe.replay_decision import Placement, place_batch, place_by_hand
+from spark_2pc_sink.recipe.placement import Placement, place_batch, place_by_hand
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 ROW_IDS = (None, 0, 1, 5)
@@ -43,56 +43,37 @@ def test_every_combination() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row_batch_id", "reason", "written"),
+    ("row_batch_id", "batch_id", "reason", "facts"),
     [
-        (None, "knows none", "accept_loss='0..3' on the sink (once): what came before stays on both sides as it is"),
-        (2, "the row is older than the checkpoint", "accept_loss='3..4' where both sides have batch 4 too"),
-        (7, "the checkpoint is older than the row", "with a source that begins after what both sides have"),
+        (None, 4, "the first batch is 4, and the state row knows none", {"batches": "0..3"}),
+        (2, 4, "batch 4 follows batch 2", {"batches": "3", "known": {"row older"}}),
+        (7, 4, "the checkpoint is older than the row", {"known": {"checkpoint older"}}),
+        (5, 0, "batch ids of this query start at 0 again", {}),
     ],
 )
-def test_what_adopting_costs_is_said(row_batch_id: int | None, reason: str, written: str) -> None:
-    """A8, D8: who adopts at night knows that rows may then be there twice."""
-    placed = halted(RowStatus.DONE, row_batch_id, 4)
-    assert reason in placed.reason
-    assert "adopt=True" in placed.remedies[-1]
-    assert written in placed.remedies[-1]
-
-
-@pytest.mark.parametrize(
-    ("row_id", "batch_id", "cause"),
-    [(5, 0, HaltCause.BATCHES_RESTARTED), (1, 0, HaltCause.BATCHES_RESTARTED), (5, 1, HaltCause.GAP)],
-)
-def test_batches_that_start_again_are_told_from_an_older_checkpoint(
-    row_id: int, batch_id: int, cause: HaltCause
+def test_a_halt_names_both_ids_and_the_batches_that_are_passed_over(
+    row_batch_id: int | None, batch_id: int, reason: str, facts: dict[str, object]
 ) -> None:
-    """A28: both ways on begin with a new checkpoint, and the first remedy adopts nothing."""
-    placed = halted(RowStatus.DONE, row_id, batch_id)
-    assert placed.cause is cause
-    assert "adopt" not in placed.remedies[0]
-    assert all("new checkpoint" in remedy and "adopt=True" in remedy for remedy in placed.remedies[1:])
+    """A8, A28, D8: who passes batches over sees which, and what becomes of the one that came."""
+    placed = halted(RowStatus.DONE, row_batch_id, batch_id)
+    assert reason in placed.reason
+    assert {name: getattr(placed.facts, name) for name in facts} == facts
+    assert placed.lacking is ("batches" in facts)
+    more = placed.facts.more.get("pass_over", "")
+    assert (f"if both sides have batch {batch_id} too" in more) is placed.lacking
+
+
+@pytest.mark.parametrize(("row_id", "owed"), [(3, "owed batch 3"), (None, "another query")])
+def test_an_owed_batch_is_named(row_id: int | None, owed: str) -> None:
+    placed = halted(RowStatus.OWED, row_id, 4)
+    assert owed in placed.reason
+    assert placed.facts.batch == row_id
 
 
 def test_a_decided_row_is_refused() -> None:
     """Recovery comes first: beside an undecided outcome no batch can be placed."""
     with pytest.raises(ValueError, match="recovered"):
         place_batch(status=RowStatus.DECIDED, row_batch_id=3, batch_id=3)
-
-
-def test_reasons_name_both_ids() -> None:
-    """D8: a reset of one side is named, with what settles it."""
-    gap = halted(RowStatus.DONE, 3, 7)
-    assert "batch 7 follows batch 3" in gap.reason
-    assert gap.lacking
-    assert "adopt=True and accept_loss='4..6'" in gap.remedies[-1]
-    first = halted(RowStatus.NONE, None, 7)
-    assert "the first batch is 7" in first.reason
-    assert first.remedies[0].startswith("if transactional_id, state_schema, state_table or database is another")
-    assert first.remedies[1] == gap.remedies[0]
-    owed = halted(RowStatus.OWED, 3, 4)
-    assert "owed batch 3" in owed.reason
-    assert any("--drop" in remedy for remedy in owed.remedies)
-    foreign = halted(RowStatus.OWED, None, 0)
-    assert "another query" in foreign.reason
 
 
 @pytest.mark.parametrize(

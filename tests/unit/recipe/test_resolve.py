@@ -98,7 +98,6 @@ def test_the_whole_space_of_inputs_has_the_verdict_of_the_table() -> None:
         assert resolution.reason
         answer = resolution.cause if isinstance(resolution, Halt) else resolution.verdict
         assert answer is expected(row, kafka, adopt=adopt, nothing_lost=nothing_lost), (row, kafka, adopt, nothing_lost)
-        assert not isinstance(resolution, Halt) or resolution.remedies, (row, kafka)
         seen.add(answer)
     halts = {HaltCause.OTHER_CLUSTER, HaltCause.ID_IN_USE, HaltCause.DATABASE_BEHIND, HaltCause.OPEN_TRANSACTION}
     assert seen == {*Verdict} - {Verdict.TAKE_OPEN} | halts
@@ -178,8 +177,6 @@ def test_a_database_that_lost_a_decision_that_kafka_has_followed(status: str, st
     halted = resolve(row, kafka)
     assert isinstance(halted, Halt)
     assert halted.cause is HaltCause.DATABASE_BEHIND
-    assert "compare both sides" in halted.remedies[0]
-    assert "--accept-loss" in halted.remedies[-1]
     assert decided(row, kafka, adopt=True) is HaltCause.DATABASE_BEHIND
     assert not isinstance(decided(row, kafka, nothing_lost=True), HaltCause)
 

@@ -75,8 +75,9 @@ def test_a_halt_of_the_state_store_gets_a_report() -> None:
     """It knows neither the sink's connections nor what a report is."""
     sides = Sides()
     sides.start()
-    halt = lost_commits_error(sides.row(), "generation 7")
-    explained = sides.recovery().explain(halt)
+    with pytest.raises(HaltError) as halted, sides.recovery().explaining():
+        raise lost_commits_error(sides.row(), "generation 7")
+    explained = halted.value
     assert isinstance(explained.report, RecoveryReport)
     assert (explained.report.cause, explained.report.settled) == (HaltCause.COMMITS_LOST, False)
     assert explained.report.remedies == explained.remedies
@@ -91,7 +92,7 @@ def test_a_halt_in_the_first_claim_of_a_run_gets_one_too(monkeypatch: pytest.Mon
     with pytest.raises(HaltError) as halted:
         sides.recovery().run(query_id="query-1", run_id="next")
     assert isinstance(halted.value.report, RecoveryReport)
-    assert halted.value.__cause__ is halt
+    assert halted.value.cause is HaltCause.COMMITS_LOST
 
 
 @pytest.mark.parametrize(("aborted", "level"), [(False, logging.INFO), (True, logging.WARNING)])

@@ -144,7 +144,7 @@ def test_an_outcome_that_is_lost_stays_lost_where_kafka_does_not_answer() -> Non
             raise kafka_error("Metadata", Code.TOPIC_AUTHORIZATION_FAILED)
 
     sides.kafka.before = refuse
-    halt = Halt(HaltCause.OUTCOME_LOST, "no partition tells", ("decide",))
+    halt = Halt(HaltCause.OUTCOME_LOST, "no partition tells")
     assert explain_outcome_lost(sides.kafka, sides.row(), halt) is halt
 
 

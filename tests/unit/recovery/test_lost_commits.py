@@ -81,7 +81,7 @@ def test_the_halt_names_the_batches_and_adopting_alone_does_not_pass_it() -> Non
             HaltCause.DATABASE_BEHIND, match=r"at least 2 batches.*batch 1: 1 record of 0:1 at offsets"
         ) as raised:
             recover(sides)
-        assert raised.value.remedies[0].startswith("spark-2pc verify --transactional-id ")
+        assert raised.value.remedies[1].startswith("spark-2pc verify --transactional-id ")
         assert "--adopt --accept-loss 1..2" in raised.value.remedies[-1]
     assert (sides.kafka.state, sides.row().batch_id) == (state, 0)
     query, topics = sides.kafka.queries[0]

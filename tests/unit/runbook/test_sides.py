@@ -7,16 +7,14 @@ from unittest import mock
 
 import pytest
 
+from spark_2pc_sink.choices import FORCE_TERMINATE, Symptom
 from spark_2pc_sink.errors import ConfigurationError, KafkaError, KafkaTimeoutError
 from spark_2pc_sink.extras import MissingExtraError
 from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.recovery.status import StatusReport, UnreadableSink
 from spark_2pc_sink.runbook import sides as sides_module
-from spark_2pc_sink.runbook.choices import FORCE_TERMINATE
 from spark_2pc_sink.runbook.picture import OpenElsewhere, Readers
-from spark_2pc_sink.runbook.readers import OPEN_MS_MIN, look_at_readers
-from spark_2pc_sink.runbook.sides import BothSides, Compared, pictures_of
-from spark_2pc_sink.runbook.symptoms import Symptom, symptom_of
+from spark_2pc_sink.runbook.sides import OPEN_MS_MIN, BothSides, Compared, look_at_readers, pictures_of
 from spark_2pc_sink.transactions import AbortedOpenTransaction, TransactionDetails, TransactionListing
 from spark_2pc_sink.verification.report import VerifyReport
 from tests.unit.fakes.clock import FakeClock
@@ -59,7 +57,7 @@ def tool(**answers: Any) -> mock.Mock:
 def test_each_sink_of_a_status_is_a_picture() -> None:
     unreadable = UnreadableSink(transactional_id="newer", side="database", problem="status 'x'")
     found = pictures_of(StatusReport(sinks=(report(),), unreadable=(unreadable,)), None)
-    assert [(one.transactional_id, symptom_of(one)) for one in found] == [
+    assert [(one.transactional_id, one.problem) for one in found] == [
         ("orders", Symptom.NOTHING_WRONG),
         ("newer", Symptom.UNREADABLE),
     ]
@@ -69,15 +67,15 @@ def test_each_sink_of_a_status_is_a_picture() -> None:
 def test_a_side_out_of_reach_is_a_picture_too(asked: str | None) -> None:
     """Where no sink was found because nothing could be read."""
     (found,) = pictures_of(StatusReport(database_problem="refused"), asked)
-    assert (found.transactional_id, symptom_of(found)) == (asked or "every sink", Symptom.DATABASE_OUT_OF_REACH)
+    assert (found.transactional_id, found.problem) == (asked or "every sink", Symptom.DATABASE_OUT_OF_REACH)
     (found,) = pictures_of(StatusReport(sinks=(report(),), kafka_problem="refused"), asked)
-    assert symptom_of(found) is Symptom.KAFKA_OUT_OF_REACH
+    assert found.problem is Symptom.KAFKA_OUT_OF_REACH
 
 
 def test_a_database_without_sinks_has_no_picture_but_of_the_one_that_was_asked_for() -> None:
     assert pictures_of(StatusReport(), None) == ()
     (found,) = pictures_of(StatusReport(), "orders")
-    assert symptom_of(found) is Symptom.NOT_KNOWN
+    assert found.problem is Symptom.NOT_KNOWN
 
 
 def test_what_hangs_is_looked_for_in_each_topic() -> None:
@@ -123,7 +121,7 @@ def test_readers_are_looked_at_for_one_sink_that_is_well(monkeypatch: pytest.Mon
     monkeypatch.setattr(sides_module, "status", looked_at)
     sides = BothSides(**CONNECTIONS)
     (found,) = sides.look("orders")
-    assert symptom_of(found) is Symptom.HANGING_TRANSACTION
+    assert found.problem is Symptom.HANGING_TRANSACTION
     assert looked_at.call_args.kwargs["state_schema"] == "ours"
     assert [one.readers for one in sides.look(None)] == [Readers()]
     looked_at.return_value = StatusReport(sinks=(report(settled=False),))
@@ -165,8 +163,8 @@ def test_what_was_done_is_read_from_the_table_of_actions(monkeypatch: pytest.Mon
 
 
 def test_a_command_shows_no_password() -> None:
-    command = BothSides(**CONNECTIONS).recover_command("orders")
-    assert command.startswith("spark-2pc recover --transactional-id orders --bootstrap-server h:9092")
+    command = BothSides(**CONNECTIONS).sink_words("orders")
+    assert command.startswith("--transactional-id orders --bootstrap-server h:9092")
     assert "--state-schema ours" in command
     assert "secret" not in command
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.sink.report import NOTHING_WRITTEN, BatchReport, WrittenRows
 
 SOME = WrittenRows(given=10, written=6, deleted=1, left_out=2)

@@ -12,7 +12,7 @@ from spark_2pc_sink.errors import (
     SupersededError,
     TooManyBadRowsError,
 )
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_values import Attempt
 from tests.unit.sink.driver.batch_jobs import Job, started

@@ -24,8 +24,7 @@ from spark_2pc_sink.errors import (
     UnstorableValueError,
 )
 from spark_2pc_sink.ids import ProducerIdAndEpoch
-from spark_2pc_sink.recipe.handed_over import RunRecord
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement, RunRecord
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_driver import BatchDriver
 from spark_2pc_sink.sink.driver.batch_values import Decided

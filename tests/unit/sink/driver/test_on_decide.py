@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.errors import BatchAttemptsExhaustedError, BatchRetryError
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.on_decide import DecidingBatch
 from tests.unit.sink.driver.batch_jobs import ID, Job

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_2pc_sink.errors import ConfigurationError, HaltCause
-from spark_2pc_sink.recipe.replay_decision import Placement
+from spark_2pc_sink.recipe.placement import Placement
 from spark_2pc_sink.recipe.steps import Step
 from spark_2pc_sink.sink.driver.batch_work import TransactionTicket
 from tests.harness.halts import halts
@@ -57,7 +57,7 @@ def test_another_batch_under_the_same_id_is_not_skipped(
     assert accepting.driver.write(1, accepting.work(**first)).placement is Placement.RUN
     with halts(HaltCause.REPLAY_DIFFERS) as halted:
         accepting.driver.write(1, accepting.work(**second))
-    assert "accept_replay=1 on the sink: keep what both sides have" in str(halted.value)
+    assert "start the job once with DualWriteSink(…, accept_replay=1)" in str(halted.value)
 
 
 def test_a_dropped_batch_is_skipped_whatever_spark_has_under_its_id(job: Job) -> None:
@@ -108,7 +108,7 @@ def test_a_first_batch_that_differs_may_be_of_a_full_refresh(job: Job, batch_id:
     refreshed.driver.recover()
     with halts(HaltCause.REPLAY_DIFFERS) as halted:
         refreshed.driver.write(batch_id, refreshed.work(digest="e" * 32))
-    assert ("to write everything again" in str(halted.value)) is told
+    assert ("write everything that the source has again" in str(halted.value)) is told
 
 
 def test_a_checkpoint_that_was_set_back_is_refused_with_adopt_too(job: Job) -> None:

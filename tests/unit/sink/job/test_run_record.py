@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 
-from spark_2pc_sink.recipe.handed_over import NOTHING_SHOWN, RunRecord
+from spark_2pc_sink.recipe.placement import NOTHING_SHOWN, RunRecord
 from spark_2pc_sink.sink.job.run_record import Action, Node, run_record, shows_no_rows
 
 STREAM = (Node("Filter", frozenset({1}), None), Node("MicroBatchScan", frozenset({2}), "10"))

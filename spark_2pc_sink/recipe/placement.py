@@ -3,15 +3,20 @@
 Spark calls ``foreachBatch`` with ids 0, 1, 2, … of one query, and after a crash calls again with an id that it has
 not recorded as finished. So the only valid ids are the row's own (a replay) and the one after it. Any other id means
 that a checkpoint or a database was replaced, which cannot be repaired automatically.
+
+Spark counts every batch, even without rows, and functions often skip those. Spark reports whether such a batch had
+rows; `place_beyond` decides from that report.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
-from spark_2pc_sink.errors import HaltCause
+from spark_2pc_sink.choices import Facts, HaltCause
+from spark_2pc_sink.choices.choice import Fact
 from spark_2pc_sink.ids import BatchRange
-from spark_2pc_sink.recipe.remedies import drop
 from spark_2pc_sink.recipe.resolve import Halt, RowStatus
 
 
@@ -21,23 +26,6 @@ class Placement(Enum):
     RUN = "write it to both sides"
     SKIP = "both sides have it already"
     RESEND = "the database has it; only the Kafka half is written"
-
-
-_CHANGED = (
-    "if transactional_id, state_schema, state_table or database is another than in this query's last run: change it "
-    "back, the row is where it was"
-)
-_RESTORE = "restore the checkpoint, or the database, that belongs to the other one"
-_NEW_QUERY = (
-    "if it is lost: a new checkpoint, and a new query_name if the sink has one, with a source that begins after what "
-    "both sides have (startingOffsets or the like), and adopt=True on the sink (once)"
-)
-_WRITE_AGAIN = (
-    "to write everything again: empty topic and table first; then a new checkpoint, and a new query_name if the sink "
-    "has one, and adopt=True on the sink (once)"
-)
-#: The choices if a query begins with batch 0 again: keep the data of both sides, or write everything again.
-FROM_THE_START = (_NEW_QUERY, _WRITE_AGAIN)
 
 
 def place_batch(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> Placement | Halt:
@@ -101,40 +89,91 @@ def place_by_hand(
 
 def _not_the_first(batch_id: int) -> Halt:
     reason = f"the first batch is {batch_id}, and the state row knows none of the batches before it"
-    remedies = (_CHANGED, _RESTORE, pass_over_by_name(0, batch_id))
-    return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, remedies, lacking=True)
+    return Halt(HaltCause.NOT_THE_FIRST_BATCH, reason, _passing_over(0, batch_id), lacking=True)
 
 
 def _gap(row_batch_id: int, batch_id: int) -> Halt:
     reason = f"batch {batch_id} follows batch {row_batch_id} in the state row: it is neither its replay nor the next"
     if batch_id > row_batch_id:
-        remedies = (_RESTORE, pass_over_by_name(row_batch_id + 1, batch_id))
-        return Halt(HaltCause.GAP, f"{reason}; the row is older than the checkpoint", remedies, lacking=True)
+        facts = _passing_over(row_batch_id + 1, batch_id, "row older")
+        return Halt(HaltCause.GAP, f"{reason}; the row is older than the checkpoint", facts, lacking=True)
     if batch_id == 0:
         restarted = (
             f"batch ids of this query start at 0 again, and the state row has batch {row_batch_id}: a full refresh of "
             "a pipeline, a new checkpoint under the same query_name, a checkpoint that was emptied, or an old one"
         )
-        return Halt(HaltCause.BATCHES_RESTARTED, restarted, (_RESTORE, *FROM_THE_START))
-    return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", (_RESTORE, _NEW_QUERY))
+        return Halt(HaltCause.BATCHES_RESTARTED, restarted)
+    facts = Facts(known=frozenset({"checkpoint older"}))
+    return Halt(HaltCause.GAP, f"{reason}; the checkpoint is older than the row", facts)
 
 
-def pass_over_by_name(first: int, batch_id: int) -> str:
+def _passing_over(first: int, batch_id: int, *known: Fact) -> Facts:
     """The last resort: a person names the batches that this sink is not to write any more."""
     before, with_it = BatchRange(first, batch_id - 1), BatchRange(first, batch_id)
-    return (
-        f"adopt=True and accept_loss={str(before)!r} on the sink (once): what came before stays on both sides as it "
-        f"is, and batch {batch_id} is written to both; accept_loss={str(with_it)!r} where both sides have batch "
-        f"{batch_id} too, which is then skipped"
+    more = (
+        f" (batch {batch_id} is then written to both sides; accept_loss={str(with_it)!r} if both sides have batch "
+        f"{batch_id} too, which is then skipped)"
     )
+    return Facts(known=frozenset(known), batches=str(before), more={"pass_over": more})
 
 
 def _place_beside_owed(row_batch_id: int | None, batch_id: int) -> Placement | Halt:
     if batch_id == row_batch_id:
         return Placement.RESEND
     owed = "a batch of another query" if row_batch_id is None else f"batch {row_batch_id}"
+    reason = f"batch {batch_id} was received, while Kafka is still owed {owed}"
+    return Halt(HaltCause.OTHER_BATCH_OWED, reason, Facts(batch=row_batch_id))
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Spark's report on batches for which the sink was not called.
+
+    Attributes:
+        finished: batches that the current run of the query has finished.
+        empty: those of them that really had no rows, not only none that were read.
+    """
+
+    finished: frozenset[int] = frozenset()
+    empty: frozenset[int] = frozenset()
+
+
+#: Used if Spark reports nothing.
+NOTHING_SHOWN: Final = RunRecord()
+
+
+def missing_batches(*, status: RowStatus, row_batch_id: int | None, batch_id: int) -> range:
+    """The batches between that of the row and the one received; empty for an owed batch or a replay.
+
+    Args:
+        status: status of the state row.
+        row_batch_id: the last batch in the row, None before the first.
+        batch_id: the batch received.
+    """
+    first = 0 if row_batch_id is None else row_batch_id + 1
+    return range(first, first if status is RowStatus.OWED else max(first, batch_id))
+
+
+def place_beyond(missing: range, record: RunRecord, halt: Halt) -> Placement | Halt:
+    """Decide what to do with a batch that follows missing ones.
+
+    Args:
+        missing: result of `missing_batches`, at least one.
+        record: Spark's report on them.
+        halt: why the batch cannot be placed, according to the state row.
+    """
+    batch_id = missing.stop
+    doubtful = [batch for batch in missing if batch not in record.empty]
+    if not doubtful:
+        return Placement.RUN
+    if not record.finished.issuperset(missing):
+        # A restored database looks the same, and earlier runs were not observed.
+        earlier = f"{halt.reason}; or your function did not call the sink for batch {doubtful[0]} in an earlier run"
+        return replace(halt, reason=earlier)
     return Halt(
-        HaltCause.OTHER_BATCH_OWED,
-        f"batch {batch_id} came, while Kafka is still owed {owed}",
-        (_RESTORE, drop(row_batch_id)),
+        HaltCause.NOT_HANDED_OVER,
+        f"your function did not call the sink for batch {doubtful[0]}, or continued after an error that the sink "
+        "raised in it. Spark has finished that batch in this run, and does not show that it had no rows",
+        _passing_over(missing[0], batch_id),
+        lacking=True,
     )

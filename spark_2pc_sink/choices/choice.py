@@ -1,0 +1,277 @@
+"""One choice of a person: what it changes on either side, and the command that makes the change."""
+
+from __future__ import annotations
+
+import shlex
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Final, Literal
+
+#: Text of a choice for a side that it leaves unchanged.
+UNCHANGED: Final = "nothing changes"
+#: Placeholder for batches that only the operator can name.
+SOME_BATCHES: Final = "FIRST..LAST"
+#: As the value of an option: the batch of the state row.
+BATCH: Final = object()
+RECOVER: Final = "spark-2pc recover"
+VERIFY: Final = "spark-2pc verify"
+STATUS: Final = "spark-2pc status"
+
+_STATE_NAMES: Final = ("state_schema", "state_table", "history_table")
+
+#: What may be known about an incident, and decides which of its choices fit.
+Fact = Literal[
+    "called twice",
+    "checkpoint older",
+    "decided",
+    "ended",
+    "first batch",
+    "lost batches",
+    "readable",
+    "row older",
+    "service",
+]
+
+
+class OperatorDecision(Enum):
+    """A person's decision on a batch that the database has and Kafka may lack."""
+
+    ACCEPT_REPLAY = "send to Kafka what Spark replays, whatever its digest"
+    DROP = "leave Kafka without the batch"
+
+
+class Act(Enum):
+    """How a choice is carried out."""
+
+    RECOVER = "the runbook calls recover"
+    COMPARE = "the runbook calls verify"
+    ABORT_HANGING = "the runbook aborts the transactions that hang"
+    LOOK_AGAIN = "the runbook waits a moment and looks again"
+    BY_HAND = "you, outside of this command"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known about one incident. It fills in the placeholders of the choices, and selects those that fit.
+
+    Attributes:
+        known: facts that hold.
+        batch: batch of the state row; None if there is none, or it is unknown.
+        batches: the batches that the database lacks, or that are passed over, as ``accept_loss`` names them.
+        planned: what a recovery without a decision changes in Kafka and in the database.
+        safe: a recovery needs no decision.
+        more: by the name of a choice, what else has to be said about it.
+        places: partitions with hanging transactions.
+        owners: transactional ids that block readers.
+    """
+
+    known: frozenset[Fact] = frozenset()
+    batch: int | None = None
+    batches: str = SOME_BATCHES
+    planned: tuple[str, str] = ("its transaction ends as the database has decided", "the state row says how it ended")
+    safe: bool = True
+    more: Mapping[str, str] = field(default_factory=dict)
+    places: str = ""
+    owners: tuple[str, ...] = ()
+
+    def filled(self, text: str) -> str:
+        """The text with this incident's values in place of ``{batch}``, ``{kafka}`` and others."""
+        kafka, database = self.planned
+        told = text.format(
+            batch="N" if self.batch is None else self.batch,
+            kafka=kafka,
+            database=database,
+            places=self.places,
+            owners=", ".join(self.owners),
+        )
+        return told.removeprefix(f"{UNCHANGED}; ")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One value that a person has to enter.
+
+    Attributes:
+        option: the option of `recover` or of the sink that receives it.
+        question: prompt for it.
+        placeholder: used in place of the answer in a command that is shown earlier.
+        kind: a range of batches, or one batch.
+    """
+
+    option: str
+    question: str
+    placeholder: str
+    kind: Literal["batches", "batch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One possible action. Texts may have the placeholders of `Facts.filled`.
+
+    Attributes:
+        name: the answer that selects it.
+        title: what it does; the first words of its explanation.
+        kafka: changes in Kafka.
+        database: changes in the database.
+        act: how it is carried out.
+        options: keywords of `recover`, `verify` or the sink for it.
+        inputs: values that a person has to enter, one more keyword each.
+        accepts: the difference between both sides that remains; '' if none does. Needs a reason.
+        automatic: True if it is always safe: both sides end as the database has decided.
+        steps: the manual steps, in order, before a start with the keywords. ``{owner}`` makes one for each owner.
+        on_sink: True if the keywords are for one start of the sink, because only the job can carry it out.
+        note: what else is known about it in this incident.
+        needs: offered only if this fact holds.
+        unless: not offered if this fact holds.
+    """
+
+    name: str
+    title: str
+    kafka: str = UNCHANGED
+    database: str = UNCHANGED
+    act: Act = Act.BY_HAND
+    options: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[Input, ...] = ()
+    accepts: str = ""
+    automatic: bool = False
+    steps: tuple[str, ...] = ()
+    on_sink: bool = False
+    note: str = ""
+    needs: Fact | None = None
+    unless: Fact | None = None
+
+    def fits(self, facts: Facts) -> bool:
+        """Whether it is offered."""
+        return (self.needs is None or self.needs in facts.known) and self.unless not in facts.known
+
+    def filled(self, facts: Facts) -> Choice:
+        """The choice about this incident."""
+        given = {name: facts.batch if value is BATCH else value for name, value in self.options.items()}
+        steps = [
+            step.replace("{owner}", shlex.quote(owner))
+            for step in self.steps
+            for owner in (facts.owners if "{owner}" in step else ("",))
+        ]
+        return replace(
+            self,
+            title=facts.filled(self.title),
+            note=facts.more.get(self.name, ""),
+            kafka=facts.filled(self.kafka),
+            database=facts.filled(self.database),
+            options={name: value for name, value in given.items() if value is not None},
+            automatic=self.automatic and facts.safe,
+            steps=tuple(steps),
+        )
+
+    @property
+    def todo(self) -> tuple[str, ...]:
+        """What a person does, step by step."""
+        start = ("start the job once with the options below", "remove them for the start after that")
+        return (*self.steps, *start) if self.on_sink else self.steps
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """The changes, one line for each side; a single line if it changes neither."""
+        if self.kafka == self.database == UNCHANGED:
+            return (f"{UNCHANGED} on either side",)
+        return f"Kafka:    {self.kafka}", f"database: {self.database}"
+
+    def keywords(self, named: Mapping[str, object]) -> dict[str, Any]:
+        """All keywords, including the values that a person has entered."""
+        return {**self.options, **named}
+
+    def command(self, sink: str, named: Mapping[str, object]) -> str:
+        """The command line, or the keywords of the sink; '' if there is nothing to paste.
+
+        Args:
+            sink: the words that name the sink and both sides.
+            named: values that a person has entered.
+        """
+        if self.on_sink:
+            given = ", ".join(f"{name}={value!r}" for name, value in self.keywords(named).items())
+            return f"DualWriteSink(…, {given})"
+        program = {Act.RECOVER: RECOVER, Act.COMPARE: VERIFY}.get(self.act)
+        return "" if program is None else " ".join([program, sink, *_flags(self.keywords(named))])
+
+    def line(self, facts: Facts, sink: str) -> str:
+        """The choice as one line of an error or a report: a command with its effects as a comment, or a sentence.
+
+        Args:
+            facts: those it was filled with.
+            sink: as for `command`.
+        """
+        named = {each.option: facts.batches if each.kind == "batches" else each.placeholder for each in self.inputs}
+        command = self.command(sink, named)
+        if self.act is Act.COMPARE:
+            return remedy(command, f"changes nothing: {self.title}")
+        if self.act is Act.RECOVER:
+            return remedy(command, f"{self.title}{self.note}; Kafka: {self.kafka}; database: {self.database}")
+        if not command:
+            return self.title
+        return f"{self.title}: {'; '.join([*self.steps, f'start the job once with {command}'])}{self.note}"
+
+
+def remedy(command: str, change: str) -> str:
+    """A remedy with a command: a shell line, with its effect on each side as a comment."""
+    return f"{command}  # {change}"
+
+
+def state_command(step: Literal["make", "migrate"], names: Mapping[str, str]) -> str:
+    """The remedy for missing or old state tables; see `jdbc_state.settings.in_python`."""
+    flags = [f"--{name.replace('_', '-')} {shlex.quote(names[name])}" for name in _STATE_NAMES]
+    role = names["role"]
+    if step == "make":
+        command = " ".join(["spark-2pc state ddl", *flags, f"--role {shlex.quote(role)}"])
+        change = "prints the statements, for a role that may create tables; they make the tables, and grant"
+        return remedy(command, f"changes nothing: {change} {role} what a driver needs")
+    url = f"postgresql://{urllib.parse.quote(role, safe='')}@{names['where']}"
+    command = " ".join([f"spark-2pc state migrate --database {shlex.quote(url)}", *flags])
+    return remedy(command, f"as {role}: adds missing tables and columns, and changes no row; safe while jobs run")
+
+
+def _flags(keywords: Mapping[str, Any]) -> list[str]:
+    """Keywords as the command line has them."""
+    flags = []
+    for name, value in keywords.items():
+        if isinstance(value, OperatorDecision):
+            flags.append("--drop" if value is OperatorDecision.DROP else "--accept-replay")
+        elif value is True:
+            flags.append(f"--{name.replace('_', '-')}")
+        else:
+            flags.append(f"--{name.replace('_', '-')} {shlex.quote(str(value))}")
+    return flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One problem of a sink.
+
+    Attributes:
+        title: a few words.
+        meaning: what has happened, and the effect on both sides.
+        choices: possible actions, the safest first.
+        advice: how to choose; Markdown, for RUNBOOK.md.
+        walk: names of the choices that end it in RUNBOOK.md, in order, each with an example of a reason.
+        says: words of the error by which it is known; '' if it is none.
+        job_only: status cannot see it, as it concerns a batch that Spark has passed to the sink, or a lost claim.
+        about_owed: it concerns a batch that Kafka is owed.
+        name_it: its runbook is called with ``--cause``.
+        more: Markdown after the walk in RUNBOOK.md.
+    """
+
+    title: str
+    meaning: str
+    choices: tuple[Choice, ...] = ()
+    advice: str = ""
+    walk: tuple[tuple[str, str], ...] = ()
+    says: str = ""
+    job_only: bool = False
+    about_owed: bool = False
+    name_it: bool = False
+    more: str = ""
+
+    def choices_for(self, facts: Facts) -> tuple[Choice, ...]:
+        """The choices that fit an incident, filled in."""
+        return tuple(choice.filled(facts) for choice in self.choices if choice.fits(facts))

@@ -63,12 +63,7 @@ class Broker:
         self._closers: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> None:
-        """Recover everything and serve.
-
-        Raises:
-            ConfigurationError: the directory is in use, damaged, or another node's; its level of transaction.version
-                is too low for a property; a certificate is invalid.
-        """
+        """Recover everything and serve. Raises ConfigurationError, or the error of a damaged or short log."""
         try:
             await self._start()
         except BaseException:
@@ -168,7 +163,6 @@ class Broker:
 
 
 def _partitions(catalog: Catalog, internal_topic: str) -> int:
-    """Actual number of partitions; the property applies at the first start only."""
     topic = catalog.topic(internal_topic)
     if topic is None:
         raise LocalProtocolError(
@@ -192,11 +186,8 @@ def serve(
 ) -> int:
     """Serve until SIGTERM or SIGINT, then flush and return 0.
 
-    Prints one line, ``listening on HOST:PORT``, once clients are served.
-
-    Raises:
-        ConfigurationError, CorruptLogError: as `Broker.start`.
-        MissingExtraError: uvloop is not installed, or prometheus-client if metrics are requested.
+    Prints one line, ``listening on HOST:PORT``, once clients are served. Raises what `Broker.start` raises, and
+    MissingExtraError if uvloop, or for metrics prometheus-client, is not installed.
     """
     with extra("coordinator"):
         import uvloop  # noqa: PLC0415 - optional
@@ -206,10 +197,7 @@ def serve(
 
 
 def raise_file_limit() -> None:
-    """Raise this process's limit of open files to the maximum allowed, as Java does for Kafka.
-
-    Each partition with records needs one, and so does each connection. Shells begin with 1024.
-    """
+    """Raise the limit of open files (1024 in shells) to the maximum allowed, as Java does for Kafka."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else max(soft, _FILES_WITHOUT_LIMIT)
     if soft != wanted:

@@ -31,12 +31,7 @@ LATE_PADDING_MS: Final = 5 * 60 * 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """All figures at one moment.
-
-    Args:
-        open_time_max_ms: age of the oldest open transaction; 0 without one.
-        late_partitions: partitions with a late transaction.
-    """
+    """All figures at one moment; ``open_time_max_ms`` is 0 without an open transaction."""
 
     transactions: Mapping[str, int]
     open_time_max_ms: int
@@ -88,8 +83,6 @@ def render(snapshot: Snapshot) -> bytes:
 
 
 class Figures(Collector):
-    """A snapshot as prometheus_client reads it."""
-
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 

@@ -30,12 +30,8 @@ class VersionRange:
 class ApiVersionsReply:
     """A broker's offered APIs, and its cluster's finalized features.
 
-    Args:
-        error_code: 0, or 35 if the broker does not support the request's version.
-        apis: the range of versions by API key.
-        finalized_features: the finalized level by name of the feature.
-        features_epoch: grows with the levels: the broker with the higher epoch is current; -1 if the broker
-            does not know it (KIP-584).
+    ``error_code`` is 35 if the broker does not support the request's version. ``features_epoch`` grows with the levels:
+    the broker with the higher epoch is current; -1 if the broker does not know it (KIP-584).
     """
 
     error_code: int
@@ -60,19 +56,44 @@ class ApiVersionsReply:
 
 
 class Api(IntEnum):
-    """The APIs that this package supports, by their key on the wire."""
+    """APIs by their key on the wire: those in `VERSIONS` are called, all are served by the reference coordinator."""
 
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    UPDATE_FEATURES = 57
+    DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
@@ -102,13 +123,8 @@ VERSIONS: Final[Mapping[Api, VersionRange]] = {
 def choose_version(broker: ApiVersionsReply, api: Api, *, at_most: int | None = None) -> int:
     """The newest version of ``api`` supported by both the broker and this package.
 
-    Args:
-        broker: the broker's offered versions.
-        api: the API to call.
-        at_most: a bound for callers that need an older protocol, such as 4 for EndTxn below transaction.version 2.
-
-    Raises:
-        KafkaError: there is no common version (code 35, the broker's own answer).
+    ``at_most`` is for callers that need an older protocol, such as 4 for EndTxn below transaction.version 2. Without a
+    common version a KafkaError is raised (code 35, the broker's own answer).
     """
     ours = VERSIONS[api]
     theirs = broker.apis.get(api)
@@ -125,11 +141,7 @@ def choose_version(broker: ApiVersionsReply, api: Api, *, at_most: int | None = 
 
 
 def check_version(api: Api, version: int) -> None:
-    """Refuse to build a request at a version that this package does not support.
-
-    Raises:
-        LocalProtocolError: it is not in `VERSIONS`.
-    """
+    """Refuse with a LocalProtocolError to build a request at a version that is not in `VERSIONS`."""
     spoken = VERSIONS[api]
     if not spoken.oldest <= version <= spoken.newest:
         raise LocalProtocolError(

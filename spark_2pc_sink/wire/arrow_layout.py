@@ -35,13 +35,10 @@ INT32_BYTES_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class BinaryLayout:
-    """Positions of a binary column's bytes.
+    """Positions of a binary column's bytes: row i is ``data[starts[i] : starts[i] + lengths[i]]``.
 
-    Args:
-        data: all bytes in the column's buffer, possibly more than its rows span.
-        starts: index in ``data`` of each row's first byte.
-        lengths: bytes of each row; 0 for a null row.
-        valid: False for a null row, or None when there are no nulls.
+    ``data`` may have more bytes than the rows span. The length of a null row is 0; ``valid`` is None when there are no
+    nulls.
     """
 
     data: ByteArray
@@ -53,12 +50,8 @@ class BinaryLayout:
 def as_binary(column: ArrowColumn, name: str) -> ArrowColumn:
     """Convert ``column`` to one contiguous binary or large_binary array, sharing its bytes if Arrow can.
 
-    Args:
-        column: binary, string, their large and view variants, or fixed_size_binary; an array or a chunked array.
-        name: the caller's name for the column, for errors.
-
-    Raises:
-        LocalProtocolError: any other type. The caller must choose how a number becomes bytes.
+    It may be binary, string, their large and view variants, or fixed_size_binary; for any other type a
+    LocalProtocolError names the column: the caller must choose how a number becomes bytes.
     """
     column = as_one_array(column)
     kind = column.type
@@ -117,11 +110,9 @@ def binary_array(data: ByteArray, offsets: Int64Array) -> ArrowColumn:
 
 
 def join_rows(parts: Sequence[ArrowColumn | bytes], row_count: int) -> ArrowColumn:
-    """Join binary columns row by row, nulls as empty. The caller has checked that the result fits 2 GiB.
+    """Join binary columns row by row, nulls as empty; bytes are added to every row.
 
-    Args:
-        parts: columns of ``row_count`` rows, at least one; bytes are added to every row.
-        row_count: number of rows.
+    The caller has checked that the result fits 2 GiB. At least one part is a column.
     """
     columns = [part for part in parts if not isinstance(part, bytes)]
     kind = pa.large_binary() if any(pa.types.is_large_binary(column.type) for column in columns) else pa.binary()
@@ -159,12 +150,7 @@ _RUNS_MAX: Final = 16
 
 @dataclass(frozen=True)
 class Varints:
-    """A column of numbers as varints.
-
-    Args:
-        unsigned: the numbers to encode.
-        sizes: each varint's size in bytes.
-    """
+    """A column of numbers as varints: the numbers to encode, and the size in bytes of each."""
 
     unsigned: UInt64Array
     sizes: Int64Array
@@ -193,14 +179,9 @@ class Varints:
 
 
 def encode_varint_rows(columns: Sequence[Varints | None], row_count: int) -> tuple[ByteArray, Int64Array]:
-    """Encode the varints of several columns, row after row, into one buffer.
+    """Encode the varints of several columns, row after row, into one buffer; None is a column of zeros.
 
-    Args:
-        columns: each with ``row_count`` numbers; None for a column of zeros.
-        row_count: number of rows.
-
-    Returns:
-        the bytes, and ``row_count + 1`` offsets into them: row i is ``bytes[offsets[i]:offsets[i + 1]]``.
+    The result is the bytes, and ``row_count + 1`` offsets into them: row i is ``bytes[offsets[i]:offsets[i + 1]]``.
     """
     sizes = [column.sizes for column in columns if column is not None]
     widths = np.full(row_count, len(columns) - len(sizes), np.int64)

@@ -46,11 +46,7 @@ def encode_unsigned(number: int) -> bytes:
 
 
 def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """A zigzag varint of up to 64 bits, and where it ends.
-
-    Raises:
-        IndexError: it does not end within the data or the largest size.
-    """
+    """A zigzag varint of up to 64 bits, and where it ends; IndexError if it does not end within data or size."""
     unsigned = data[position]
     if unsigned < MORE_FOLLOW:  # most are small
         position += 1
@@ -60,11 +56,7 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
 
 
 def read_unsigned(data: bytes | memoryview, position: int, *, bytes_max: int = _LONG_BYTES_MAX) -> tuple[int, int]:
-    """A varint without zigzag, and where it ends.
-
-    Raises:
-        IndexError: it does not end, or not within ``bytes_max``.
-    """
+    """A varint without zigzag, and where it ends; IndexError if it does not end, or not within ``bytes_max``."""
     unsigned = 0
     for shift in range(0, bytes_max * BITS, BITS):
         byte = data[position]
@@ -118,13 +110,10 @@ COMMIT: Final = 1
 class BatchHeader(NamedTuple):
     """A batch header, field by field as on the wire.
 
-    Args:
-        length: bytes after this field.
-        last_offset_delta: delta of the last record, even if compaction has removed it.
-        max_timestamp_ms: the largest record timestamp, or the time of the append.
-        producer_id: -1 for a producer that is neither idempotent nor transactional.
-        producer_epoch: the transaction's epoch; in a control batch for transaction.version 2, that epoch + 1.
-        base_sequence: sequence number of the first record; -1 in a control batch.
+    ``length`` counts the bytes after it; ``last_offset_delta`` is that of the last record, even if compaction has
+    removed it; ``max_timestamp_ms`` is the largest of the records, or the time of the append. ``producer_id`` is -1 for
+    a producer that is neither idempotent nor transactional. ``producer_epoch`` is the transaction's; in a control batch
+    for transaction.version 2, that epoch + 1. ``base_sequence`` is -1 in a control batch.
     """
 
     base_offset: int
@@ -217,13 +206,8 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
 def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
     """The records in a batch, one by one: for inspecting a log, not for bulk reads.
 
-    Args:
-        section: the decompressed records.
-        header: their batch's header.
-
-    Raises:
-        RemoteProtocolError: the records do not match the header, or those of a compressed batch have more
-            headers than `COMPRESSED_HEADERS_MAX`.
+    A RemoteProtocolError is raised where the decompressed ``section`` does not match the header, or the records of a
+    compressed batch have more headers than `COMPRESSED_HEADERS_MAX`.
     """
     if header.record_count < 0:
         raise broken(header.base_offset, f"it has {header.record_count} records")
@@ -241,13 +225,9 @@ def read_records(section: bytes, header: BatchHeader) -> Iterator[Record]:
 
 
 def end_marker(record: Record | None) -> StoredMarker | None:
-    """The end marker in a control batch's only record; None if it does not end a transaction.
+    """The end marker in a control batch's only record; None if it does not end a transaction, or was compacted away.
 
-    Args:
-        record: None if compaction has emptied the batch.
-
-    Raises:
-        RemoteProtocolError: the record is not a control record.
+    A RemoteProtocolError is raised if the record is not a control record.
     """
     if record is None:
         return None

@@ -42,37 +42,24 @@ _PIECE_BYTES: Final = 256 * 1024
 
 
 class DecodedBatch(BatchHeader):
-    """A batch header, checked against the CRC, with its undecoded records.
-
-    Attributes:
-        payload: the records section, compressed.
-    """
+    """A batch header, checked against the CRC, with its undecoded records, still compressed."""
 
     payload: memoryview
 
     def records(self) -> Iterator[Record]:
-        """Decode the records, see `read_records`.
-
-        Raises:
-            RemoteProtocolError: the records do not match the header.
-        """
+        """Decode the records, see `read_records`."""
         return read_records(decompress(self.payload, Compression(self.compression)), self)
 
     @property
     def marker(self) -> StoredMarker | None:
-        """The end marker in this batch; None for data, and for control records that do not end a transaction.
-
-        Raises:
-            RemoteProtocolError: the control batch's records cannot be read.
-        """
+        """The end marker in this batch; None for data, and for control records that do not end a transaction."""
         return end_marker(next(self.records(), None)) if self.control else None
 
 
 def decode_record_batches(data: Buffer) -> Iterator[DecodedBatch]:
     """The whole batches in ``data``, in order. A truncated batch at the end, as Fetch returns it, is omitted.
 
-    Raises:
-        RemoteProtocolError: a batch older than format v2, or one whose length or CRC is wrong.
+    A batch older than format v2, or one whose length or CRC is wrong, is a RemoteProtocolError.
     """
     view = memoryview(data).cast("B")
     position = 0
@@ -103,31 +90,15 @@ def _decode(view: memoryview) -> DecodedBatch:
 def decompress(data: memoryview, compression: Compression, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """Decompress a records section produced by `compress` or any other producer.
 
-    Decompression is incremental, so that data which grows beyond ``bytes_max`` takes no more memory than that.
-
-    Args:
-        data: compressed bytes.
-        compression: compression type.
-        bytes_max: limit for the result; does not apply without compression.
-
-    Raises:
-        RemoteProtocolError: ``data`` is not valid for the compression type, or expands to more than ``bytes_max``.
+    Decompression is incremental, so that data which grows beyond ``bytes_max`` takes no more memory than that, and is a
+    RemoteProtocolError, as are invalid data. Without compression there is no limit.
     """
     pieces = list(decompressed_pieces(data, compression, bytes_max=bytes_max))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def decompressed_pieces(data: memoryview, compression: Compression, *, bytes_max: int) -> Iterator[bytes]:
-    """The result of `decompress`, in pieces: for callers that only count.
-
-    Args:
-        data: compressed bytes.
-        compression: compression type.
-        bytes_max: limit for all pieces; does not apply without compression.
-
-    Raises:
-        RemoteProtocolError: as `decompress`.
-    """
+    """The result of `decompress`, in pieces: for callers that only count."""
     size = 0
     try:
         for piece in _PIECES[compression](data, bytes_max):

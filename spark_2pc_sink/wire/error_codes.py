@@ -14,13 +14,10 @@ from kafka import errors as kafka_errors
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """One error code, explained.
+    """One error code by its name in ``org.apache.kafka.common.protocol.Errors``.
 
-    Args:
-        code: the number on the wire.
-        name: the constant's name in ``org.apache.kafka.common.protocol.Errors``.
-        retriable: True if Kafka's own clients send the same request again. A code can still be final for one
-            request: the caller decides, this only gives Kafka's general meaning.
+    ``retriable`` if Kafka's own clients send the same request again. A code can still be final for one request: the
+    caller decides, this only gives Kafka's general meaning.
     """
 
     code: int

@@ -49,17 +49,12 @@ NO_EPOCH: Final = -1
 
 @dataclass(frozen=True)
 class ProducedPartition:
-    """Result for one partition's batch.
+    """Result for one partition's batch; code 0 means appended on every in-sync replica, now or by an earlier attempt.
 
-    Args:
-        error_code: 0 means appended on every in-sync replica, now or by an earlier attempt.
-        base_offset: offset of the batch's first record; -1 with an error, and for a duplicate whose offset the
-            broker no longer remembers.
-        log_append_time_ms: -1 on a topic that keeps the producer's timestamps; otherwise the broker's time. For a
-            detected duplicate it is the timestamp of the batch appended earlier, on any topic.
-        error_message: the broker's message, or None.
-        record_errors: (index in the batch, message) for each record that the broker refused.
-        leader_id: with error 6, the new leader; -1 if the broker did not say.
+    ``base_offset`` is -1 with an error, and for a duplicate whose offset the broker no longer remembers.
+    ``log_append_time_ms`` is -1 on a topic that keeps the producer's timestamps; for a detected duplicate it is the
+    timestamp of the batch appended earlier, on any topic. ``record_errors`` has (index in the batch, message) for each
+    record that the broker refused. With error 6, ``leader_id`` is the new leader, if the broker said so.
     """
 
     error_code: int
@@ -71,17 +66,7 @@ class ProducedPartition:
 
 
 class FramedRequest(Generic[_Reply]):
-    """One request, to be sent once, on one connection.
-
-    Args:
-        api: the API.
-        version: its version.
-        body: the request body, in chunks.
-        read: reads the response body.
-
-    Raises:
-        LocalProtocolError: this package does not support the version.
-    """
+    """One request, to be sent once, on one connection; ``read`` reads the response body."""
 
     def __init__(
         self, api: Api, version: int, body: Iterable[RecordBytes], read: Callable[[bytes, int], _Reply]
@@ -123,22 +108,11 @@ class FramedRequest(Generic[_Reply]):
         return self
 
     def parse_header(self, answer: Any) -> _AnswerHeader:
-        """Read the response's correlation id.
-
-        Args:
-            answer: a kafka-python buffer, at its beginning.
-        """
+        """Read the response's correlation id from the beginning of a kafka-python buffer."""
         return _AnswerHeader(answer.read(_CORRELATION_BYTES))
 
     def decode(self, answer: Any) -> _Reply:
-        """Read the response body.
-
-        Args:
-            answer: a kafka-python buffer, after the header read by `parse_header`.
-
-        Raises:
-            ValueError: the bytes are not a valid response, as connections expect.
-        """
+        """Read the response body after `parse_header`; ValueError, as connections expect, if it is not valid."""
         data: bytes = answer.read()
         try:
             _, position = _read_tags(data, 0)
@@ -161,16 +135,10 @@ def produce_request(
     version: int,
     timeout_ms: int,
 ) -> FramedRequest[dict[TopicPartition, ProducedPartition]]:
-    """Append one record batch per partition, acknowledged by all in-sync replicas.
+    """Append one record batch per partition, acknowledged by all in-sync replicas within ``timeout_ms``.
 
-    Args:
-        transactional_id: id of the producer whose pair the batches carry.
-        batches: exactly one encoded batch for each partition; the bytes are copied once, into the frame.
-        version: 12 to add the partitions to the transaction implicitly, 11 if they were added earlier.
-        timeout_ms: how long the broker waits for replicas.
-
-    Raises:
-        LocalProtocolError: this package does not support the version.
+    Version 12 adds the partitions to the transaction implicitly, for 11 they were added earlier. The batches are copied
+    once, into the frame.
     """
     topics: dict[str, list[tuple[int, RecordBytes]]] = {}
     for partition, records in batches.items():
@@ -189,11 +157,7 @@ def produce_request(
 def end_txn_request(
     transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
 ) -> FramedRequest[EndTxnResponse]:
-    """Commit or abort. Version 5 is for transaction.version 2 and returns a bumped pair; 4 and below do not.
-
-    Raises:
-        LocalProtocolError: this package does not support the version.
-    """
+    """Commit or abort. Version 5 is for transaction.version 2 and returns a bumped pair; 4 and below do not."""
     body = (_text(transactional_id), _END.pack(producer.producer_id, producer.epoch, commit), _NO_TAGS)
     return FramedRequest(
         Api.END_TXN, version, body, _read_ended_with_pair if version >= _PAIR_IN_END_VERSION else _read_ended
@@ -214,11 +178,7 @@ class EndTxnResponse(NamedTuple):
 
 
 def pair_of(producer_id: int, epoch: int) -> ProducerIdAndEpoch | None:
-    """The pair, or None if either half is -1: an error, nothing ongoing, or an id that is being created.
-
-    Raises:
-        RemoteProtocolError: they are not a valid pair.
-    """
+    """The pair, or None if either half is -1: an error, nothing ongoing, or an id that is being created."""
     if producer_id == NO_PRODUCER_ID or epoch == NO_EPOCH:
         return None
     try:

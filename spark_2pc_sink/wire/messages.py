@@ -90,10 +90,8 @@ def api_versions_request(*, version: int, client_name: str, client_version: str)
 def metadata_request(topics: Iterable[str] | None, *, version: int, operations: bool = False) -> KafkaRequest:
     """Ask for brokers, cluster id, and the partitions of ``topics``. Creates no topic.
 
-    Args:
-        topics: topic names; empty: only brokers; None: every topic that may be described, including internal ones.
-        version: 9 to 12.
-        operations: also ask for this client's allowed operations on each topic (KIP-430).
+    Without topics only brokers are listed; for None every topic that may be described, including internal ones. With
+    ``operations`` also this client's allowed operations on each topic (KIP-430).
     """
     topic = MetadataRequest.MetadataRequestTopic
     names = None if topics is None else sorted(set(topics))
@@ -123,18 +121,9 @@ def init_producer_id_request(
 ) -> KafkaRequest:
     """Ask for a pair, and fence every holder of an older one (KIP-98).
 
-    Without ``keep_prepared`` an ongoing transaction of the id is aborted (KIP-939).
-
-    Args:
-        transactional_id: the id to take over.
-        version: 4 or 5; 6 for the last two flags.
-        timeout_ms: transaction.timeout.ms; without effect if two-phase commit is granted.
-        enable_two_phase_commit: request that this id's transactions never time out.
-        keep_prepared: keep an ongoing transaction and return its pair too.
-
-    Raises:
-        LocalProtocolError: a flag is set that the version does not support. Encoding would drop it silently, and a
-            dropped ``keep_prepared`` aborts the very transaction that it should keep.
+    Without ``keep_prepared`` an ongoing transaction of the id is aborted (KIP-939); ``timeout_ms`` is without effect if
+    two-phase commit is granted. A flag that the version does not support is a LocalProtocolError. Encoding would drop
+    it silently, and a dropped ``keep_prepared`` aborts the very transaction that it should keep.
     """
     if version < TWO_PHASE_COMMIT_VERSION and (enable_two_phase_commit or keep_prepared):
         raise LocalProtocolError(
@@ -184,8 +173,7 @@ def list_transactions_request(
 ) -> KafkaRequest:
     """Ask a broker for the transactional ids that it coordinates (KIP-664, KIP-994, KIP-1152).
 
-    Raises:
-        LocalProtocolError: the version does not support a filter: the broker would silently list everything.
+    A filter that the version does not support is a LocalProtocolError: the broker would silently list everything.
     """
     filters: dict[str, Any] = {}
     for name, value, oldest, source in (
@@ -213,13 +201,7 @@ def write_txn_markers_request(
 
     The marker has TransactionVersion 0, so the leader accepts it at the transaction's own epoch: a marker for
     transaction.version 2 would need the next epoch, which only the coordinator may hand out (KIP-1228).
-
-    Args:
-        producer: the open transaction's pair.
-        partition: a partition where it is open.
-        commit: False for ABORT.
-        coordinator_epoch: not below the one that the leader remembers for this producer.
-        version: 1 or 2.
+    ``coordinator_epoch`` must not be below the one that the leader remembers for this producer.
     """
     marker = WriteTxnMarkersRequest.WritableTxnMarker
     return _request(
@@ -268,13 +250,8 @@ def fetch_request(
 ) -> KafkaRequest:
     """Read record batches from ``offsets`` on, without a fetch session.
 
-    Args:
-        offsets: first offset to read, by partition.
-        version: 11 or 12.
-        isolation: whether to stop at the last stable offset.
-        max_wait_ms: how long the broker may wait for the first byte.
-        partition_bytes_max: bytes per partition; a larger first batch is returned whole (KIP-74).
-        bytes_max: limit for all partitions; those beyond it are returned empty.
+    The broker may wait ``max_wait_ms`` for the first byte. A first batch larger than ``partition_bytes_max`` is
+    returned whole (KIP-74); partitions beyond ``bytes_max`` are returned empty.
     """
     topic, fetch = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
     by_topic = _by_topic(
@@ -303,12 +280,9 @@ def fetch_request(
 def list_offsets_request(
     timestamps: Mapping[TopicPartition, int], *, version: int, isolation: IsolationLevel
 ) -> KafkaRequest:
-    """Look up one offset per partition: the first record at or after a time, or an `OffsetSpec` end.
+    """Look up one offset per partition: the first record at or after a time (ms), or an `OffsetSpec` end.
 
-    Args:
-        timestamps: milliseconds since 1970, or an `OffsetSpec`, by partition.
-        version: 6 or 7.
-        isolation: with READ_COMMITTED, LATEST means the last stable offset.
+    With READ_COMMITTED, LATEST means the last stable offset.
     """
     topic, lookup = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     by_topic = _by_topic(
@@ -325,11 +299,7 @@ def list_offsets_request(
 
 
 def _request(kind: Any, version: int, **fields: Any) -> KafkaRequest:
-    """A request of kafka-python's class ``kind``; its parts use the same version.
-
-    Raises:
-        LocalProtocolError: this package does not support the version.
-    """
+    """A request of kafka-python's class ``kind``; its parts use the same version."""
     check_version(Api(kind.API_KEY), version)
     request: KafkaRequest = kind(version=version, **fields)
     return request

@@ -63,12 +63,7 @@ def batch_digest(topic: str, section: RecordsSection) -> int:
 
 
 def content_digest(topic: str, contents: ArrowColumn) -> int:
-    """The digest of records with these contents when they are sent to ``topic``.
-
-    Args:
-        topic: topic name.
-        contents: from `spark_2pc_sink.wire.record_contents.contents_of`.
-    """
+    """The digest of records with these contents (`record_contents.contents_of`) when they are sent to ``topic``."""
     return _digest(topic, contents.to_numpy(zero_copy_only=False).tolist())
 
 
@@ -142,11 +137,7 @@ class Compression(Enum):
 
     @classmethod
     def named(cls, name: str) -> Compression:
-        """The compression with Kafka's ``compression.type`` ``name``.
-
-        Raises:
-            ConfigurationError: Kafka has no such compression type.
-        """
+        """The compression with Kafka's ``compression.type`` ``name``."""
         found = _BY_NAME.get(name)
         if found is None:
             raise ConfigurationError(
@@ -162,15 +153,9 @@ _BY_NAME: Final = {compression.name.lower(): compression for compression in Comp
 
 
 def compress(records: ArrowBuffer, compression: Compression, level: int | None = None) -> Any:
-    """Compress a records section.
+    """Compress a records section, a pyarrow.Buffer; for NONE it is returned itself.
 
-    Args:
-        records: a pyarrow.Buffer.
-        compression: compression type.
-        level: for gzip, -1 to 9, and zstd, -131072 to 22; None for the library's default. The others have none.
-
-    Returns:
-        bytes, or ``records`` itself for NONE.
+    ``level`` is for gzip, -1 to 9, and zstd, -131072 to 22; None for the library's default. The others have none.
     """
     return _COMPRESS[compression](records, level)
 
@@ -234,20 +219,11 @@ def encode_unassigned_batch(
     compression: str,
     level: int | None = None,
 ) -> memoryview:
-    """A batch without a producer yet.
+    """A batch without a producer yet, with ``timestamp_ms`` in each of its records.
 
-    `assign_producer` sets the producer, the sequence number and the CRC. So the expensive part can run anywhere,
-    while the sending process assigns sequence numbers.
-
-    Args:
-        section: the batch's records, at least one. Without compression the batch is built in `RecordsSection.frame`.
-        timestamp_ms: timestamp of every record, milliseconds since 1970.
-        compression: none, gzip, snappy, lz4 or zstd.
-        level: compression level, see `compress`.
-
-    Raises:
-        ConfigurationError: an unknown compression.
-        LocalProtocolError: no records, or a length outside the format's range.
+    `assign_producer` sets the producer, the sequence number and the CRC. So the expensive part can run anywhere, while
+    the sending process assigns sequence numbers. Without compression the batch is built in `RecordsSection.frame`. No
+    records, and a length outside the format's range, are a LocalProtocolError.
     """
     if section.record_count == 0:
         raise LocalProtocolError(
@@ -288,16 +264,9 @@ def encode_unassigned_batch(
 def assign_producer(
     batch: bytes | memoryview | ArrowBuffer, *, producer: ProducerIdAndEpoch, base_sequence: int
 ) -> memoryview:
-    """Assign an encoded batch to ``producer``, its first record with ``base_sequence``.
+    """Assign an encoded batch to ``producer``, its first record with ``base_sequence``; the others follow.
 
-    Args:
-        batch: from `encode_unassigned_batch`, or any batch in format v2. Writable memory is changed in place, other
-            memory is copied.
-        producer: the pair used for fencing.
-        base_sequence: sequence number of the first record, 0 to 2147483647; the others follow, wrapping around.
-
-    Raises:
-        LocalProtocolError: a sequence number outside the format's range.
+    Writable memory is changed in place, other memory is copied.
     """
     if not 0 <= base_sequence < SEQUENCE_COUNT:
         raise LocalProtocolError(

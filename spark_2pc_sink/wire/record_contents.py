@@ -24,15 +24,7 @@ if TYPE_CHECKING:
 
 
 def contents_of(batch: RecordBytes | ArrowBuffer, record_count: int) -> ArrowColumn:
-    """The content of each record in a batch: length-prefixed key, value and headers.
-
-    Args:
-        batch: from `encode_unassigned_batch`.
-        record_count: number of records in it.
-
-    Returns:
-        a binary array without nulls.
-    """
+    """The content of each record in a batch: length-prefixed key, value and headers, as a binary array."""
     view = memoryview(batch).cast("B")
     compression = Compression(read_header(view).compression)
     # The package's own batch: it had this size before compression.

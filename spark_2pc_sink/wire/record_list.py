@@ -50,13 +50,7 @@ _WORD_BYTES: Final = 4
 
 @dataclass(frozen=True)
 class ListedBatch:
-    """A record batch without a producer, see `spark_2pc_sink.wire.record_batch.assign_producer`.
-
-    Attributes:
-        payload: the batch.
-        record_count: number of records in it.
-        digest: the records' digest.
-    """
+    """A record batch without a producer (`record_batch.assign_producer`), and its records' digest."""
 
     payload: bytearray
     record_count: int
@@ -74,17 +68,9 @@ def record_content(key: bytes | None, value: bytes | None, headers: HeaderList) 
 def encode_listed_batch(
     topic: str, contents: Sequence[bytes], *, timestamp_ms: int, compression: str, level: int | None = None
 ) -> ListedBatch:
-    """One batch of a transaction, without a producer yet.
+    """One batch of a transaction, without a producer yet, from contents made by `record_content`, at least one.
 
-    Args:
-        topic: the records' topic, for their digest.
-        contents: from `record_content`, at least one.
-        timestamp_ms: timestamp of every record, milliseconds since 1970.
-        compression: none, gzip, snappy, lz4 or zstd, for `COMPRESSED_BYTES_MIN` or more.
-        level: compression level, see `compress`.
-
-    Raises:
-        ConfigurationError: an unknown compression.
+    It is compressed from `COMPRESSED_BYTES_MIN` on. ``timestamp_ms`` is in each of its records.
     """
     parts = []
     for number, content in enumerate(contents):
@@ -107,12 +93,7 @@ def encode_listed_batch(
 
 
 def cut_contents(contents: Sequence[bytes], bytes_max: int) -> Iterator[list[bytes]]:
-    """Split before a batch would exceed its limit; a larger record gets its own batch.
-
-    Args:
-        contents: from `record_content`, at least one.
-        bytes_max: limit for one batch's records, before compression.
-    """
+    """Split contents before a batch's records would exceed ``bytes_max``; a larger record gets its own batch."""
     part: list[bytes] = []
     size = 0
     for content in contents:

@@ -51,24 +51,14 @@ _NO_HEADERS: Final = b"\x00"
 
 @dataclass(frozen=True)
 class Prefixed:
-    """A length-prefixed binary column. A null has length -1, as on the wire.
-
-    Args:
-        column: the values; None if all are null.
-        lengths: each value's length, as varints.
-    """
+    """A length-prefixed binary column. A null has length -1, as on the wire; the column is None if all are null."""
 
     column: ArrowColumn | None
     lengths: Varints
 
     @classmethod
     def of(cls, column: ArrowColumn | None, count: int) -> Prefixed:
-        """Wrap a column, or make ``count`` nulls.
-
-        Args:
-            column: binary or large_binary, in one piece.
-            count: number of rows.
-        """
+        """Wrap a binary or large_binary column in one piece, or make ``count`` nulls."""
         if column is None:
             return cls(None, Varints.of(np.full(count, -1, np.int64)))
         layout = binary_layout(column)
@@ -109,11 +99,7 @@ class Prefixed:
 class Headers:
     """The headers of all rows, concatenated, with each row's header count.
 
-    Args:
-        counts: number of headers in each row.
-        bounds: index of each row's first header, then one past the last header: row count + 1 numbers.
-        key: each header's key.
-        value: each header's value.
+    ``bounds`` has the index of each row's first header, then one past the last header: row count + 1 numbers.
     """
 
     counts: Varints
@@ -192,12 +178,8 @@ class Headers:
 class Rows:
     """Rows that will become records.
 
-    Args:
-        key: each row's key.
-        value: each row's value.
-        headers: each row's headers, or None for none.
-        body_sizes: size of each record without its own length and its offset delta, in bytes.
-        sizes_max: largest possible size of each record, at any position in a batch.
+    ``body_sizes`` are those of each record without its own length and its offset delta, ``sizes_max`` the largest
+    possible ones at any position in a batch; both in bytes.
     """
 
     key: Prefixed
@@ -208,17 +190,11 @@ class Rows:
 
     @classmethod
     def of(cls, key: ArrowColumn | None, value: ArrowColumn, headers: ArrowColumn | None) -> Rows:
-        """Wrap columns, sharing their bytes.
+        """Wrap columns, sharing their bytes; None where no row has a key, or headers.
 
-        Args:
-            key: binary or string column, nullable; None if no row has a key.
-            value: binary or string column, nullable; a compacted topic treats null as a deletion.
-            headers: nullable column of list<struct<key: string, value: binary>>, or None if no row has any. Null
-                and an empty list are the same: no headers.
-
-        Raises:
-            LocalProtocolError: the columns differ in length, or are not binary or string.
-            UnstorableValueError: a header is null, or its key is.
+        Keys and values are binary or string columns, nullable; a compacted topic treats a null value as a deletion.
+        Headers are list<struct<key: string, value: binary>>; null and an empty list are the same. Columns of other
+        types or lengths are a LocalProtocolError, a header without a key is an UnstorableValueError.
         """
         count = len(value)
         for name, column in (("key", key), ("headers", headers)):
@@ -275,14 +251,10 @@ class Rows:
         )
 
     def cut(self, bytes_max: int, *, begun: int = 0) -> list[Rows]:
-        """Split the rows, in order, into parts of at most ``bytes_max`` bytes of records.
+        """Split the rows, in order, into parts of at most ``bytes_max`` bytes of records, before compression.
 
-        A larger single row gets its own part, as with Java's batch.size: compare `sizes_max` with the
-        hard limit to refuse it.
-
-        Args:
-            bytes_max: limit for one batch's records, before compression and without the batch header.
-            begun: bytes already used in the first part; that part is empty if no row fits.
+        A larger single row gets its own part, as with Java's batch.size: compare `sizes_max` with the hard limit to
+        refuse it. ``begun`` bytes are already used in the first part; that part is empty if no row fits.
         """
         ends = np.cumsum(self.sizes_max)
         parts = []
@@ -311,15 +283,12 @@ def _is_pair(kind: Any) -> bool:
 
 @dataclass(frozen=True)
 class RecordsSection:
-    """One batch's records, encoded but not yet compressed.
+    """One batch's records, encoded but not yet compressed, in a pyarrow.Buffer.
 
-    Args:
-        buffer: the concatenated records (a pyarrow.Buffer).
-        ends: index in ``buffer`` one past each record.
-        content_starts: index in ``buffer`` of each record's key length. From there on a record contains only row data
-            (length-prefixed key, value and headers), independent of its position in the batch.
-        frame: the memory of ``buffer``, preceded by `HEADER_BYTES` for a batch header: so
-            records that are not compressed become a batch without being copied, but one batch only.
+    ``ends`` has the index one past each record, ``content_starts`` that of each record's key length. From there on a
+    record contains only row data (length-prefixed key, value and headers), independent of its position in the batch.
+    ``frame`` is the memory of ``buffer``, preceded by `HEADER_BYTES` for a batch header: so records that are not
+    compressed become a batch without being copied, but one batch only.
     """
 
     buffer: ArrowBuffer
@@ -336,14 +305,8 @@ class RecordsSection:
 def encode_sections(rows: Rows, counts: Sequence[int]) -> list[RecordsSection]:
     """Encode rows as the records of several batches, in each of which offset deltas count from 0.
 
-    One pass over all batches: for a few rows, the calls cost more than the bytes.
-
-    Args:
-        rows: all batches' rows, concatenated.
-        counts: number of rows in each batch.
-
-    Raises:
-        LocalProtocolError: all records together exceed 2 GiB - 1.
+    ``counts`` has the number of rows in each batch. One pass over all batches: for a few rows, the calls cost more than
+    the bytes. More than 2 GiB - 1 in all are a LocalProtocolError.
     """
     row_counts = np.asarray(counts, np.int64)
     stops = np.cumsum(row_counts)

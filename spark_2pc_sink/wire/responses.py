@@ -40,8 +40,8 @@ def topic_exists(topic: KafkaPart) -> bool:
 def topic_id(topic: KafkaPart) -> str:
     """A topic's id in a Metadata response, in the format of Kafka's tools (KIP-516).
 
-    It changes when the topic is deleted and recreated. '' if the broker has none: below version 10, and in
-    clusters that were never upgraded past Kafka 2.7.
+    It changes when the topic is deleted and recreated. '' if the broker has none: below version 10, and in clusters
+    that were never upgraded past Kafka 2.7.
     """
     given = topic.topic_id
     if given is None or not given.int:
@@ -51,11 +51,7 @@ def topic_id(topic: KafkaPart) -> str:
 
 
 def coordinators_of(response: KafkaResponse, transactional_ids: Iterable[str]) -> dict[str, KafkaPart]:
-    """The FindCoordinator results, by transactional id.
-
-    Raises:
-        RemoteProtocolError: the response is about other ids.
-    """
+    """The FindCoordinator results, by transactional id; a response about other ids is a RemoteProtocolError."""
     found = {each.key: each for each in response.coordinators}
     wanted = set(transactional_ids)
     if found.keys() != wanted or len(response.coordinators) != len(wanted):
@@ -68,11 +64,7 @@ def coordinators_of(response: KafkaResponse, transactional_ids: Iterable[str]) -
 
 
 def initialized_pair(response: KafkaResponse) -> ProducerIdAndEpoch | None:
-    """The pair returned by InitProducerId; None with an error.
-
-    Raises:
-        RemoteProtocolError: success without a pair.
-    """
+    """The pair returned by InitProducerId; None with an error, RemoteProtocolError for success without a pair."""
     producer = pair_of(response.producer_id, response.producer_epoch)
     if response.error_code == Code.NONE and producer is None:
         raise RemoteProtocolError(peer="the transaction coordinator", detail="InitProducerId succeeded without a pair")

@@ -63,22 +63,12 @@ def row_sizes(rows: ArrowColumn) -> Int64Array:
 
 
 def spread_rows(rows: ArrowColumn, there: BoolArray) -> ArrowColumn:
-    """The rows at the True places, and empty rows elsewhere.
-
-    Args:
-        rows: one for each True.
-        there: a flag for every place.
-    """
+    """The rows at the True places of ``there``, and empty rows elsewhere."""
     return _over(rows, _offsets(rows)[offsets_of(there.astype(np.int64))])
 
 
 def grouped_rows(rows: ArrowColumn, counts: Int64Array) -> ArrowColumn:
-    """Concatenate groups of rows into one row each.
-
-    Args:
-        rows: as many as the sum of all counts.
-        counts: number of rows in each new row.
-    """
+    """Concatenate groups of rows, with these numbers of rows, into one row each."""
     return _over(rows, _offsets(rows)[offsets_of(counts)])
 
 

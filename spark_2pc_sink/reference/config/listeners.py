@@ -59,12 +59,7 @@ def address_text(host: str, port: int) -> str:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One ``NAME://HOST:PORT``.
-
-    Args:
-        host: empty for every interface.
-        port: 0 lets the system choose one.
-    """
+    """One ``NAME://HOST:PORT``; an empty host is every interface, and port 0 lets the system choose."""
 
     name: str
     host: str
@@ -76,11 +71,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Listener:
-    """Address and protocol of a listener, and its advertised address.
-
-    Args:
-        advertised: host and port for Metadata; None means the bound address.
-    """
+    """Address and protocol of a listener; its address in Metadata is the bound one unless ``advertised``."""
 
     endpoint: Endpoint
     protocol: SecurityProtocol
@@ -88,7 +79,6 @@ class Listener:
 
 
 def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
-    """Parse ``NAME://HOST:PORT,NAME://HOST:PORT``; names must be unique."""
     endpoints: dict[str, Endpoint] = {}
     for part in text.split(","):
         match = _ENDPOINT.fullmatch(part.strip())
@@ -102,7 +92,6 @@ def parse_endpoints(text: str, *, option: str) -> tuple[Endpoint, ...]:
 
 
 def parse_listeners(listeners: str, *, advertised: str | None, protocol_map: str) -> tuple[Listener, ...]:
-    """The listeners of ``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map``."""
     endpoints = parse_endpoints(listeners, option="listeners")
     option = "advertised.listeners"
     told = {} if advertised is None else {each.name: each for each in parse_endpoints(advertised, option=option)}
@@ -146,11 +135,7 @@ def _parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
 
 @dataclass(frozen=True)
 class Users:
-    """Names and passwords of users, for any mechanism. Neither is part of the repr.
-
-    Args:
-        passwords: by user name.
-    """
+    """Passwords by user name, for any mechanism; they are not part of the repr."""
 
     passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -159,9 +144,6 @@ class Users:
         """Parse Kafka's SASL/PLAIN format: ``…PlainLoginModule required user_alice="secret" user_bob="other";``.
 
         The options ``username`` and ``password`` are a broker's login to other brokers, which do not exist here.
-
-        Raises:
-            ConfigurationError: another login module, another form, or no user.
         """
         login = _JAAS_LOGIN.fullmatch(text)
         if login is None or login["module"] != PLAIN_LOGIN_MODULE or login["flag"].lower() != "required":

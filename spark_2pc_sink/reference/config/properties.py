@@ -115,12 +115,7 @@ def _row(default: object, why: str, *, secret: bool = False) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerProperties:
-    """One broker's properties.
-
-    Args:
-        users: users who may log in, by listener name.
-        given: names that were set explicitly.
-    """
+    """One broker's properties; ``users`` by listener name, ``given`` are the names that were set explicitly."""
 
     node_id: int = _count(1, "the id of the node in Metadata", at_least=0)
     listeners: str = _row("PLAINTEXT://127.0.0.1:9092", "where to listen, NAME://HOST:PORT,…")
@@ -252,14 +247,7 @@ class BrokerProperties:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, str]) -> BrokerProperties:
-        """Read properties by their Kafka names.
-
-        Args:
-            values: texts, as in a properties file; surrounding white space is ignored.
-
-        Raises:
-            ConfigurationError: an unknown name, with the nearest one; or a value that breaks a rule.
-        """
+        """Read the texts of a properties file, by Kafka's names; an unknown name is refused with the nearest one."""
         stripped = {name.strip(): value.strip() for name, value in values.items()}
         logins = {name: value for name, value in stripped.items() if _JAAS_NAME.fullmatch(name)}
         for name, value in stripped.items():
@@ -299,11 +287,7 @@ ROWS: Final[dict[str, Field[Any]]] = {
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
-    """Parse ``name=value`` texts, as given to ``--set``; a later duplicate wins.
-
-    Raises:
-        ConfigurationError: a text without ``=``, or without a name.
-    """
+    """Parse ``name=value`` texts, as given to ``--set``; a later duplicate wins."""
     values: dict[str, str] = {}
     for assignment in assignments:
         name, sign, value = assignment.partition("=")
@@ -399,9 +383,7 @@ def _check_keeping(properties: BrokerProperties) -> None:
 def check_level(properties: BrokerProperties, level: int) -> None:
     """Refuse a finalized level of ``transaction.version`` that is incompatible with the properties.
 
-    Raises:
-        ConfigurationError: it is above ``transaction.keep.prepared.version``, the highest level; or below it, so that
-            ``transaction.keep.prepared.enable`` has no effect.
+    ``transaction.keep.prepared.version`` is the highest level; below it, keeping has no effect.
     """
     wanted = properties.transaction_keep_prepared_version
     if level > wanted:

@@ -55,11 +55,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """One config of a broker or a topic as shown by DescribeConfigs.
+    """One config of a broker or a topic as shown by DescribeConfigs; the value is None if it is a secret.
 
-    Args:
-        value: text; None hides a secret one.
-        synonyms: name, value and source for each place that sets it, the effective one first.
+    ``synonyms`` has name, value and source for each place that sets it, the effective one first.
     """
 
     name: str
@@ -131,12 +129,9 @@ class Use(Enum):
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """One config that a topic can have.
+    """One config that a topic can have; ``broker`` is the property whose value is its default, if there is one.
 
-    Args:
-        default: as text; if ``broker`` is a property of the server, that property's value applies.
-        broker: Kafka's name of the broker property that sets the default, if there is one.
-        choices: valid values (of a list: valid elements).
+    ``choices`` are the valid values, or the valid elements of a list.
     """
 
     name: str
@@ -244,11 +239,7 @@ _MAX_LAG: Final = "max.compaction.lag.ms"
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """Validate a topic's configs, and return them as stored.
-
-    Raises:
-        ConfigurationError: see `check_topic_config`; or two contradict each other.
-    """
+    """Validate a topic's configs, also against each other, and return them as stored."""
     checked = {name: check_topic_config(name, value) for name, value in configs.items()}
     least, most = (int(checked.get(name, TOPIC_CONFIGS[name].default)) for name in (_MIN_LAG, _MAX_LAG))
     if least > most:
@@ -259,9 +250,8 @@ def check_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
 def check_topic_config(name: str, value: str) -> str:
     """Validate one value, and return it as stored.
 
-    Raises:
-        ConfigurationError: unknown config, invalid value, or one that the server does not honour. ``rule`` names the
-            broken rule, in Kafka's words if Kafka has it too.
+    Raises ConfigurationError for an unknown config, an invalid value, or one that the server does not honour; its
+    ``rule`` is in Kafka's words if Kafka has it too.
     """
     config = TOPIC_CONFIGS.get(name)
     if config is None:
@@ -292,7 +282,6 @@ def _check_value(config: TopicConfig, text: str) -> None:
 
 
 def _number(kind: Kind, text: str) -> float | None:
-    """Parse a number; None if it is invalid for that type."""
     try:
         if kind is Kind.DOUBLE:
             return float(text)
@@ -312,7 +301,6 @@ def _refused(name: str, value: str, rule: str) -> ConfigurationError:
 
 
 def note_topic_configs(topic: str, configs: Mapping[str, str]) -> None:
-    """Log which configs of a topic are stored without effect."""
     known = TOPIC_CONFIGS
     idle = [name for name in configs if known[name].use is Use.KEPT and configs[name] != known[name].default]
     if idle:

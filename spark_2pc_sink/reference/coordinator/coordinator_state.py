@@ -60,8 +60,6 @@ class Settings:
 
 @dataclass(frozen=True)
 class ProducerIdBlock:
-    """Producer ids that this coordinator alone may hand out: ``first`` to ``first + size - 1``."""
-
     first: int
     size: int
 
@@ -106,9 +104,8 @@ class Leadership(Enum):
 class StatePartition:
     """One partition of ``__transaction_state``: its transactional ids by name.
 
-    Args:
-        coordinator_epoch: leader epoch of the partition; written to every marker, fences older coordinators.
-        sealed: the pairs of its kept transactions, so that a leader need not look through all ids.
+    ``coordinator_epoch`` is the partition's leader epoch, which every marker carries; ``sealed`` are the pairs of its
+    kept transactions, so that a leader need not look through all ids.
     """
 
     leadership: Leadership = Leadership.OWNED
@@ -119,11 +116,7 @@ class StatePartition:
 
 @dataclass(frozen=True)
 class CoordinatorState:
-    """The coordinator's whole state.
-
-    Args:
-        active: False while the broker starts or stops; list and describe requests then get COORDINATOR_NOT_AVAILABLE.
-    """
+    """The coordinator's whole state; list and describe requests get COORDINATOR_NOT_AVAILABLE unless ``active``."""
 
     settings: Settings
     partitions: tuple[StatePartition, ...]

@@ -217,9 +217,7 @@ def fence(
 
     With transaction.version 2 this is an abort like the client's, with one bump; below, the epoch is bumped first and
     the markers carry the bumped one. A kept transaction is always aborted with the bump: its client's pair moves.
-
-    Args:
-        reply: the answer to the request that causes the abort; None if a timeout does.
+    ``reply`` is the answer to the request that causes the abort; None if a timeout does.
     """
     fencing = replace(metadata, pending=TransactionState.PREPARE_EPOCH_FENCE)
     if metadata.kept or state.settings.transaction_version >= EPOCH_BUMP_VERSION:
@@ -362,8 +360,6 @@ def _expired(state: CoordinatorState, metadata: TransactionMetadata, now_ms: int
 
 
 class Reaction(Enum):
-    """The coordinator's reaction to a leader's answer for one partition."""
-
     WRITTEN = "nothing is owed to the partition any more"
     RETRY = "send the marker again"
     GIVE_UP = "leave the transaction as it is until the log partition is loaded again"
@@ -412,7 +408,6 @@ def complete(state: CoordinatorState, event: CompleteTransaction, now_ms: int) -
 
 
 def _awaiting(state: CoordinatorState, event: MarkersAnswered | CompleteTransaction) -> TransactionMetadata | None:
-    """The event's transaction, if this coordinator is ending it."""
     code, metadata = state.find(event.transactional_id)
     epoch = state.partitions[state.partition_of(event.transactional_id)].coordinator_epoch
     if code or metadata is None or metadata.state not in COMPLETION or event.coordinator_epoch != epoch:

@@ -70,9 +70,7 @@ FULL_ACCESS = FullAccess()
 class InitProducerId:
     """InitProducerId v0 to v6 (KIP-939: enable2Pc, keepPreparedTxn). forceTerminateTransaction sends it without flags.
 
-    Args:
-        timeout_ms: TransactionTimeoutMs; ignored with ``enable_2pc``.
-        producer_id, producer_epoch: the pair held before, or -1 and -1.
+    ``timeout_ms`` is ignored with ``enable_2pc``; the pair is the one held before, or -1 and -1.
     """
 
     transactional_id: str | None
@@ -94,10 +92,8 @@ class AddPartitionsToTxn:
     """One transaction of AddPartitionsToTxn v0 to v5: from a client (v0 to v3), or from a broker (v4, v5).
 
     A batch of v4 or v5 is one such event per transaction, if `batch_allowed`. The implicit add of a produce request v12
-    and of TxnOffsetCommit v5 is this event with ``version=5``; their verification is ``verify_only``.
-
-    Args:
-        unknown: those of ``partitions`` that do not exist.
+    and of TxnOffsetCommit v5 is this event with ``version=5``; their verification is ``verify_only``. Those of
+    ``partitions`` that do not exist are ``unknown``.
     """
 
     transactional_id: str
@@ -146,9 +142,8 @@ class EndTxn:
 class ListTransactions:
     """ListTransactions v0 to v2 (KIP-664, KIP-994, KIP-1152); an empty filter matches everything.
 
-    Args:
-        duration_ms: only transactions open for longer; negative for no filter (v1).
-        pattern: RE2 pattern that the whole id must match; None or '' for no filter (v2).
+    ``duration_ms`` keeps only transactions open for longer, unless negative (v1); ``pattern`` is RE2 for the whole id
+    (v2).
     """
 
     state_filters: tuple[str, ...] = ()
@@ -170,11 +165,8 @@ class DescribeTransactions:
 class MarkersAnswered:
     """A partition leader has answered WriteTxnMarkers, or some partitions no longer exist.
 
-    The identifying fields are those of the `SendMarkers` effect; an answer to an earlier one is ignored.
-
-    Args:
-        results: error code per partition, 0 for written.
-        gone: partitions that no longer exist; they need no marker.
+    The identifying fields are those of the `SendMarkers` effect; an answer to an earlier one is ignored. ``results``
+    has an error code per partition, 0 for written; those ``gone`` need no marker.
     """
 
     transactional_id: str

@@ -62,7 +62,6 @@ from spark_2pc_sink.reference.coordinator.states import (
 
 
 def list_transactions(state: CoordinatorState, event: ListTransactions, now_ms: int) -> Plan:
-    """Answer ListTransactions: every id that passes all filters and that the principal may describe."""
     if not state.active:
         return answer(ListTransactionsReply(Code.COORDINATOR_NOT_AVAILABLE))
     if any(partition.leadership is Leadership.LOADING for partition in state.partitions):
@@ -125,9 +124,6 @@ def _matching(pattern: str, names: Sequence[str]) -> list[bool] | None:
 
     The pattern comes from a client, so its matching time must be linear in the id: Python's ``re`` backtracks, and one
     request could stop the broker. Kafka uses RE2/J; here Arrow's kernel uses RE2 itself.
-
-    Args:
-        pattern: unanchored; ``orders-.*`` does not match ``my-orders-1``.
     """
     # Imported here because it takes a quarter of a second, and most brokers never receive a pattern.
     import pyarrow as pa  # noqa: PLC0415
@@ -200,11 +196,7 @@ class Settled:
 
 
 def settle(state: CoordinatorState, plan: Plan, append_code: int = Code.NONE) -> Settled:
-    """End a plan that was reserved.
-
-    Args:
-        append_code: 0 if the plan's records are durable, or it has none; else Kafka's code of the failed append.
-    """
+    """End a plan that was reserved; ``append_code`` is Kafka's code of a failed append, else 0."""
     if overtaken(state, plan):
         # The partition was reloaded, by this or another coordinator: the reservation is gone.
         return Settled(state, _failed(plan, Code.NOT_COORDINATOR), ())
@@ -308,10 +300,8 @@ def unrecorded(
     lost record, in the same log.
 
     From transaction.version 2 on each transaction has its own pair, so records with the current pair belong to the
-    current transaction. Any other open transaction is hanging, and left to operators (KIP-664).
-
-    Args:
-        found: by pair, the partitions with an open transaction.
+    current transaction. Any other open transaction is hanging, and left to operators (KIP-664). ``found`` has the
+    partitions with an open transaction by pair.
     """
     if state.settings.transaction_version < EPOCH_BUMP_VERSION:
         return ()

@@ -42,8 +42,7 @@ from spark_2pc_sink.reference.coordinator.states import (
 class InitProducerIdReply:
     """Send only AFTER the plan's records are durable: the pair must survive a crash.
 
-    Args:
-        ongoing: pair of the kept transaction, or (-1, -1) (v6).
+    ``ongoing`` is the kept transaction's pair, or (-1, -1) (v6).
     """
 
     code: int
@@ -83,8 +82,7 @@ class AddOffsetsReply:
 class EndTxnReply:
     """Send only AFTER the plan's records are durable: the record is the outcome.
 
-    Args:
-        pair: for the next transaction (v5); (-1, -1) in errors and below v5, where the message lacks these fields.
+    ``pair`` is for the next transaction (v5); (-1, -1) in errors and below v5, where the message lacks these fields.
     """
 
     code: int
@@ -116,8 +114,7 @@ _ZERO_PAIR = Pair(0, 0)
 class TransactionDescription:
     """One row of DescribeTransactions; in an error everything except code and id has its default.
 
-    Args:
-        partitions: while Ongoing all of them; while markers are written, those that still lack one.
+    ``partitions`` are all of them while Ongoing, and those that still lack a marker afterwards.
     """
 
     code: int
@@ -143,11 +140,8 @@ Reply = WritingReply | ListTransactionsReply | DescribeTransactionsReply
 class SendMarkers:
     """Write end markers to these partitions (WriteTxnMarkers v2), AFTER the plan's records are durable.
 
-    Report the answers as `MarkersAnswered`; partitions to retry are returned as a further effect. The caller
-    chooses the pause between attempts. Sending twice is harmless: leaders accept the same marker again.
-
-    Args:
-        transaction_version: for the leader's epoch check; 2 is strict.
+    Report the answers as `MarkersAnswered`; partitions to retry are returned as a further effect. The caller chooses
+    the pause between attempts. Sending twice is harmless: leaders accept the same marker again.
     """
 
     transactional_id: str
@@ -222,10 +216,9 @@ def change(
 ) -> Plan:
     """A plan that moves an id from ``before`` to ``after``, if the table allows it and the log can store it.
 
-    Args:
-        reply: for success; if the log version cannot store ``after`` it becomes UNSUPPORTED_VERSION and nothing
-            changes. An id that began above transaction.version 0 is exempt (`_record_version`).
-        producer_ids: the ids left, if one was taken.
+    If the log version cannot store ``after``, ``reply`` becomes UNSUPPORTED_VERSION and nothing changes; an id that
+    began above transaction.version 0 is exempt (`_record_version`). ``producer_ids`` are the ids left, if one was
+    taken.
     """
     source = TransactionState.PREPARE_EPOCH_FENCE if _fences(before, after) else before.state
     if source not in PREDECESSORS[after.state]:

@@ -49,11 +49,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionLogValue:
-    """The value of a record; the fields in the order of Kafka's schema, tags last.
-
-    Args:
-        partitions: None for Empty.
-    """
+    """The value of a record, in the order of Kafka's schema, tags last; ``partitions`` is None for Empty."""
 
     producer_id: int
     producer_epoch: int
@@ -103,7 +99,6 @@ class TransactionLogValue:
         return version >= FLEXIBLE_VERSION or tagged == (NO_PRODUCER_ID, NO_PRODUCER_ID, 0, NO_EPOCH, SAME_TIMEOUT_MS)
 
     def encode(self, version: int) -> bytes:
-        """Encode the value, prefixed with its version."""
         if not self.fits(version):
             raise LocalProtocolError(
                 operation=f"TransactionLogValue v{version}", state=self.state.label, rule="tagged fields need version 1"
@@ -127,11 +122,7 @@ class TransactionLogValue:
 
 @dataclass(frozen=True, kw_only=True)
 class LogRecord:
-    """One record for one partition of ``__transaction_state``.
-
-    Args:
-        value: None for a tombstone, which removes the id.
-    """
+    """One record for one partition of ``__transaction_state``; without a value a tombstone, which removes the id."""
 
     partition: int
     transactional_id: str
@@ -148,7 +139,6 @@ class LogRecord:
 
     @classmethod
     def decode(cls, partition: int, key: bytes, value: bytes | None) -> LogRecord:
-        """Decode a record read back from the log."""
         transactional_id = decode_key(key)
         if value is None:
             return cls(partition=partition, transactional_id=transactional_id, value=None)
@@ -167,7 +157,6 @@ def key_version(data: bytes) -> int:
 
 
 def decode_key(data: bytes) -> str:
-    """The transactional id in a TransactionLogKey."""
     version = key_version(data)
     if version != KEY_VERSION:
         raise RemoteProtocolError(peer=_PEER, detail=f"TransactionLogKey v{version}")

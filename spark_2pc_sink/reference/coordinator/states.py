@@ -197,16 +197,13 @@ class TransactionMetadata:
     """Everything the coordinator knows about one transactional id.
 
     ``last_producer_epoch``, ``pending`` and ``marking`` exist in memory only: a reload loses them, and answers that
-    rely on them change afterwards. While markers are being written, ``partitions`` contains those that still lack
-    one, so it shrinks without a record.
+    rely on them change afterwards. While markers are being written, ``partitions`` contains those that still lack one,
+    so it shrinks without a record.
 
-    Args:
-        timeout_ms: the transaction's timeout; `TIMEOUT_NEVER_MS` for a participant in two-phase commit.
-        timeout_after_keep_ms: timeout for the transactions after a kept one, if the client that kept it requested
-            another one; else `SAME_TIMEOUT_MS`.
-        start_ms, last_update_ms: milliseconds since 1970; start is -1 while Empty.
-        client_transaction_version: transaction.version used by the last AddPartitionsToTxn or EndTxn.
-        pending: the state being appended, or the next one once all markers are written.
+    ``timeout_ms`` is `TIMEOUT_NEVER_MS` for a participant in two-phase commit; ``timeout_after_keep_ms`` is for the
+    transactions after a kept one, if the client that kept it requested another. ``start_ms`` is -1 while Empty.
+    ``client_transaction_version`` is that of the last AddPartitionsToTxn or EndTxn. ``pending`` is the state being
+    appended, or the next one once all markers are written.
     """
 
     transactional_id: str
@@ -257,11 +254,7 @@ class TransactionMetadata:
         return self.timeout_ms == TIMEOUT_NEVER_MS
 
     def moved_to(self, state: TransactionState, now_ms: int, **changes: object) -> TransactionMetadata:
-        """This id in another state, with ``previous_producer_id`` := its producer id, as at every transition.
-
-        Args:
-            changes: further fields to set; may override ``previous_producer_id``.
-        """
+        """This id in another state; ``previous_producer_id`` becomes its producer id, as at every transition."""
         fields: dict[str, object] = {
             "state": state,
             "last_update_ms": now_ms,

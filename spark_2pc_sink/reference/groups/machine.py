@@ -61,10 +61,8 @@ class AssignmentStored:
 class ReplacementStored:
     """Once the record is durable the returning static member gets the unchanged generation (KIP-345).
 
-    Args:
-        replaced: its member id until then, restored if the record could not be stored.
-        leader: the group's previous leader; clients that cannot skip the assignment are told this one, so that a
-            returning leader does not compute a new assignment.
+    If the record could not be stored, the member id ``replaced`` is restored. Clients that cannot skip the assignment
+    are told the previous ``leader``, so that a returning leader does not compute a new assignment.
     """
 
     member_id: str
@@ -76,8 +74,6 @@ class ReplacementStored:
 
 @dataclass(frozen=True)
 class Store:
-    """Append the group's record."""
-
     value: GroupValue
     then: AssignmentStored | ReplacementStored | None = None
 

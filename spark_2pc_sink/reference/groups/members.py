@@ -52,12 +52,10 @@ Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One member of a group.
+    """One member of a group; a static one has an ``instance_id``, its ``group.instance.id`` (KIP-345).
 
-    Args:
-        instance_id: ``group.instance.id`` of a static member (KIP-345), or None.
-        is_new: its first join still waits; a missed session then removes it despite the waiting request.
-        session_deadline_ms: when the session expires; None while a waiting request keeps it alive.
+    While ``is_new``, its first join still waits, and a missed session removes it despite the waiting request.
+    ``session_deadline_ms`` is None while a waiting request keeps it alive.
     """
 
     member_id: str
@@ -78,7 +76,6 @@ class Member:
         return self.join_ticket is not None or self.sync_ticket is not None
 
     def shifted(self, shift_ms: int) -> Member:
-        """The member after the clock was changed by ``shift_ms``."""
         deadline_ms = self.session_deadline_ms
         return self if deadline_ms is None else replace(self, session_deadline_ms=deadline_ms + shift_ms)
 
@@ -92,12 +89,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinRequest:
-    """JoinGroup v0 to v9.
-
-    Args:
-        ticket: identifies the request in the `Reply`.
-        rebalance_timeout_ms: v0 uses the session timeout.
-    """
+    """JoinGroup v0 to v9; v0 uses the session timeout for the rebalance too. The `Reply` has the same ticket."""
 
     ticket: Ticket
     version: int = 9
@@ -113,8 +105,6 @@ class JoinRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncRequest:
-    """SyncGroup v0 to v5."""
-
     ticket: Ticket
     member_id: str
     generation: int
@@ -133,11 +123,9 @@ class JoinedMember:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinAnswer:
-    """A JoinGroup response.
+    """A JoinGroup response; only the leader gets the members.
 
-    Args:
-        skip_assignment: the leader must not compute a new assignment (v9, KIP-814).
-        members: only for the leader.
+    With ``skip_assignment`` the leader must not compute a new assignment (v9, KIP-814).
     """
 
     code: Code = Code.NONE
@@ -162,9 +150,8 @@ class SyncAnswer:
 class JoinTimer:
     """When the join phase ends although members are missing.
 
-    Args:
-        initial_delay_ms: the current wait, in the first rebalance of an empty group; None in every other.
-        remaining_ms: how much longer the first rebalance may wait for further new members (KIP-134).
+    ``initial_delay_ms`` is the current wait in the first rebalance of an empty group, None in every other;
+    ``remaining_ms`` how much longer that may wait for further new members (KIP-134).
     """
 
     deadline_ms: int
@@ -176,13 +163,10 @@ class JoinTimer:
 class Group:
     """A classic group.
 
-    Args:
-        previous_state: distinguishes the first rebalance of an empty group from later ones.
-        state_since_ms: time of the last state change; -1 if unknown.
-        pending: member ids that were handed out but not used yet (KIP-394), with their expiry times.
-        pending_sync: members of this generation that have not synced.
-        sync_deadline_ms: when members that have not synced are removed.
-        topics: the consumers' subscribed topics; None if unknown.
+    ``previous_state`` distinguishes the first rebalance of an empty group from later ones; ``state_since_ms`` is -1 if
+    unknown. ``pending`` are member ids that were handed out but not used yet (KIP-394), with their expiry times;
+    ``pending_sync`` those of this generation that have not synced, and are removed at ``sync_deadline_ms``. ``topics``
+    are those subscribed; None if unknown.
     """
 
     group_id: str

@@ -59,12 +59,9 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetValue:
-    """A committed offset.
+    """A committed offset; ``expire_ms`` is -1 unless the client asked for it (OffsetCommit v2 to v4).
 
-    Args:
-        commit_ms: commit time.
-        expire_ms: expiry requested by the client (OffsetCommit v2 to v4), or -1.
-        topic_id: set if the client identified the topic by id (OffsetCommit v10), or None.
+    ``topic_id`` is None unless the client identified the topic by id (OffsetCommit v10).
     """
 
     offset: int
@@ -100,13 +97,10 @@ class OffsetValue:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupValue:
-    """A generation of a group.
+    """A generation of a group; the protocol type is '' if there was none.
 
-    Args:
-        protocol_type: '' if there was none.
-        state_since_ms: time of the last change of state, or -1.
-        members: their names, timeouts, assignments and metadata for ``protocol`` are stored; members read back have
-            no other data.
+    Of the members their names, timeouts, assignments and metadata for ``protocol`` are stored; members read back have
+    no other data.
     """
 
     protocol_type: str = ""

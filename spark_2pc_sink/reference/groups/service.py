@@ -54,8 +54,6 @@ def _fits(text: str | None) -> bool:
 
 
 class GroupService:
-    """Groups with members."""
-
     def __init__(
         self,
         store: GroupStore,
@@ -103,7 +101,6 @@ class GroupService:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
-        """JoinGroup; waits for the end of the join phase."""
         code = self._join_refusal(group_id, request)
         if code is not Code.NONE:
             return JoinAnswer(code=code, member_id=request.member_id)
@@ -131,7 +128,6 @@ class GroupService:
         return Code.UNKNOWN_MEMBER_ID if unknown else Code.NONE
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
-        """SyncGroup; waits for the leader's assignment."""
         if not is_group_id(group_id):
             return SyncAnswer(code=Code.INVALID_GROUP_ID)
         group = self.store.groups.get(group_id)
@@ -298,8 +294,6 @@ class Committer:
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    """The transaction in a TxnOffsetCommit, and the request's version."""
-
     transactional_id: str
     pair: Pair
     version: int
@@ -386,8 +380,7 @@ class OffsetService:
     ) -> tuple[Code, dict[OffsetKey, FetchedOffset]]:
         """OffsetFetch of one group; returned offsets are durable, so a crash cannot revert them.
 
-        Args:
-            require_stable: refuse offsets that an open transaction may still change.
+        With ``require_stable``, offsets that an open transaction may still change are refused.
         """
         table = self._store.offsets(group_id)
         committed = table.of_group(group_id)

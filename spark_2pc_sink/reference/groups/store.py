@@ -40,18 +40,12 @@ class CommittedOffset:
 
 
 class OffsetTable:
-    """The offsets of one partition's groups."""
-
     def __init__(self) -> None:
         self._committed: dict[str, dict[OffsetKey, CommittedOffset]] = {}
         self._pending: dict[int, dict[OffsetKey, CommittedOffset]] = {}
 
     def replay(self, record_offset: int, producer_id: int, key: OffsetKey, value: OffsetValue | None) -> None:
-        """Apply a log record.
-
-        Args:
-            value: None for a tombstone, which also removes pending offsets.
-        """
+        """Apply a log record; a tombstone (None) also removes pending offsets."""
         if value is None:
             self._forget(key)
         elif producer_id == NO_PRODUCER_ID:
@@ -137,8 +131,6 @@ TOMBSTONES_MAX: Final = 1_000
 
 
 class GroupStore:
-    """All groups with their offsets."""
-
     def __init__(self, logs: Logs, *, partition_count: int, now_ms: Callable[[], int]) -> None:
         self.groups: dict[str, Group] = {}
         self._logs = logs
@@ -162,14 +154,7 @@ class GroupStore:
     def append(
         self, group_id: str, records: Sequence[GroupRecord], *, writer: Writer | None = None, guard: Guard | None = None
     ) -> Code:
-        """Append records of one group as one batch, and apply them; later requests see them.
-
-        Args:
-            writer: the producer whose transaction they belong to.
-
-        Returns:
-            NONE, or the client's error code; nothing has changed then.
-        """
+        """Append records of one group as one batch, and apply them; after another code than NONE nothing changed."""
         log = self.log(group_id)
         if log is None:
             return Code.COORDINATOR_NOT_AVAILABLE

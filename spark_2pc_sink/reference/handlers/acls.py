@@ -20,7 +20,8 @@ from spark_2pc_sink.reference.metadata.acls import (
     ResourceCode,
     refusal_of,
 )
-from spark_2pc_sink.reference.protocol.api import Api, RefusedError, RequestContext, serves
+from spark_2pc_sink.reference.protocol.api import RefusedError, RequestContext, serves
+from spark_2pc_sink.wire.api_versions import Api
 
 _Described: Final = DescribeAclsResponse.DescribeAclsResource
 _Created: Final = CreateAclsResponse.AclCreationResult

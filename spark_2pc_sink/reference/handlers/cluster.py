@@ -15,7 +15,8 @@ from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Access, Op
 from spark_2pc_sink.reference.internal_topics import INTERNAL_TOPICS
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault, unified
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
+from spark_2pc_sink.reference.protocol.api import RequestContext, serves
+from spark_2pc_sink.wire.api_versions import Api
 
 _log = logging.getLogger(__name__)
 

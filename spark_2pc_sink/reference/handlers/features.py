@@ -19,8 +19,9 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.config.properties import BrokerProperties
 from spark_2pc_sink.reference.coordinator.events import CLUSTER_NAME, Operation, Resource
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import Api, Handler, RequestContext, handlers_of, serves
+from spark_2pc_sink.reference.protocol.api import Handler, RequestContext, handlers_of, serves
 from spark_2pc_sink.reference.protocol.codec import ApiVersionsResponse
+from spark_2pc_sink.wire.api_versions import Api
 
 TRANSACTION_VERSION: Final = "transaction.version"
 METADATA_VERSION: Final = "metadata.version"

@@ -21,8 +21,9 @@ from spark_2pc_sink.reference.groups.members import (
 )
 from spark_2pc_sink.reference.groups.service import GroupService
 from spark_2pc_sink.reference.handlers.cluster import allowed
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
+from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.protocol.codec import DeleteGroupsResponse
+from spark_2pc_sink.wire.api_versions import Api
 
 _JoinedMember: Final = JoinGroupResponse.JoinGroupResponseMember
 _LeftMember: Final = LeaveGroupResponse.MemberResponse

@@ -17,8 +17,9 @@ from spark_2pc_sink.reference.groups.records import UNKNOWN, OffsetKey, OffsetVa
 from spark_2pc_sink.reference.groups.service import Committer, FetchedOffset, OffsetService, Transaction
 from spark_2pc_sink.reference.handlers.groups import may_read
 from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
+from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.protocol.codec import TxnOffsetCommitResponse
+from spark_2pc_sink.wire.api_versions import Api
 
 _CommitTopic: Final = OffsetCommitResponse.OffsetCommitResponseTopic
 _CommitPartition: Final = _CommitTopic.OffsetCommitResponsePartition

@@ -25,8 +25,9 @@ from spark_2pc_sink.reference.log.log_values import NO_EPOCH, NO_OFFSET, NOWHERE
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import ProducerEntry
 from spark_2pc_sink.reference.metadata.catalog_state import Topic, name_fault
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
+from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.storage.errors import BatchError, OffsetOutOfRangeError
+from spark_2pc_sink.wire.api_versions import Api
 
 _FetchedTopic: Final = FetchResponse.FetchableTopicResponse
 _PartitionData: Final = _FetchedTopic.PartitionData

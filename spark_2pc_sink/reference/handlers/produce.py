@@ -27,11 +27,12 @@ from spark_2pc_sink.reference.handlers.topic_lookup import Cluster, find_topic
 from spark_2pc_sink.reference.log.log_values import NO_OFFSET, LogSettings, decoded
 from spark_2pc_sink.reference.log.partition_log import PartitionLog
 from spark_2pc_sink.reference.log.producer_state import Guard, NeedsCoordinator, Refused
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
+from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.storage.batches import decode_records, inspect
 from spark_2pc_sink.reference.storage.errors import BatchError
 from spark_2pc_sink.reference.transactions.marker_writer import synced
 from spark_2pc_sink.reference.transactions.verification import Verification
+from spark_2pc_sink.wire.api_versions import Api
 from spark_2pc_sink.wire.batch_format import HEADER_BYTES, MAGIC, BatchHeader, Buffer, read_header
 
 #: `PartitionLog.append` codes about single records of a batch.
@@ -54,10 +55,8 @@ class Refusal(NamedTuple):
 def explain(records: Buffer, header: BatchHeader, *, settings: LogSettings, place: str, now_ms: int) -> Refusal | None:
     """The records for which a batch is refused, and the code, in Kafka's words (``LogValidator``).
 
-    Timestamps are not checked for a record without a key, so an out-of-range code is about another one.
-
-    Returns:
-        The first `RECORD_ERRORS_MAX` of them; None if the records cannot be read, or are valid after all.
+    Timestamps are not checked for a record without a key, so an out-of-range code is about another one. At most
+    `RECORD_ERRORS_MAX` are named. None if the records cannot be read, or are valid after all.
     """
     latest_ms = now_ms + settings.timestamp_after_max_ms
     named: list[tuple[int, str]] = []
@@ -122,8 +121,7 @@ _Answer: Final = _Topic.PartitionProduceResponse
 class _Write:
     """One partition of a request in progress, and its answer.
 
-    Args:
-        late_code: a batch error that Kafka finds when it appends: after the coordinator was asked.
+    ``late_code`` is a batch error that Kafka finds when it appends: after the coordinator was asked.
     """
 
     records: Any
@@ -179,9 +177,8 @@ class ProduceHandlers:
     async def produce(self, context: RequestContext, request: Any) -> Any:
         """Carry out a request; None (no answer) with acks=0.
 
-        Raises:
-            RemoteProtocolError: an error with acks=0. As in Kafka it is signalled by closing the connection, or the
-                client would continue to write to a missing topic.
+        An error with acks=0 raises RemoteProtocolError: as in Kafka it is signalled by closing the connection, or the
+        client would continue to write to a missing topic.
         """
         version = context.version
         topics = [

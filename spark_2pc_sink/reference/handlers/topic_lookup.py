@@ -39,12 +39,8 @@ def find_topic(
 ) -> tuple[str, Code]:
     """A topic's name, and the reason for refusing all its partitions, or NONE.
 
-    An unknown name is not such a reason: its partitions are not found.
-
-    Args:
-        name: as in the request; ignored with ``by_id``.
-        topic_id: as in the request; used only with ``by_id``.
-        by_id: the request version identifies topics by id.
+    An unknown name is not such a reason: its partitions are not found. Topics are identified by id if ``by_id``, else
+    by name.
     """
     if by_id:
         topic = None if topic_id is None else cluster.topic_by_id(topic_id)

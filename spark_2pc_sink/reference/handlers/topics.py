@@ -23,7 +23,8 @@ from spark_2pc_sink.reference.handlers.cluster import may_create
 from spark_2pc_sink.reference.handlers.configs import config_fault
 from spark_2pc_sink.reference.metadata.catalog import Catalog
 from spark_2pc_sink.reference.metadata.catalog_state import CLUSTER_METADATA, Topic, colliding, name_fault, random_id
-from spark_2pc_sink.reference.protocol.api import Api, RefusedError, RequestContext, serves
+from spark_2pc_sink.reference.protocol.api import RefusedError, RequestContext, serves
+from spark_2pc_sink.wire.api_versions import Api
 
 _log = logging.getLogger(__name__)
 

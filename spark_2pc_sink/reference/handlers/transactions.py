@@ -39,9 +39,10 @@ from spark_2pc_sink.reference.handlers.topic_lookup import Topics, by_topic
 from spark_2pc_sink.reference.internal_topics import STRING_BYTES_MAX
 from spark_2pc_sink.reference.log.producer_state import EndMarker
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
+from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.transactions.marker_writer import MarkerWriter
 from spark_2pc_sink.reference.transactions.service import TransactionService
+from spark_2pc_sink.wire.api_versions import Api
 
 _TxnResult = producer.AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 _TxnTopicResult = producer.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
@@ -65,9 +66,8 @@ class TransactionHandlers:
     async def init_producer_id(self, context: RequestContext, request: Any) -> Any:
         """InitProducerId v0 to v6.
 
-        Raises:
-            RemoteProtocolError: the transactional id is too long for a state log record. As in Kafka there is no
-                answer; and nothing is reserved, or the id would be pending for ever.
+        An id too long for a state log record is a protocol error. As in Kafka there is no answer; and nothing is
+        reserved, or the id would be pending for ever.
         """
         if len((request.transactional_id or "").encode()) > STRING_BYTES_MAX:
             raise RemoteProtocolError(

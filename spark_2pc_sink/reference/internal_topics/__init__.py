@@ -57,7 +57,6 @@ ConsumerProtocolSubscription: Any = consumer_metadata.ConsumerProtocolSubscripti
 
 
 def encode_key(key: Any) -> bytes:
-    """The bytes of a key."""
     return _encode(key, prefix=key.json["apiKey"], version=0)
 
 
@@ -81,14 +80,7 @@ def decode_value(kind: Any, data: bytes, *, peer: str) -> Any:
 
 
 def decode(kind: Any, data: bytes, *, version: int, peer: str, prefix_only: bool = False) -> Any:
-    """Decode a record of class ``kind`` as ``version``, whatever its prefix says.
-
-    Args:
-        prefix_only: later versions may have added fields at the end.
-
-    Raises:
-        RemoteProtocolError: the bytes do not match the schema.
-    """
+    """Decode a record as ``version``, whatever its prefix; with ``prefix_only`` later versions may have more fields."""
     prefix_of(data, peer=peer)
     flexible = kind.flexible_version_q(version)
     read = kind._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=kind)  # noqa: SLF001

@@ -1,14 +1,7 @@
-"""Values that are written to and read from a partition log.
+"""Values that are written to and read from a partition log; leader epochs; decoding in threads.
 
-Leader epochs and the offsets that each wrote: the answer to OffsetForLeaderEpoch (KIP-101, KIP-320).
-
-Kafka keeps it in ``leader-epoch-checkpoint``; here it is rebuilt from the batches, each of which carries its epoch.
-An epoch without records is forgotten when the next one begins, as in ``LeaderEpochFileCache.assign``.
-
-Decoding of client records without blocking other connections.
-
-A batch of a few kilobytes may contain millions of records. Large or compressed batches are decoded in a thread, at
-most `_THREADS` at a time, which bounds the number of decoded batches held in memory for all clients together.
+A batch of a few kilobytes may contain millions of records. Large or compressed batches are decoded in a thread, at most
+`_THREADS` at a time, which bounds the number of decoded batches held in memory for all clients together.
 """
 
 from __future__ import annotations
@@ -39,7 +32,11 @@ class EpochEnd:
 
 
 class LeaderEpochs:
-    """The epochs of one partition (``LeaderEpochFileCache``)."""
+    """The leader epochs of one partition and where each begins, for OffsetForLeaderEpoch (KIP-101, KIP-320).
+
+    Kafka keeps it in ``leader-epoch-checkpoint``; here it is rebuilt from the batches, each of which carries its epoch.
+    An epoch without records is forgotten when the next one begins, as in ``LeaderEpochFileCache.assign``.
+    """
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
@@ -88,8 +85,7 @@ class Isolation(IntEnum):
 class LogSettings:
     """The broker and topic properties that apply to a partition; the defaults are Kafka's.
 
-    Args:
-        cleanup_policy: log.cleanup.policy, cleanup.policy. Nothing is removed, but Kafka's refusals apply.
+    Under ``cleanup_policy`` nothing is removed, but Kafka's refusals apply.
     """
 
     segment_bytes: int = 1_073_741_824
@@ -113,12 +109,10 @@ class LogSettings:
 
 @dataclass(frozen=True)
 class Appended:
-    """The outcome of an append.
+    """The outcome of an append; ``base_offset`` is -1 unless the code is NONE.
 
-    Args:
-        base_offset: the batch's; for a duplicate, that of the first append; -1 unless the code is NONE.
-        log_append_time_ms: for the Produce answer: the broker's timestamp, a duplicate's timestamp, or -1.
-        duplicate: nothing was written; the log already contains the batch.
+    For a duplicate (nothing was written; the log already contains the batch) offset and timestamp are those of the
+    first append. ``log_append_time_ms`` is for the Produce answer: the broker's timestamp, or -1.
     """
 
     code: Code
@@ -130,12 +124,10 @@ class Appended:
 
 @dataclass(frozen=True)
 class FetchedData:
-    """What a fetch of one partition found.
+    """What a fetch of one partition found: whole batches, of which the first may begin before the requested offset.
 
-    Args:
-        records: whole batches; the first may begin before the requested offset.
-        aborted: (producer id, first offset) in the order of the markers, also beyond ``records`` (as Kafka does);
-            None for read_uncommitted.
+    ``aborted`` has (producer id, first offset) in the order of the markers, also beyond ``records`` (as Kafka does);
+    None for read_uncommitted.
     """
 
     records: bytes
@@ -147,8 +139,6 @@ class FetchedData:
 
 @dataclass(frozen=True)
 class FoundOffset:
-    """What ListOffsets answers for one partition; -1 for absent values."""
-
     offset: int
     timestamp_ms: int
     leader_epoch: int
@@ -175,13 +165,11 @@ async def decoded(header: BatchHeader, work: Callable[[], _Result]) -> _Result:
 
 
 def first_from(batch: bytes, header: BatchHeader, timestamp_ms: int, offset: int) -> Record | None:
-    """The first record of a batch at or after both a timestamp and an offset."""
     found = decode_records(batch, header)
     return next((each for each in found if each.timestamp_ms >= timestamp_ms and each.offset >= offset), None)
 
 
 def max_timestamp_from(batch: bytes, header: BatchHeader, offset: int) -> int:
-    """The largest timestamp among a batch's records at or after an offset."""
     return max(record.timestamp_ms for record in decode_records(batch, header) if record.offset >= offset)
 
 

@@ -2,15 +2,11 @@
 
 One `PartitionLog` holds the batches (`storage`), the rules for producers (`producer_state`), and the offsets that
 readers are limited by. Everything runs on one event loop. An append is in the log when the call returns (the next
-append sees it), and durable after `sync`; the high watermark is the durable end, so that readers never see records
-that a crash could take back. A caller must not answer its client before `sync`.
+append sees it), and durable after `sync`; the high watermark is the durable end, so that readers never see records that
+a crash could take back. A caller must not answer its client before `sync`.
 
 The rules are those of Kafka 4.4.0's ``UnifiedLog`` and ``LocalLog``. There is no retention and no compaction; records
 deleted by DeleteRecords become unreadable, and their bytes are removed with the topic.
-
-State of a partition that is derived from its batches: producers, aborted transactions, leader epochs, stable offset.
-
-Pure: the same batches in the same order give the same state, whether they are appended or read back.
 """
 
 from __future__ import annotations
@@ -66,7 +62,10 @@ from spark_2pc_sink.wire.batch_format import TRANSACTIONAL_BIT, BatchHeader, Buf
 
 
 class LogState:
-    """The state of one partition."""
+    """The state derived from a partition's batches: producers, aborted transactions, leader epochs, stable offset.
+
+    The same batches in the same order give the same state, whether they are appended or read back.
+    """
 
     def __init__(self, *, verification: bool) -> None:
         self.producers: ProducerStates = ProducerStates(verification=verification)
@@ -88,7 +87,6 @@ class LogState:
             self.marker_written(header, commit=marker.commit, coordinator_epoch=marker.coordinator_epoch)
 
     def marker_written(self, header: BatchHeader, *, commit: bool, coordinator_epoch: int) -> None:
-        """Apply an end marker in the log. If no transaction was open, only the producer changes."""
         ended = self.producers.marker_written(header, commit=commit, coordinator_epoch=coordinator_epoch)
         if ended is None:
             return
@@ -117,12 +115,9 @@ _logger = logging.getLogger(__name__)
 class PartitionLog:
     """One partition, made by :meth:`open`; for use on the event loop only.
 
-    Attributes:
-        leader_epoch: written to every batch; counts the starts of the node.
-        recovered_cut_bytes: bytes of a torn write that opening truncated; usually 0.
-        log_start_offset: first available offset; only `delete_before` raises it.
-        high_watermark: first offset not visible to readers; everything below it is durable.
-        last_stable_offset: first offset not visible to read_committed readers.
+    ``leader_epoch`` counts the starts of the node. Everything below ``high_watermark`` is durable and visible to
+    readers, everything below ``last_stable_offset`` to read_committed ones. Only `delete_before` raises
+    ``log_start_offset``.
     """
 
     def __init__(
@@ -167,15 +162,10 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open a partition and recover its directory: every batch is read and its CRC checked.
 
-        Blocks while it reads; needs no event loop, so that startup may open logs in threads.
-
-        Args:
-            place: an existing directory, or a store of segments; None keeps everything in memory.
-            durable_end: the offset up to which the log was on disk at an earlier start or stop.
-
-        Raises:
-            CorruptLogError: a segment that was complete on disk is damaged. A torn end is truncated instead.
-            ShortLogError: the log ends before ``durable_end``.
+        Blocks while it reads; needs no event loop, so that startup may open logs in threads. A torn end is truncated;
+        damage in a segment that was complete on disk is a CorruptLogError, an end before ``durable_end`` (the offset up
+        to which the log was on disk at an earlier start or stop) a ShortLogError. Without a ``place`` everything is in
+        memory.
         """
         store = DiskStore(place) if isinstance(place, Path) else place or MemoryStore()
         log = SegmentedLog(store)
@@ -209,11 +199,7 @@ class PartitionLog:
     def standing(self, stamp: ProducerStamp, *, supports_epoch_bump: bool, now_ms: int) -> Standing:
         """Whether the coordinator must be asked before a transactional batch is appended (KIP-890, "Verification").
 
-        Args:
-            supports_epoch_bump: the client relies on the implicit add (Produce v12, TxnOffsetCommit v5).
-
-        Returns:
-            `Verified`: append. `NeedsCoordinator`: ask, then append with its guard. `Refused`: answer its code.
+        ``supports_epoch_bump``: the client relies on the implicit add (Produce v12, TxnOffsetCommit v5).
         """
         return self._state.producers.standing(stamp, supports_epoch_bump=supports_epoch_bump, now_ms=now_ms)
 
@@ -231,15 +217,9 @@ class PartitionLog:
     ) -> Appended:
         """Append a client's batch. Durable after `sync`; nothing is written unless the code is NONE.
 
-        Args:
-            records: exactly the bytes that ``storage.batches.inspect`` returned ``header`` for; not kept.
-            guard: from `NeedsCoordinator`; only for a transactional batch whose partition the coordinator has added.
-
-        Returns:
-            NONE with the base offset; or MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD (a
-            record without a key in a compacted topic), INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
-            OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_STORAGE_ERROR.
-            ``duplicate`` means that the log already contains the batch; `sync` is still required before the answer.
+        ``records`` are exactly the bytes that ``storage.batches.inspect`` returned ``header`` for, and are not kept;
+        ``guard`` is from `NeedsCoordinator`, for a transactional batch whose partition the coordinator has added. Also
+        for a duplicate `sync` is required before the answer.
         """
         code = self._refusal(header, now_ms)
         if code is Code.NONE and lacks_keys:
@@ -264,14 +244,7 @@ class PartitionLog:
         producer: ProducerStamp | None = None,
         guard: Guard | None = None,
     ) -> Appended:
-        """Append the broker's own records as one batch: state logs, offsets of groups.
-
-        Args:
-            producer: the producer whose transaction they belong to (`producer_state.Writer`), or None.
-
-        Returns:
-            as `append`; without sequences, duplicates and OUT_OF_ORDER_SEQUENCE_NUMBER cannot occur.
-        """
+        """Append the broker's own records as one batch: of state logs, or of groups' offsets, also in a transaction."""
         batch = build_batch(
             encode_records(records),
             record_count=len(records),
@@ -292,9 +265,6 @@ class PartitionLog:
         """Append the end marker of a transaction. Durable after `sync`; nothing is written unless the code is NONE.
 
         As in Kafka, a marker for an unknown producer or transaction is also written.
-
-        Returns:
-            NONE, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED or KAFKA_STORAGE_ERROR.
         """
         code = self._state.producers.check_marker(marker)
         if code is not Code.NONE:
@@ -315,8 +285,7 @@ class PartitionLog:
     async def sync(self) -> None:
         """Wait until everything appended before this call is durable and visible. Many callers share one fdatasync.
 
-        Raises:
-            LogFailedError: the disk failed; pending writes are in doubt, and the log takes no more.
+        After a LogFailedError pending writes are in doubt, and the log takes no more.
         """
         failure = await self.flush()
         if failure is not None:
@@ -327,11 +296,7 @@ class PartitionLog:
         return self._sync.request()
 
     def delete_before(self, offset: int) -> None:
-        """Make records below ``offset`` unreadable (DeleteRecords). The caller persists the offset.
-
-        Args:
-            offset: at most the high watermark; a value below `log_start_offset` changes nothing.
-        """
+        """Make records below an offset unreadable (DeleteRecords). The caller persists the offset."""
         assert offset <= self.high_watermark
         self.log_start_offset = max(self.log_start_offset, offset)
         self.last_stable_offset = self._stable_offset()
@@ -346,13 +311,8 @@ class PartitionLog:
     def read(self, offset: int, *, max_bytes: int, isolation: Isolation, min_one: bool) -> FetchedData:
         """Whole batches from the one with ``offset``, as far as ``isolation`` allows, from one segment.
 
-        Args:
-            max_bytes: limit for the batches; the answer is empty if the first one is larger, unless ``min_one``.
-            min_one: return the first batch whatever its size, so that a reader always makes progress.
-
-        Raises:
-            OffsetOutOfRangeError: before the log's start or after its end.
-            OSError: the disk failed.
+        With ``min_one`` the first batch is returned whatever its size, so that a reader always makes progress. Raises
+        OffsetOutOfRangeError outside of the log, and OSError if the disk failed.
         """
         if not self.log_start_offset <= offset <= self._log.end_offset:
             raise OffsetOutOfRangeError(
@@ -390,7 +350,6 @@ class PartitionLog:
                 raise self.unreadable(header.base_offset, error.detail) from error
 
     def unreadable(self, offset: int, detail: str) -> UnreadableRecordError:
-        """The error for a record that the log's loader cannot decode."""
         return UnreadableRecordError(
             path=self._log.path_of(offset), topic=self.topic, partition=self.partition, offset=offset, detail=detail
         )
@@ -420,7 +379,6 @@ class PartitionLog:
         return NOWHERE if largest_ms < 0 else await self.offset_for_timestamp(largest_ms, isolation)
 
     def offset_for_epoch(self, epoch: int) -> EpochEnd:
-        """OffsetForLeaderEpoch: where the largest leader epoch up to ``epoch`` ends; (-1, -1) if unknown."""
         return self._state.epochs.end_of(epoch, self._log.end_offset)
 
     def producers(self) -> Iterator[ProducerEntry]:

@@ -1,23 +1,13 @@
 """Producers of a partition and what they may append: pure rules, no I/O, no clock.
 
 The rules are those of Kafka 4.4.0's ``ProducerAppendInfo``, ``ProducerStateManager`` and ``UnifiedLog`` (KIP-98,
-"Producer Id, Epoch and Sequence"; KIP-360; KIP-890, "Verification" and "Epoch bump"). Per producer id there is an
-entry (epoch, last five batches of the epoch, open transaction) that the log itself determines, so that a reopened log
-has the same one; what is in memory only, from the first question to the coordinator until the first record, is in
-`verification_guards`.
+"Producer Id, Epoch and Sequence"; KIP-360; KIP-890, "Verification" and "Epoch bump"). Per producer id there is an entry
+(epoch, last five batches of the epoch, open transaction) that the log itself determines, so that a reopened log has the
+same one; what is in memory only, from the first question to the coordinator until the first record, is in
+`VerificationGuards`.
 
 A caller checks first (`check_batch`, `check_marker`: nothing changes), writes, and then tells what it wrote
 (`batch_written`, `marker_written`). Reading a log back is the second half alone: what is in the log was right once.
-
-Verification guards: which questions to the coordinator still hold, in memory only (KIP-890, "Verification").
-
-A guard is taken when the coordinator is asked about a transaction, and is used up by the transaction's first record,
-or removed by a marker that arrives in between. A reopened log has none: pending questions are asked again.
-
-Index of aborted transactions of a partition: what a read_committed reader must skip.
-
-Kafka keeps it in ``.txnindex`` files (``TransactionIndex``); here it is in memory and rebuilt from the end markers
-when the log is opened. Entries are in the order of their markers.
 """
 
 from __future__ import annotations
@@ -42,9 +32,8 @@ class Guard:
 class Verifying:
     """A question to the coordinator that no record has followed yet (``VerificationStateEntry``).
 
-    Args:
-        lowest_sequence: the lowest first sequence received in this epoch: no batch may overtake it.
-        supports_epoch_bump: the client is on transaction.version 2, whose transactions begin at sequence 0.
+    No batch may overtake the one with the lowest first sequence received in this epoch. A client that
+    ``supports_epoch_bump`` is on transaction.version 2, whose transactions begin at sequence 0.
     """
 
     guard: Guard
@@ -63,7 +52,11 @@ class Verifying:
 
 
 class VerificationGuards:
-    """The guards of one partition, at most one per producer id."""
+    """Which questions to the coordinator still hold, in memory only (KIP-890, "Verification"); one per producer id.
+
+    A guard is taken when the coordinator is asked about a transaction, and is used up by the transaction's first
+    record, or removed by a marker that arrives in between. A reopened log has none: pending questions are asked again.
+    """
 
     def __init__(self) -> None:
         self._verifying: dict[int, Verifying] = {}
@@ -77,7 +70,6 @@ class VerificationGuards:
         return asked.guard
 
     def holds(self, producer_id: int, guard: Guard | None) -> bool:
-        """True while this guard is neither used up nor removed."""
         asked = self._verifying.get(producer_id)
         return guard is not None and asked is not None and asked.guard is guard
 
@@ -120,8 +112,6 @@ NO_TIMESTAMP: Final = -1
 
 @dataclass(frozen=True)
 class BatchMemory:
-    """The fields of a producer's recent batch that identify its retry."""
-
     first_sequence: int
     last_sequence: int
     first_offset: int
@@ -133,9 +123,8 @@ class BatchMemory:
 class ProducerEntry:
     """What the log says about one producer id.
 
-    Args:
-        batches: the last ones in this epoch, oldest first; none after a marker that bumped the epoch.
-        txn_start_offset: first offset of the open transaction, or None.
+    ``batches`` are the last ones in this epoch, oldest first; none after a marker that bumped the epoch.
+    ``txn_start_offset`` is the first offset of the open transaction.
     """
 
     producer_id: int
@@ -190,8 +179,7 @@ class ProducerEntry:
 class EndMarker:
     """How a transaction ends, as its coordinator tells a partition leader (WriteTxnMarkers).
 
-    Args:
-        transaction_version: the version used by the transaction's client; 0 if the request does not say.
+    ``transaction_version`` is the one used by the transaction's client; 0 if the request does not say.
     """
 
     producer_id: int
@@ -230,8 +218,6 @@ class Verified: ...
 
 @dataclass(frozen=True)
 class NeedsCoordinator:
-    """Ask the coordinator to add or verify the partition, then append with this guard."""
-
     guard: Guard
 
 
@@ -255,8 +241,6 @@ class EndedTransaction:
 
 
 class ProducerStates:
-    """All producers of one partition."""
-
     def __init__(self, *, verification: bool = True) -> None:
         self.verification = verification
         self._entries: dict[int, ProducerEntry] = {}
@@ -304,8 +288,7 @@ class ProducerStates:
     def check_batch(self, header: BatchHeader, guard: Guard | None, *, sequenced: bool = True) -> Code:
         """NONE if a data batch with a producer id may be appended, after `duplicate` found none.
 
-        Args:
-            sequenced: False for broker records, which have no sequence numbers.
+        Broker records have no sequence numbers: they are not ``sequenced``.
         """
         entry = self._entries.get(header.producer_id) or ProducerEntry(header.producer_id)
         epoch = header.producer_epoch
@@ -388,10 +371,9 @@ class ProducerStates:
 class AbortedTransaction:
     """One aborted transaction.
 
-    Args:
-        stable_offset: the last stable offset once the marker is written, as far as this partition can know: the start
-            of the earliest transaction of another producer id, else the offset after the marker. No later entry begins
-            before it, so a search can stop there.
+    ``stable_offset`` is the last stable offset once the marker is written, as far as this partition can know: the start
+    of the earliest transaction of another producer id, else the offset after the marker. No later entry begins before
+    it, so a search can stop there.
     """
 
     producer_id: int

@@ -63,10 +63,7 @@ class PermissionCode(IntEnum):
 class Acl:
     """One rule, with the wire protocol's codes.
 
-    Args:
-        name: resource name; ``*`` with a literal pattern matches every name.
-        principal: ``User:name``; ``User:*`` matches every user.
-        host: an address; ``*`` matches every host.
+    ``*`` as the name of a literal pattern matches every name, as a host every host; ``User:*`` matches every user.
     """
 
     resource: int
@@ -108,8 +105,7 @@ class Acl:
 class AclFilter:
     """Which rules to show or to delete; None and the codes 1 match all (``AclBindingFilter``).
 
-    Args:
-        pattern: MATCH also finds the wildcard and the prefixes that cover ``name``.
+    The pattern MATCH also finds the wildcard and the prefixes that cover ``name``.
     """
 
     resource: int
@@ -154,8 +150,6 @@ class AclRows(Protocol):
 
 
 class AclStore:
-    """The current rules."""
-
     def __init__(self, rows: AclRows) -> None:
         self._rows = rows
         self._wanted = frozenset(Acl(**row) for row in rows.acls())
@@ -216,7 +210,6 @@ class AclAccess:
 
 
 def _covers(deny: Acl, allow: Acl) -> bool:
-    """True if ``deny`` covers everything that ``allow`` names."""
     if deny.pattern == PatternCode.PREFIXED:
         return allow.name.startswith(deny.name) and not _is_wildcard(allow)
     return _is_wildcard(deny) or (allow.pattern == PatternCode.LITERAL and allow.name == deny.name)

@@ -38,11 +38,9 @@ class Catalog:
     Reads never wait. Changes run one after the other, in the order of the calls, and complete even if the caller is
     cancelled in between.
 
-    Attributes:
-        properties: the start's properties with later alterations applied.
-        on_deleted: called with each deleted topic, after it became invisible to readers and before its logs are closed.
-        on_transaction_version: called with each new level of the feature, once it is durable.
-        on_properties: called with the altered properties.
+    ``properties`` are the start's with later alterations applied. ``on_deleted`` is called with each deleted topic,
+    after it became invisible to readers and before its logs are closed; ``on_transaction_version`` with each new level
+    of the feature, once it is durable; ``on_properties`` with the altered properties.
     """
 
     def __init__(
@@ -74,10 +72,9 @@ class Catalog:
     ) -> Catalog:
         """Start the node on its state, or on a new one, and count the start. Does not open any log.
 
-        Args:
-            properties: ``node.id`` must be that of the earlier starts. ``transaction.version`` is the level of a new
-                directory. A value other than at the last start changes the level, up or down; the same value keeps
-                the level that ``kafka-features.sh`` has set since then.
+        ``node.id`` must be that of the earlier starts. ``transaction.version`` is the level of a new directory. A value
+        other than at the last start changes the level, up or down; the same value keeps the level that
+        ``kafka-features.sh`` has set since then.
         """
         if directory is None:
             return cls(new_state(properties), None, properties, executor, {})
@@ -128,11 +125,7 @@ class Catalog:
         return self._state.broker_configs
 
     async def alter_broker_configs(self, broker: str, changes: Mapping[str, str | None]) -> None:
-        """Alter configs of a broker while it runs; open logs apply them from now on.
-
-        Args:
-            broker: its id, or '' for the default of all brokers.
-        """
+        """Alter configs of a broker ('' for the default of all) while it runs; open logs apply them from now on."""
 
         def change(state: CatalogState) -> CatalogState:
             now = {**state.broker_configs.get(broker, {}), **changes}
@@ -180,11 +173,7 @@ class Catalog:
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str] | None = None, *, topic_id: uuid.UUID | None = None
     ) -> Topic | None:
-        """Create a topic; None if the name is taken.
-
-        Args:
-            name: must have been validated, as the other arguments (`topic_names`, `topic_configs`).
-        """
+        """Create a topic whose name and configs have been validated; None if the name is taken."""
         topic = Topic(name, topic_id or random_id(), partitions, dict(configs or {}))
         return topic if await self._create([topic]) else None
 
@@ -217,8 +206,7 @@ class Catalog:
     async def alter_configs(self, name: str, alter: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic | None:
         """Change a topic's configs; its open logs apply them from now on. None if the topic is gone.
 
-        Args:
-            alter: makes the new configs from those set when the change is carried out.
+        ``alter`` makes the new configs from those set when the change is carried out.
         """
         topic = await self._alter(name, lambda topic: replace(topic, configs=dict(alter(topic.configs))))
         if topic is not None:
@@ -229,11 +217,7 @@ class Catalog:
         return topic
 
     async def delete_records(self, name: str, starts: Mapping[int, int]) -> Topic | None:
-        """Make records below these offsets unreadable; None if the topic is gone or nothing changes.
-
-        Args:
-            starts: the first offset to keep, by partition; offsets below the current start change nothing.
-        """
+        """Make records below these offsets unreadable, by partition; None if the topic is gone or nothing changes."""
 
         def moved(topic: Topic) -> Topic | None:
             later = {at: offset for at, offset in starts.items() if offset > topic.log_starts.get(at, 0)}

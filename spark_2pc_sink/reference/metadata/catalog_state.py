@@ -25,10 +25,7 @@ def write_checked(document: dict[str, Any]) -> bytes:
 
 
 def read_checked(data: bytes) -> Any:
-    """The document that `write_checked` wrote, without its checksum.
-
-    A document without a checksum is accepted: an earlier version wrote none.
-    """
+    """The document that `write_checked` wrote; an earlier version wrote no checksum."""
     found = json.loads(data)
     if isinstance(found, dict) and _CHECKSUM in found:
         written = found.pop(_CHECKSUM)
@@ -61,9 +58,8 @@ AclRow: TypeAlias = Mapping[str, Any]
 class Topic:
     """A topic's current state.
 
-    Args:
-        configs: configs set for this topic, as Kafka's names and texts; defaults are not included.
-        log_starts: first available offset of each partition whose records were deleted (DeleteRecords).
+    ``configs`` are those set for this topic, without defaults; ``log_starts`` the first available offset of each
+    partition whose records were deleted (DeleteRecords).
     """
 
     name: str
@@ -86,13 +82,10 @@ class Topic:
 class CatalogState:
     """All metadata that the catalog stores.
 
-    Args:
-        starts: number of node starts on this state, including the current one.
-        property_transaction_version: value of the property ``transaction.version`` at the last start.
-        feature_changes: number of level changes while a node ran.
-        next_producer_id: the first id of the next block; everything below may have been handed out.
-        broker_configs: altered broker configs, by broker id ('' for all brokers) and name.
-        removing: topics deleted for clients, whose files may still be there.
+    ``starts`` includes the current one. ``property_transaction_version`` is the value of ``transaction.version`` at the
+    last start, ``feature_changes`` the number of level changes while a node ran. Every id below ``next_producer_id``
+    may have been handed out. ``broker_configs`` are by broker id ('' for all brokers) and name. Topics ``removing`` are
+    deleted for clients, and their files may still be there.
     """
 
     cluster_id: str
@@ -152,7 +145,6 @@ def id_text(found: uuid.UUID) -> str:
 
 
 def id_of_text(text: str) -> uuid.UUID:
-    """Parse an id in Kafka's text form; raises ValueError if the text is invalid."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
@@ -182,7 +174,6 @@ def write_state(state: CatalogState) -> bytes:
 
 
 def read_state(document: bytes) -> CatalogState:
-    """The state that `write_state` wrote."""
     try:
         found = read_checked(document)
         if found["version"] != _FORMAT_VERSION:

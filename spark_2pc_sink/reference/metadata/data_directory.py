@@ -58,7 +58,6 @@ def write_log_ends(ends: LogEnds) -> bytes:
 
 
 def read_log_ends(data: bytes) -> LogEnds:
-    """The ends that `write_log_ends` wrote."""
     try:
         rows = read_checked(data)["ends"]
         return {(id_of_text(topic_id), int(partition)): int(end) for topic_id, partition, end in rows}
@@ -78,11 +77,7 @@ _PARTITION_DIRECTORY: Final = re.compile(r"[a-zA-Z0-9._-]+-\d+")
 
 
 class DataDirectory:
-    """A directory that this process locks from the constructor to :meth:`close`.
-
-    Raises:
-        ConfigurationError: another process has locked it, or it cannot be used.
-    """
+    """A directory that this process locks from the constructor to :meth:`close`."""
 
     def __init__(self, path: Path) -> None:
         self.path: Path = path.absolute()
@@ -139,7 +134,6 @@ class DataDirectory:
             ) from error
 
     def write_log_ends(self, ends: LogEnds) -> None:
-        """Record that the logs are on disk up to these offsets; call once they are."""
         self._replace(_LOG_ENDS, write_log_ends(ends))
 
     def write_meta(self, state: CatalogState) -> None:
@@ -163,14 +157,9 @@ class DataDirectory:
         """Make the directories of all partitions that have none yet, durable before this returns.
 
         A directory of a topic that does not exist (half created, or deleted) is moved out of the way: it is renamed,
-        and removed with the next deleted topic unless it contains records.
-
-        Args:
-            live: the other existing topics; their directories stay where they are.
-            starting: records also stay where they are, for `must_belong` to refuse: the files were exchanged.
-
-        Raises:
-            OSError: the disk refused one of them; those created before it have been removed again.
+        and removed with the next deleted topic unless it contains records. Those of the other existing topics,
+        ``live``, stay where they are; so do records when ``starting``, for `must_belong` to refuse: the files were
+        exchanged. If the disk refuses one of them, those created before it are removed again.
         """
         topics = tuple(topics)
         owners = {topic.id for topic in (*topics, *live)}
@@ -211,14 +200,9 @@ class DataDirectory:
     def remove_topics(self, topics: Iterable[Topic], *, live: Container[str] = ()) -> None:
         """Remove all files of deleted topics; files that are already gone are ignored.
 
-        A directory is renamed before its files are removed, so that a half-empty one never has its own name. The
-        rename is durable when this returns. Files that cannot be removed are left to the next call.
-
-        Args:
-            live: names of the existing topics: a directory without a topic id may belong to one of them.
-
-        Raises:
-            OSError: a directory could not be renamed.
+        A directory is renamed before its files are removed, so that a half-empty one never has its own name. The rename
+        is durable when this returns. Files that cannot be removed are left to the next call. A directory without a
+        topic id may belong to one of the existing topics, whose names are ``live``.
         """
         existing = {entry.name for entry in self.path.iterdir()}
         renamed = False
@@ -314,7 +298,6 @@ def _topic_id(file: Path) -> uuid.UUID | None:
 
 
 def new_state(properties: BrokerProperties) -> CatalogState:
-    """The state of a new cluster, at its first start."""
     check_level(properties, properties.transaction_version)
     return CatalogState(
         cluster_id=id_text(random_id()),
@@ -371,8 +354,7 @@ def _started(directory: DataDirectory, properties: BrokerProperties) -> CatalogS
 def store(directory: DataDirectory, state: CatalogState, made: Iterable[Topic], *, before: CatalogState) -> None:
     """Write a changed state, and make directories for the partitions of the topics that were made.
 
-    Raises:
-        OSError: the disk refused; the state is unchanged.
+    After an OSError the state is unchanged.
     """
     # A crash between the two leaves a topic without directories; the next start creates them.
     directory.write_catalog(state)

@@ -53,7 +53,6 @@ _ESCAPED: Final = frozenset(',+"\\<>;')
 
 
 def server_context(properties: BrokerProperties) -> ssl.SSLContext:
-    """The TLS context of all TLS listeners."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     location, trusted = properties.ssl_keystore_location, properties.ssl_truststore_location
@@ -76,8 +75,7 @@ def server_context(properties: BrokerProperties) -> ssl.SSLContext:
 def certificate_principal(certificate: Mapping[str, Any] | None) -> str:
     """A client's principal: its distinguished name as RFC 2253 writes it, as in Kafka's default principal builder.
 
-    Args:
-        certificate: from ``SSLSocket.getpeercert``; without one the client is anonymous.
+    ``certificate`` is from ``SSLSocket.getpeercert``; without one the client is anonymous.
     """
     subject = (certificate or {}).get("subject", ())
     if not subject:
@@ -97,14 +95,10 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class FrameReader:
-    """The frames of one connection.
+    """The frames of one connection; ``broken`` says why no further frame can follow.
 
-    Args:
-        scratch: shared by all connections of an event loop: it holds bytes only between `buffer` and `received`.
-        has_room: called with the bytes by which a buffer is about to grow; False breaks the connection.
-
-    Attributes:
-        broken: why no further frame can follow, or None.
+    All connections of an event loop share ``scratch``: it holds bytes only between `buffer` and `received`.
+    ``has_room`` is called with the bytes by which a buffer is about to grow; False breaks the connection.
     """
 
     def __init__(self, scratch: memoryview, *, frame_bytes_max: int, has_room: Callable[[int], bool]) -> None:
@@ -420,16 +414,7 @@ TLS_HANDSHAKE_DEADLINE_S: Final = 10.0
 
 
 class SocketServer:
-    """Listens, and serves clients.
-
-    Args:
-        access_of: returns the ACLs for a principal and a host.
-
-    Attributes:
-        connections: the open ones.
-        addresses: host and port of every listener, as bound; empty before `start`.
-        advertised: each listener's address in Metadata.
-    """
+    """Listens, and serves clients. ``addresses`` has host and port of every listener, as bound, after `start`."""
 
     def __init__(self, dispatcher: Dispatcher, properties: BrokerProperties, *, access_of: AccessOf) -> None:
         self._dispatcher = dispatcher

@@ -22,7 +22,7 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import Users
 from spark_2pc_sink.reference.coordinator.events import Access
 from spark_2pc_sink.reference.network.sasl import Expect, Login, LoginStep
-from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Api, Handler, Handlers, RequestContext, nothing_waits
+from spark_2pc_sink.reference.protocol.api import ANONYMOUS, Handler, Handlers, RequestContext, nothing_waits
 from spark_2pc_sink.reference.protocol.codec import (
     REQUESTS,
     Request,
@@ -31,6 +31,7 @@ from spark_2pc_sink.reference.protocol.codec import (
     read_request,
     write_response,
 )
+from spark_2pc_sink.wire.api_versions import Api
 
 #: The bytes of a reply: length and header, then the body.
 Reply: TypeAlias = tuple[bytes, bytes | bytearray]
@@ -44,11 +45,7 @@ RELEASED_MAX: Final[Mapping[Api, int]] = MappingProxyType({Api.INIT_PRODUCER_ID:
 
 
 def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, Handler]:
-    """All handlers by API, with their offered versions.
-
-    Args:
-        families: must have disjoint APIs.
-    """
+    """All handlers by API, with their offered versions; each API has one."""
     joined: dict[Api, Handler] = {}
     for family in families:
         for api, handler in family.items():
@@ -63,8 +60,6 @@ def join(families: Iterable[Handlers], *, unstable_versions: bool) -> dict[Api, 
 
 @dataclass(frozen=True)
 class Call:
-    """A request and its handler."""
-
     api: Api
     head: RequestHead
     handler: Handler | None
@@ -80,9 +75,8 @@ class Dispatcher:
     def read(self, frame: bytes | bytearray) -> Call:
         """Find the handler of a frame and decode it.
 
-        Raises:
-            RemoteProtocolError: the API or its version is not offered, the request is too long, or its bytes do not
-                match the schema. As in Kafka such a request gets no answer; ApiVersions lists the offered versions.
+        An API or version that is not offered, a request that is too long, and bytes that do not match the schema are
+        protocol errors. As in Kafka such a request gets no answer; ApiVersions lists the offered versions.
         """
         head = read_head(frame)
         handler = self._handlers.get(head.api_key)
@@ -140,11 +134,9 @@ class NetworkMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerContext:
-    """Data shared by all connections of one listener.
+    """Data shared by all connections of one listener; without ``users`` no login is required.
 
-    Args:
-        users: accepted users; None if no login is required.
-        advertised: host and port for Metadata.
+    ``advertised`` is host and port for Metadata.
     """
 
     dispatcher: Dispatcher
@@ -157,15 +149,10 @@ class ListenerContext:
 
 
 class RequestChannel:
-    """A connection's principal, and its requests in progress.
+    """A connection's principal, and its requests in progress, with the bytes of its Produce requests.
 
-    Args:
-        principal: the principal before login.
-        send: takes a reply's bytes, and drops them once the connection has ended.
-        fail: ends the connection because of a Produce error; a second call changes nothing.
-
-    Attributes:
-        produce_bytes: bytes of the Produce requests in progress.
+    ``send`` takes a reply's bytes, and drops them once the connection has ended. ``fail`` ends the connection because
+    of a Produce error; a second call changes nothing.
     """
 
     def __init__(
@@ -201,8 +188,7 @@ class RequestChannel:
     async def carry_out(self, frame: bytes | bytearray) -> None:
         """Carry out one request; a Produce is only started when this returns.
 
-        Raises:
-            RemoteProtocolError: the connection must be closed, without a traceback.
+        A RemoteProtocolError closes the connection, without a traceback.
         """
         self._listener.metrics.requests += 1
         if self._login is not None and self._login.expect is Expect.BARE:

@@ -27,17 +27,13 @@ from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.config.listeners import PLAIN, Users
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext, serves
+from spark_2pc_sink.reference.protocol.api import RequestContext, serves
 from spark_2pc_sink.reference.protocol.codec import Request, write_response
+from spark_2pc_sink.wire.api_versions import Api
 
 
 class LoginRefusedError(Exception):
-    """The login is refused.
-
-    Args:
-        told: Kafka's message for the client.
-        reason: more detail, for the log only.
-    """
+    """The login is refused: ``told`` is Kafka's message for the client, ``reason`` more detail, for the log only."""
 
     def __init__(self, told: str, reason: str | None = None) -> None:
         super().__init__(told)
@@ -49,11 +45,7 @@ class Exchange(Protocol):
     """The messages of one login; one object for each."""
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """Answer one client message.
-
-        Returns:
-            The reply, and the user's name once the exchange is complete; None while another message must follow.
-        """
+        """Answer one client message: the reply, and the user's name once the exchange is complete."""
         ...
 
 
@@ -65,7 +57,6 @@ class PlainExchange:
         self._users = users
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """See `Exchange.evaluate`; the exchange has one message."""
         parts = message.split(b"\x00")
         if len(parts) != 3:  # noqa: PLR2004 - authorization id, user name, password
             raise LoginRefusedError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
@@ -124,15 +115,12 @@ class _Begun:
 
 
 class ScramExchange:
-    """See `Exchange`."""
-
     def __init__(self, users: Users, mechanism: str) -> None:
         self._users = users
         self._mechanism = mechanism
         self._begun: _Begun | None = None
 
     def evaluate(self, message: bytes) -> tuple[bytes, str | None]:
-        """See `Exchange.evaluate`; the exchange has two messages."""
         try:
             text = message.decode()
         except UnicodeDecodeError:
@@ -212,12 +200,10 @@ class Expect(Enum):
 
 @dataclass(frozen=True)
 class LoginStep:
-    """The reaction to one frame.
+    """The reaction to one frame: the reply, and the principal once logged in.
 
-    Args:
-        principal: the logged-in principal, or None.
-        refused: why the connection ends after the reply, which is delayed by
-            ``connection.failed.authentication.delay.ms``; or None.
+    If ``refused``, the connection ends after the reply, which is delayed by
+    ``connection.failed.authentication.delay.ms``.
     """
 
     reply: tuple[bytes, bytes | bytearray] | None
@@ -226,8 +212,6 @@ class LoginStep:
 
 
 class Login:
-    """The login of one connection."""
-
     def __init__(self, users: Users, mechanisms: tuple[str, ...]) -> None:
         self._users = users
         self._mechanisms = mechanisms

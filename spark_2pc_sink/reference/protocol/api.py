@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Final, TypeAlias, TypeVar
 
 from spark_2pc_sink.codes import Code
@@ -14,62 +13,16 @@ from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 
-class Api(IntEnum):
-    """The APIs that the server speaks, by their key on the wire."""
-
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    JOIN_GROUP = 11
-    HEARTBEAT = 12
-    LEAVE_GROUP = 13
-    SYNC_GROUP = 14
-    DESCRIBE_GROUPS = 15
-    LIST_GROUPS = 16
-    SASL_HANDSHAKE = 17
-    API_VERSIONS = 18
-    CREATE_TOPICS = 19
-    DELETE_TOPICS = 20
-    DELETE_RECORDS = 21
-    INIT_PRODUCER_ID = 22
-    OFFSET_FOR_LEADER_EPOCH = 23
-    ADD_PARTITIONS_TO_TXN = 24
-    ADD_OFFSETS_TO_TXN = 25
-    END_TXN = 26
-    WRITE_TXN_MARKERS = 27
-    TXN_OFFSET_COMMIT = 28
-    DESCRIBE_ACLS = 29
-    CREATE_ACLS = 30
-    DELETE_ACLS = 31
-    DESCRIBE_CONFIGS = 32
-    SASL_AUTHENTICATE = 36
-    CREATE_PARTITIONS = 37
-    DELETE_GROUPS = 42
-    INCREMENTAL_ALTER_CONFIGS = 44
-    OFFSET_DELETE = 47
-    UPDATE_FEATURES = 57
-    DESCRIBE_CLUSTER = 60
-    DESCRIBE_PRODUCERS = 61
-    DESCRIBE_TRANSACTIONS = 65
-    LIST_TRANSACTIONS = 66
-
-
 def nothing_waits() -> None:
     """Default for requests that do not block later ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestContext:
-    """The client, and the version of its request.
+    """The client, and the version of its request; ``advertised`` is host and port of its listener in Metadata.
 
-    Args:
-        advertised: host and port that the connection's listener advertises, for Metadata answers.
-        appended: Produce calls it when its records are in the logs, in order, and only their durability is pending:
-            the connection's next Produce may then begin. Otherwise the next one begins after the reply.
+    Produce calls ``appended`` when its records are in the logs, in order, and only their durability is pending: the
+    connection's next Produce may then begin. Otherwise the next one begins after the reply.
     """
 
     version: int
@@ -98,11 +51,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 @dataclass(frozen=True)
 class Handler:
-    """One API with its offered versions.
-
-    Args:
-        only_reads: the function changes nothing, so it is cancelled if its client disconnects (a waiting Fetch).
-    """
+    """One API with its offered versions; one that ``only_reads`` (a waiting Fetch) is cancelled with its client."""
 
     version_min: int
     version_max: int

@@ -149,11 +149,7 @@ def read_head(frame: bytes | bytearray | memoryview) -> RequestHead:
 
 
 def read_request(frame: bytes | bytearray | memoryview, head: RequestHead) -> Request:
-    """Decode a whole request; the server must offer its API and version.
-
-    Raises:
-        RemoteProtocolError: the bytes do not match the schema, or have more than `ENTRIES_MAX` entries.
-    """
+    """Decode a whole request of at most `ENTRIES_MAX` entries; the server must offer its API and version."""
     schema = REQUESTS[head.api_key]
     flexible = schema.flexible_version_q(head.version)
     try:

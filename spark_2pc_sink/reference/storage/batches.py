@@ -64,10 +64,9 @@ def inspect(records: Buffer) -> BatchHeader:
     `PartitionLog.append` decides whether the partition accepts it. The records are not decoded: unlike in Kafka's
     LogValidator, a batch with a correct CRC and undecodable records is stored as it is.
 
-    Raises:
-        BatchError: INVALID_RECORD (87) unless it is exactly one client batch v2, with as many records as offsets
-            and a sequence if it has a producer id; CORRUPT_MESSAGE (2) if length or CRC are wrong
-            (``ProduceRequest.validateRecords``, ``LogValidator.validateBatch``).
+    Raises BatchError: INVALID_RECORD (87) unless it is exactly one client batch v2, with as many records as offsets and
+    a sequence if it has a producer id; CORRUPT_MESSAGE (2) if length or CRC are wrong
+    (``ProduceRequest.validateRecords``, ``LogValidator.validateBatch``).
     """
     if len(records) < HEADER_BYTES:
         raise _refused(Code.INVALID_RECORD, f"{len(records)} bytes are no record batch")
@@ -103,8 +102,7 @@ def stamp_batch(
 ) -> Stamped:
     """A client's batch with the broker's header fields set; the records are not copied.
 
-    Args:
-        append_time_ms: for a topic with message.timestamp.type=LogAppendTime; changes bytes that the CRC covers.
+    ``append_time_ms`` is for a topic with message.timestamp.type=LogAppendTime; it changes bytes that the CRC covers.
     """
     view = memoryview(records)
     if append_time_ms is None:
@@ -132,12 +130,7 @@ def build_batch(
     producer_epoch: int = -1,
     attributes: int = 0,
 ) -> bytes:
-    """The broker's own batch, uncompressed, without a sequence, at base offset 0.
-
-    Args:
-        timestamp_ms: timestamp of every record.
-        attributes: `TRANSACTIONAL_BIT`, `CONTROL_BIT`.
-    """
+    """The broker's own batch, uncompressed, without a sequence, at base offset 0; all records have one timestamp."""
     checked = CHECKED.pack(
         attributes, record_count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, record_count
     )
@@ -214,9 +207,8 @@ def read_marker(batch: bytes, header: BatchHeader) -> StoredMarker | None:
 def decode_records(batch: bytes, header: BatchHeader) -> Iterator[Record]:
     """The records of a whole batch, decompressed if necessary.
 
-    Raises:
-        BatchError: CORRUPT_MESSAGE, the records do not match the header, or exceed real clients' sizes: a
-            compressed batch has more than `COMPRESSED_RECORDS_MAX`, or exceeds the bound of `decompress`.
+    Raises BatchError: CORRUPT_MESSAGE if they do not match the header, or a compressed batch has more than
+    `COMPRESSED_RECORDS_MAX`, or exceeds the bound of `decompress`: no real client's does.
     """
     if header.compression and header.record_count > COMPRESSED_RECORDS_MAX:
         detail = f"{header.record_count} records in a compressed batch; up to {COMPRESSED_RECORDS_MAX} are read"

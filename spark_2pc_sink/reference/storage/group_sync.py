@@ -37,9 +37,8 @@ _logger = logging.getLogger(__name__)
 class GroupSync:
     """The durability of one log. For the event loop only; fdatasync runs in a thread unless it is quick.
 
-    Args:
-        log: the log to sync; its recovered content counts as durable. A failed fdatasync sets its ``failure``.
-        on_synced: called with the new durable end offset, before waiting callers are woken.
+    The log's recovered content counts as durable; a failed fdatasync sets its ``failure``. ``on_synced`` is called with
+    the new durable end offset, before waiting callers are woken.
     """
 
     def __init__(self, log: SegmentedLog, executor: Executor | None, on_synced: Callable[[int], None]) -> None:
@@ -54,7 +53,6 @@ class GroupSync:
         self._last_seconds = math.inf
 
     def request(self) -> Synced:
-        """Request that everything written so far becomes durable."""
         asked: Synced = asyncio.get_running_loop().create_future()
         end_offset = self._log.end_offset
         if end_offset <= self._durable_end:

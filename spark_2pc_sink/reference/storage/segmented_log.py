@@ -58,7 +58,6 @@ class Segment:
         return self.file.size_bytes
 
     def append(self, stamped: Stamped) -> None:
-        """Append a batch."""
         position = self.file.size_bytes
         self.file.append(stamped.parts)
         self.index(stamped.header, position)
@@ -121,17 +120,10 @@ READ_BYTES = 4 * 1024 * 1024
 def recover_segment(
     segment: Segment, take: Callable[[BatchHeader, bytes], None], *, last: bool, durable_end: int = 0
 ) -> int:
-    """Index a segment's batches and pass each to ``take``.
+    """Index a segment's batches, pass each to ``take``, and return the number of truncated bytes.
 
-    Args:
-        last: the segment that was being written; a torn end is truncated.
-
-    Returns:
-        number of truncated bytes.
-
-    Raises:
-        CorruptLogError: damage in a segment that is not the last.
-        ShortLogError: damage in the last one, below ``durable_end``.
+    Only in the ``last`` segment, the one that was being written, a torn end is truncated, unless it is below
+    ``durable_end``.
     """
     position = 0
     for header, batch in _sound_batches(segment):
@@ -175,12 +167,10 @@ def _sound_batches(segment: Segment) -> Iterator[tuple[BatchHeader, bytes]]:
 
 @dataclass(frozen=True)
 class ReadBytes:
-    """Result of a read.
+    """Whole batches, and the end of the range in which aborted transactions matter to the reader.
 
-    Args:
-        data: whole batches.
-        upper_offset: end of the range in which aborted transactions matter to the reader: the offset of the next index
-            entry after ``data``, else the end of the segment, which is the log's end in the last one.
+    That is the offset of the next index entry after ``data``, else the end of the segment, which is the log's end in
+    the last one.
     """
 
     data: bytes
@@ -190,9 +180,7 @@ class ReadBytes:
 class SegmentedLog:
     """The bytes of one partition. Call `recover` before anything else.
 
-    Attributes:
-        failure: why appends are no longer possible, or ''.
-        recovered_cut_bytes: bytes of a torn write that `recover` truncated.
+    ``failure`` says why appends are no longer possible, or is ''; ``recovered_cut_bytes`` are those of a torn write.
     """
 
     def __init__(self, store: SegmentStore) -> None:
@@ -255,8 +243,7 @@ class SegmentedLog:
     def append(self, stamped: Stamped, *, segment_bytes: int) -> None:
         """Write a batch, in a new segment if this one would grow beyond ``segment_bytes``.
 
-        Raises:
-            OSError: nothing was written; `failure` says whether later appends may succeed.
+        After an OSError nothing was written; `failure` says whether later appends may succeed.
         """
         if self.failure:
             raise OSError(self.failure)
@@ -276,9 +263,8 @@ class SegmentedLog:
     def read(self, offset: int, *, max_bytes: int, min_one: bool, limit_offset: int) -> ReadBytes:
         """Whole batches from the one with ``offset``, all below ``limit_offset``, from one segment.
 
-        Args:
-            max_bytes: limit for the data; exceeded only by a single batch, and only with ``min_one``.
-            limit_offset: the start of a batch, or the log's end.
+        Only a single batch may exceed ``max_bytes``, and only with ``min_one``. ``limit_offset`` is the start of a
+        batch, or the log's end.
         """
         index = bisect_right(self._base_offsets, offset) - 1
         segment = self._segments[index]
@@ -320,9 +306,9 @@ class SegmentedLog:
         return max(found_ms, default=NO_TIMESTAMP)
 
     def take_unsynced(self) -> Callable[[], None] | None:
-        """The work that makes current writes durable, for a thread; it is returned only once.
+        """The work that makes current writes durable, for a thread, or None; it is returned only once.
 
-        None if there is nothing to wait for. The work raises OSError, after which appends must stop.
+        The work raises OSError, after which appends must stop.
         """
         files, self._unsynced = self._unsynced, []
         self.unsynced_bytes = 0

@@ -25,9 +25,8 @@ GroupMarker = Callable[[int, int, bool], None]
 class MarkerWriter:
     """Appends end markers, to all partitions of a marker at once, then waits once until they are durable.
 
-    Args:
-        on_group_marker: called for each marker in ``__consumer_offsets`` as it is appended, in log order, so
-            that pending offsets take effect or are dropped; readers of the offsets wait for the disk.
+    ``on_group_marker`` is called for each marker in ``__consumer_offsets`` as it is appended, in log order, so that
+    pending offsets take effect or are dropped; readers of the offsets wait for the disk.
     """
 
     def __init__(self, logs: Logs, *, on_group_marker: GroupMarker, now_ms: Callable[[], int]) -> None:

@@ -71,20 +71,14 @@ class Background:
         self._stopped = False
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start work that ends by itself; it runs from the caller's next wait, after the reply was sent.
-
-        After `stop` nothing is started.
-        """
+        """Start work that ends by itself, at the caller's next wait: after the reply. Nothing after `stop`."""
         if self._stopped:
             work.close()
         else:
             _keep(self._work, work)
 
     def every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
-        """Repeat ``work`` until `stop`, with a pause of ``interval_ms`` before each round.
-
-        A failure does not stop the timer, as in Kafka: transactions time out through it.
-        """
+        """Repeat ``work`` until `stop`, after each pause of ``interval_ms``; also after a failure, as in Kafka."""
         _keep(self._timers, _repeat(interval_ms, work))
 
     async def stop(self) -> None:
@@ -118,11 +112,7 @@ def _cancel(tasks: set[asyncio.Task[None]]) -> None:
 
 
 def log_change(log: logging.Logger, plan: Plan, after: TransactionMetadata | None) -> None:
-    """Log a plan whose record is durable.
-
-    Args:
-        after: the id's new state; None if it was removed.
-    """
+    """Log a plan whose record is durable; ``after`` is the id's new state, or None if it was removed."""
     before = plan.reserved
     named = None if before is None else _name(plan, before, after)
     if before is None or named is None:
@@ -138,7 +128,6 @@ def log_change(log: logging.Logger, plan: Plan, after: TransactionMetadata | Non
 
 
 def log_markers(log: logging.Logger, sent: SendMarkers, codes: dict[str, int]) -> None:
-    """Log the answers to end markers: the code for each partition, 0 for written."""
     log.debug(
         "%s: %s markers of %d:%d, coordinator epoch %d: %s",
         sent.transactional_id,
@@ -204,12 +193,7 @@ _PROFILES: Final = {"bump": Profile.KEEP_PREPARED, "unchanged": Profile.KEEP_UNC
 
 
 def settings_of(properties: BrokerProperties, *, transaction_version: int, offsets_partition_count: int) -> Settings:
-    """The coordinator's settings.
-
-    Args:
-        transaction_version: the finalized level, which may differ from the property.
-        offsets_partition_count: actual number of ``__consumer_offsets`` partitions.
-    """
+    """The coordinator's settings; the level may differ from the property, and the number of partitions too."""
     return Settings(
         profile=_PROFILES[properties.transaction_keep_prepared_form]
         if properties.transaction_keep_prepared_enable
@@ -225,15 +209,7 @@ def settings_of(properties: BrokerProperties, *, transaction_version: int, offse
 
 
 class TransactionService:
-    """The coordinator of every transactional id. `load`, `start`, any number of `submit`, `stop`.
-
-    Args:
-        cluster: the catalog, with ``__transaction_state`` in it.
-        settings: see `settings_of`.
-
-    Attributes:
-        state: the coordinator's state; for metrics.
-    """
+    """The coordinator of every transactional id. `load`, `start`, any number of `submit`, `stop`."""
 
     def __init__(
         self,
@@ -474,11 +450,7 @@ class TransactionService:
         return found
 
     def _records(self, index: int) -> list[LogRecord]:
-        """The records of a state log partition, except for keys known only to another version of Kafka.
-
-        Raises:
-            UnreadableRecordError: a record is not in Kafka's format.
-        """
+        """The records of a state log partition, except for keys known only to another version of Kafka."""
         found = []
         log = self._state_log(index)
         for each in log.records():

@@ -33,10 +33,8 @@ from spark_2pc_sink.reference.transactions.service import TransactionService
 class VerificationMetrics:
     """`Verification`'s counters since the start (KIP-890, "Metrics"; Kafka: ``AddPartitionsToTxnManager``).
 
-    Args:
-        asked: questions, each about the partitions of one transaction; retries count separately.
-        time_ms: total time from question to answer (VerificationTimeMs).
-        failures: partitions not verified or not added (VerificationFailureRate).
+    ``asked`` are questions, each about the partitions of one transaction, with retries; ``time_ms`` is the total time
+    to the answer (VerificationTimeMs); ``failures`` are partitions not verified or not added (VerificationFailureRate).
     """
 
     asked: int = 0
@@ -55,16 +53,7 @@ class LeaderAnswer(NamedTuple):
 
 
 class Verification:
-    """Asks the coordinator on behalf of partition leaders.
-
-    Args:
-        service: the coordinator, on this node.
-        properties: ``transaction.partition.verification.enable`` (if False, old clients are trusted), and for how
-            long and how often adding is retried.
-
-    Attributes:
-        metrics: for the metrics page.
-    """
+    """Asks the coordinator, on this node, on behalf of partition leaders."""
 
     def __init__(self, service: TransactionService, properties: BrokerProperties) -> None:
         self._service = service
@@ -105,14 +94,7 @@ class Verification:
         return {each: LeaderAnswer(code, produce_message(code, asked)) for each, (code, asked) in told.items()}
 
     async def for_offsets(self, version: int, transactional_id: str, pair: Pair, partition: TopicPartition) -> int:
-        """The code for a client that commits offsets in a transaction, 0 if they may be appended; asked once.
-
-        Args:
-            version: version of TxnOffsetCommit.
-            transactional_id: as in the request.
-            pair: as in the request.
-            partition: partition of ``__consumer_offsets``.
-        """
+        """The code for a client that commits offsets in a transaction, 0 if they may be appended; asked once."""
         question = offsets_question(version)
         if question is Question.VERIFY and not self._properties.transaction_partition_verification_enable:
             return Code.NONE

@@ -15,7 +15,8 @@ from spark_2pc_sink.reference.handlers.configs import ConfigHandlers
 from spark_2pc_sink.reference.handlers.features import FeatureHandlers
 from spark_2pc_sink.reference.handlers.topics import TopicHandlers
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import Api, handlers_of
+from spark_2pc_sink.reference.protocol.api import handlers_of
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.node import exchange
 
 _RESPONSES = {

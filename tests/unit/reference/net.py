@@ -19,7 +19,8 @@ from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
 from spark_2pc_sink.reference.network.connection import SocketServer
 from spark_2pc_sink.reference.network.request_channel import AccessOf, Dispatcher, join
 from spark_2pc_sink.reference.network.sasl import SaslHandlers
-from spark_2pc_sink.reference.protocol.api import Api, Handler, HandlerFunction, Handlers, RequestContext, handlers_of
+from spark_2pc_sink.reference.protocol.api import Handler, HandlerFunction, Handlers, RequestContext, handlers_of
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.waiting import within
 
 METADATA_VERSION = 9

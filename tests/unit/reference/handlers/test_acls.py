@@ -18,7 +18,8 @@ from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.coordinator.events import Operation, Resource
 from spark_2pc_sink.reference.handlers.acls import AclHandlers
 from spark_2pc_sink.reference.metadata.acls import AclStore
-from spark_2pc_sink.reference.protocol.api import Api, RequestContext, handlers_of
+from spark_2pc_sink.reference.protocol.api import RequestContext, handlers_of
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.metadata.test_acls import Rows
 
 VERSIONS = (1, 2, 3)

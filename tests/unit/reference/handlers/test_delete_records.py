@@ -15,8 +15,9 @@ from spark_2pc_sink.reference.handlers.partitions import PartitionHandlers
 from spark_2pc_sink.reference.internal_topics import GROUP_OFFSETS
 from spark_2pc_sink.reference.log.log_values import Isolation
 from spark_2pc_sink.reference.metadata.catalog import Catalog
-from spark_2pc_sink.reference.protocol.api import Api, handlers_of
+from spark_2pc_sink.reference.protocol.api import handlers_of
 from spark_2pc_sink.reference.storage.errors import OffsetOutOfRangeError
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.cluster_node import Denying
 from tests.unit.reference.node import exchange
 

@@ -14,7 +14,8 @@ from spark_2pc_sink.ids import TopicPartition
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access, Operation, Resource
 from spark_2pc_sink.reference.metadata.catalog_state import Topic
 from spark_2pc_sink.reference.network.request_channel import join
-from spark_2pc_sink.reference.protocol.api import Api, handlers_of
+from spark_2pc_sink.reference.protocol.api import handlers_of
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.coordinator.access import denied
 from tests.unit.reference.node import TID, Node, batch, exchange, node
 from tests.unit.reference.seeds import known, seeded

@@ -16,7 +16,8 @@ from kafka.protocol.metadata import MetadataResponse
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.network import connection as connections
 from spark_2pc_sink.reference.network.connection import SCRATCH_BYTES
-from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext
+from spark_2pc_sink.reference.protocol.api import Handler, Handlers, RequestContext
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.net import (
     METADATA_VERSION,
     PRODUCE_VERSION,

@@ -12,8 +12,9 @@ from spark_2pc_sink.codes import Code
 from spark_2pc_sink.errors import RemoteProtocolError
 from spark_2pc_sink.reference.handlers.features import ApiVersionsHandlers
 from spark_2pc_sink.reference.network.request_channel import OTHER_REQUEST_BYTES_MAX, Dispatcher, join
-from spark_2pc_sink.reference.protocol.api import Api, Handler, Handlers, RequestContext, handlers_of
+from spark_2pc_sink.reference.protocol.api import Handler, Handlers, RequestContext, handlers_of
 from spark_2pc_sink.reference.protocol.codec import ApiVersionsRequest, ApiVersionsResponse
+from spark_2pc_sink.wire.api_versions import Api
 from tests.unit.reference.net import (
     PRODUCE_VERSION,
     GivenLevels,

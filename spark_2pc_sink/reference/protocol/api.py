@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from spark_2pc_sink.codes import Code
 from spark_2pc_sink.reference.coordinator.events import FULL_ACCESS, Access
+from spark_2pc_sink.wire.api_versions import Api
 
 #: The principal of a connection without authentication, as Kafka names it.
 ANONYMOUS: Final = "User:ANONYMOUS"
